@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
-from ringfeed.ray.answers import LEAST_WINDOW, MOST_WINDOW
-from ringfeed.ray.pace import TICKET_BYTES, TICKET_NS
+from ringfeed.ray.pace import LEAST_WINDOW, MOST_WINDOW, TICKET_BYTES, TICKET_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

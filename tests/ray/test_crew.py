@@ -10,9 +10,8 @@ import pytest
 from fake_fleet import FakeRay
 from ringfeed.ray.crew import Crew
 from ringfeed.ray.dispatch import Dispatch
-from ringfeed.ray.fleet import Node, Refused
+from ringfeed.ray.hiring import STRIKES, Node
 from ringfeed.ray.options import BridgeTerms
-from ringfeed.ray.placing import STRIKES
 
 A, B = (Node(name, f"10.0.0.{place}", {"CPU": 4}, 0) for place, name in enumerate("ab"))
 
@@ -23,11 +22,12 @@ def refused() -> Crew:
     fleet: Any = SimpleNamespace(hire=lambda actor, *_: hired.append(actor), dismiss=lambda _: None)
     sent: Any = SimpleNamespace(version=0, pieces=())
     source: Any = None
-    crew = Crew(fleet, sent, Dispatch(2), BridgeTerms.of(FakeRay(workers=1), 0, 0, 2, None), source)
+    terms = BridgeTerms(FakeRay(workers=1), "nowhere", 0, 0, False, 0, 2, None)  # noqa: FBT003
+    crew = Crew(fleet, sent, Dispatch(2), terms, source)
     crew.note_nodes([A, B], 0.0)
     for _ in range(STRIKES):
         crew.look(0.0)
-        crew.refused(Refused(hired.pop(), ImportError("no module")))
+        crew.refused(hired.pop(), ImportError("no module"))
     return crew
 
 

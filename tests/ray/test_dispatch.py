@@ -10,9 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ringfeed.ray.actors import PROBE_S, Job
-from ringfeed.ray.answers import FIRST_S, HEDGE_S
-from ringfeed.ray.dispatch import FLIGHTS, Dispatch
+from ringfeed.ray.dispatch import FIRST_S, FLIGHTS, HEDGE_S, PROBE_S, Dispatch, Job
 
 ATTEMPTS = 2
 
@@ -20,9 +18,9 @@ ATTEMPTS = 2
 def three(rows: int = 4, window: int = 2) -> tuple[Dispatch, Job]:
     """Return three actors on two nodes, with one job."""
     dispatch = Dispatch(ATTEMPTS)
-    dispatch.answers.window = window
+    dispatch.window = window
     for actor, node in enumerate(["a", "a", "b"]):
-        dispatch.actors.join(actor, node)
+        dispatch.join(actor, node)
     job = Job("ticket", 1, tuple(range(rows)))
     dispatch.add(job)
     return dispatch, job
@@ -38,7 +36,7 @@ def test_a_job_goes_to_one_actor_and_is_over_with_its_answer() -> None:
     dispatch, job = three()
     ((actor, flight, rows),) = send(dispatch)
     assert (rows, send(dispatch)) == ((0, 1, 2, 3), [])
-    assert dispatch.actors.of(flight) == actor
+    assert dispatch.actor_of(flight) == actor
     assert dispatch.answered(flight, 0.1) is job
     assert (dispatch.jobs, dispatch.room) == (0, 6)
 
@@ -60,7 +58,7 @@ def test_calls_are_bounded_beyond_one_an_actor() -> None:
     dispatch = Dispatch(ATTEMPTS, most_calls=4)
     rooms = []
     for actor in range(5):
-        dispatch.actors.join(actor, "a")
+        dispatch.join(actor, "a")
         rooms.append((dispatch.capacity, dispatch.room))
     assert rooms == [(2, 2), (4, 4), (4, 4), (4, 4), (5, 5)]
 
@@ -72,15 +70,10 @@ def test_a_second_answer_is_dropped() -> None:
     dispatch.tick(FIRST_S + 1)
     ((second, hedge, _),) = send(dispatch, FIRST_S + 1)
     assert {first, second} == {0, 2}, "the hedge goes to another node"
-    assert dispatch.actors.suspects == {first}
+    assert dispatch.suspects == {first}
     assert dispatch.answered(hedge, FIRST_S + 1.1) is job
     assert dispatch.answered(flight, FIRST_S + 1.2) is None
-    assert (dispatch.dropped, dispatch.hedged, dispatch.actors.suspects, dispatch.actors.suspect_nodes) == (
-        1,
-        1,
-        set(),
-        frozenset(),
-    )
+    assert (dispatch.dropped, dispatch.hedged, dispatch.suspects, dispatch.suspect_nodes) == (1, 1, set(), set())
 
 
 def test_no_job_is_made_a_third_time_while_two_calls_may_answer() -> None:
@@ -90,19 +83,19 @@ def test_no_job_is_made_a_third_time_while_two_calls_may_answer() -> None:
     dispatch.tick(FIRST_S + 1)
     assert len(send(dispatch, FIRST_S + 1)) == 1
     dispatch.tick(3 * FIRST_S)
-    dispatch.actors.join(3, "c")
+    dispatch.join(3, "c")
     assert send(dispatch, 3 * FIRST_S) == []
 
 
 def test_a_call_is_late_after_four_medians_but_never_before_a_second() -> None:
     """What is late depends on what others took."""
     dispatch, _ = three()
-    assert dispatch.answers.patience_s == FIRST_S
+    assert dispatch.patience_s == FIRST_S
     dispatch.answered(send(dispatch)[0][1], 0.02)
-    assert dispatch.answers.patience_s == HEDGE_S
+    assert dispatch.patience_s == HEDGE_S
     dispatch.add(Job("slow", 2, (0,)))
     dispatch.answered(send(dispatch)[0][1], 0.98)
-    assert dispatch.answers.patience_s == pytest.approx(2.0)
+    assert dispatch.patience_s == pytest.approx(2.0)
 
 
 def test_a_suspect_is_sent_nothing_until_it_answers() -> None:
@@ -135,7 +128,7 @@ def test_a_row_that_has_cost_so_many_actors_is_given_up() -> None:
     given_up: list[Job] = []
     for death in range(ATTEMPTS + 1):
         assert given_up == []
-        dispatch.actors.join(10 + death, "c")
+        dispatch.join(10 + death, "c")
         ((actor, _, _),) = send(dispatch)
         given_up = dispatch.lost(actor)
     assert given_up == [job]
@@ -153,7 +146,7 @@ def test_a_death_that_was_asked_for_blames_none() -> None:
 def test_what_waits_behind_the_call_that_killed_is_not_blamed() -> None:
     """An actor answers its calls in their order."""
     dispatch = Dispatch(ATTEMPTS)
-    dispatch.actors.join(0, "a")
+    dispatch.join(0, "a")
     first, second = Job("first", 1, (0,)), Job("second", 2, (0, 1))
     dispatch.add(first)
     dispatch.add(second)
@@ -167,10 +160,10 @@ def test_a_call_that_did_not_come_through_is_made_elsewhere_at_once() -> None:
     dispatch, _ = three()
     ((actor, flight, rows),) = send(dispatch)
     dispatch.unreached(flight, 1.0)
-    assert dispatch.actors.suspects == {actor}
+    assert dispatch.suspects == {actor}
     assert send(dispatch, 1.0) == [(2, flight + 1, rows)]
-    assert dispatch.actors.overdue(5.0, 3.0) == [actor]
-    assert dispatch.actors.overdue(5.0, None) == []
+    assert dispatch.overdue(5.0, 3.0) == [actor]
+    assert dispatch.overdue(5.0, None) == []
 
 
 def test_a_suspect_that_owes_no_answer_is_probed() -> None:
@@ -188,7 +181,7 @@ def test_a_suspect_that_owes_no_answer_is_probed() -> None:
     ((_, probe, _),) = send(dispatch, 20.0 + PROBE_S)
     assert dispatch.answered(probe, 23.0) is job
     assert dispatch.answered(second, 23.1) is None
-    assert (dispatch.actors.suspects, dispatch.actors.suspect_nodes, other) == (set(), frozenset(), 2)
+    assert (dispatch.suspects, dispatch.suspect_nodes, other) == (set(), set(), 2)
 
 
 def test_the_death_of_a_suspect_that_was_probed_blames_no_row() -> None:
@@ -215,8 +208,8 @@ def test_a_call_that_is_not_carried_out_is_made_again_so_often() -> None:
 def test_a_stream_stays_with_its_actor_and_moves_as_a_whole() -> None:
     """Its rows are made in their order."""
     dispatch = Dispatch(ATTEMPTS)
-    dispatch.actors.join(0, "a")
-    dispatch.actors.join(1, "b")
+    dispatch.join(0, "a")
+    dispatch.join(1, "b")
     for number in range(2):
         dispatch.add(Job(f"ticket {number}", number, (number,), stream=7))
     made = send(dispatch)
@@ -229,9 +222,9 @@ def test_none_is_the_idlest_where_none_is_too_many() -> None:
     """While actors come one after another there are fewer than are wanted, and none of them is to leave."""
     dispatch, _ = three()
     ((busy, _, _),) = send(dispatch)
-    assert [dispatch.actors.idlest(count) for count in (-2, -1, 0)] == [[], [], []]
-    assert busy not in dispatch.actors.idlest(2)
-    assert len(dispatch.actors.idlest(2)) == 2
+    assert [dispatch.idlest(count) for count in (-2, -1, 0)] == [[], [], []]
+    assert busy not in dispatch.idlest(2)
+    assert len(dispatch.idlest(2)) == 2
 
 
 def test_what_was_broken_off_is_dropped() -> None:
@@ -252,7 +245,7 @@ def test_actors_that_wait_between_calls_are_given_more_at_a_time() -> None:
     for _ in range(150):
         for _, flight, _ in send(dispatch):
             dispatch.answered(flight, 0.01, idle=0.5)
-    assert dispatch.answers.window > 2
+    assert dispatch.window > 2
 
 
 def test_where_an_answer_has_no_room_fewer_calls_are_under_way() -> None:
@@ -277,7 +270,7 @@ def test_where_an_answer_has_no_room_fewer_calls_are_under_way() -> None:
 def test_answers_have_a_share_of_the_object_stores() -> None:
     """However many actors there are; what a suspect owes does not count, or none would make it again."""
     dispatch, job = three()
-    dispatch.limit.stores = 1
+    dispatch.stores = 1
     dispatch.add(Job("another", 2, (0,)))
     ((_, flight, rows),) = send(dispatch)
     assert (rows, dispatch.capacity, dispatch.room, send(dispatch)) == (job.rows, 1, -1, [])
@@ -314,7 +307,7 @@ class Model(RuleBasedStateMachine):
         self.number += 1
         self.actors[self.number] = node
         self.queues[self.number] = []
-        self.dispatch.actors.join(self.number, node)
+        self.dispatch.join(self.number, node)
 
     @rule(rows=st.integers(1, 3), stream=st.sampled_from([None, None, 0, 1]))
     def add(self, rows: int, stream: int | None) -> None:
@@ -328,7 +321,7 @@ class Model(RuleBasedStateMachine):
         """Make calls."""
         for actor, flight, job in self.dispatch.sends(self.now_s):
             assert actor in self.actors
-            if actor in self.dispatch.actors.suspects:
+            if actor in self.dispatch.suspects:
                 assert not self.queues[actor], "it is probed only where it owes no answer"
                 self.probes.add(flight)
             assert not job.is_over
@@ -404,7 +397,7 @@ class Model(RuleBasedStateMachine):
         for actor, queue in self.queues.items():
             jobs = [self.flights[flight][1] for flight in queue]
             assert len(set(map(id, jobs))) == len(jobs), "an actor has a job once"
-            assert len(jobs) <= self.dispatch.answers.window
+            assert len(jobs) <= self.dispatch.window
             assert len(jobs) <= 1 or not any(job.alone for job in jobs if not job.is_over) or self._had_it_before(jobs)
             live.update(self.flights[flight][1] for flight in queue if flight not in self.probes)
             assert actor in self.actors or not queue
@@ -413,7 +406,7 @@ class Model(RuleBasedStateMachine):
     @staticmethod
     def _had_it_before(jobs: list[Job]) -> bool:
         """Whether a job has come to be alone by a death elsewhere, when this actor had it beside others already."""
-        return any(len(job.rows) > 1 or len(job.flights) >= 1 for job in jobs if job.alone)
+        return any(len(job.rows) > 1 or len(job.actors) >= 1 for job in jobs if job.alone)
 
     def teardown(self) -> None:
         """With actors that live, every row is made in the end."""

@@ -11,7 +11,7 @@ import pytest
 import ringfeed
 from ringfeed import Array, Bytes, Loader, Text
 from ringfeed.ray.claims import Claims, lander_of
-from ringfeed.ray.private import PrivateSlot
+from ringfeed.ray.desk import PrivateSlot
 from ringfeed.ring import _ring
 from ringfeed.workers import backends
 from ringfeed.workers.pool import Pool

@@ -14,8 +14,8 @@ from ringfeed import Array, Loader, Ray
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from ringfeed.engine.plan import make_plan
+from ringfeed.ray.desk import PrivateSlot
 from ringfeed.ray.pace import flights_size, in_flight, most_calls, row_size, set_pace
-from ringfeed.ray.private import PrivateSlot
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 

@@ -18,7 +18,7 @@ import cluster
 import ringfeed
 from remote_sets import KINDS, Samples, content, leaves_of
 from ringfeed import Loader, StallError, WorkerError
-from ringfeed.ray import stalls
+from ringfeed.ray import board
 from watching import lose_patience, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Sticks(Samples):
 
 def test_a_sample_that_hangs_is_named_with_its_stack(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task on the actor's node reads it, in which an actor that is stuck has no part."""
-    monkeypatch.setattr(stalls, "STACKS_S", 100.0)
+    monkeypatch.setattr(board, "STACKS_S", 100.0)
     with Loader(Sticks(), batch_size=16, workers=0, backend=on(three, 2), timeout_s=200) as loader:
         batches = iter(loader)
         next(batches)
@@ -200,11 +200,11 @@ def test_a_sample_that_hangs_is_named_with_its_stack(three: Cluster, monkeypatch
 OTHER_VERSION = """
 import ray
 from ringfeed.errors import WorkerError
-from ringfeed.ray import connection as ray_connection
+from ringfeed.ray import ray_fleet
 
 ray.__version__ = "2.0.0"
 try:
-    ray_connection.connect("{address}")
+    ray_fleet.connect("{address}")
 except WorkerError as error:
     print(error, end="")
 """

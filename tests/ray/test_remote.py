@@ -108,7 +108,7 @@ def test_actors_of_a_node_that_is_gone_are_replaced(kind: str, here: dict[str, A
     with Loader(dataset, seed=1, timeout_s=None, workers=0, backend=remote(2, vanishes={"a": 3}), **given) as loader:
         found = [bytes_of(loader) for _ in range(2)]
         wait_until(lambda: loader.stats().remote.deaths == 1 and loader.stats().remote.there == 2)
-        assert [*loader.stats().remote.nodes] == ["10.0.0.0"], "the only one that is left"
+        assert [*loader.stats().remote.nodes] == ["10.0.0.1"], "the only one that is left"
     assert found == here[kind]
 
 

@@ -18,7 +18,7 @@ import ringfeed
 from fake_fleet import FakeRay
 from remote_sets import KINDS, Samples, content
 from ringfeed import Loader, PlanError, StallError, WorkerError
-from ringfeed.ray import stalls
+from ringfeed.ray import board
 from watching import lose_patience, pool_of, wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
@@ -226,15 +226,14 @@ def test_a_node_with_another_numpy_is_left_out() -> None:
 def test_without_a_cluster_workers_here_go_on_alone() -> None:
     """With one warning."""
 
-    def train() -> None:
+    def train(caught: pytest.WarningsRecorder) -> None:
         with Loader(Samples(), batch_size=16, workers=1, backend=remote(refuses=["a", "b"])) as loader:
             assert sum(1 for _ in loader) == 7
-            assert loader._runner.engine is not None
-            pool: Any = loader._runner.engine.pool
-            wait_until(lambda: bool(pool._told))
+            wait_until(lambda: len(caught) > 0)
 
-    with pytest.warns(UserWarning, match="training goes on with the workers here alone: no actor starts"):
-        train()
+    with pytest.warns(UserWarning, match="training goes on with the workers here alone: no actor starts") as caught:
+        train(caught)
+    assert len(caught) == 1
 
 
 def test_bridges_that_die_before_anything_came_through_them_are_not_started_for_ever() -> None:
@@ -372,7 +371,8 @@ def stall_in(ray: FakeRay, call: int, **given: Any) -> str:
     """Return what a StallError says once an actor is at a call that is never answered."""
     with Loader(Samples(), **{"batch_size": 16, "workers": 0, "backend": ray, **given}) as loader:
         batches = iter(loader)
-        wait_until(lambda: any(said.get("calls") == call - 1 and said["actors"] for said in pool_of(loader).said()))
+        (page,) = pool_of(loader)._boards.values()
+        wait_until(lambda: page.read().get("calls") == call - 1 and bool(page.read().get("actors")))
         lose_patience(loader, 0.1)
         with pytest.raises(StallError) as caught:
             next(batches)
@@ -396,7 +396,7 @@ def test_a_sample_that_hangs_is_named_with_its_actor_its_node_and_its_stack() ->
 
 def test_a_stack_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """As from a node that has died; its actor is named all the same, by the row that it is at."""
-    monkeypatch.setattr(stalls, "STACKS_S", 0.1)
+    monkeypatch.setattr(board, "STACKS_S", 0.1)
     ray = remote(1, hangs=[1], nodes={"a": 1}, mute=["a"])
     last = stall_in(ray, call=1, batch_size=1).partition("\nactor ")[2]
     assert re.fullmatch(

@@ -6,11 +6,9 @@ import pytest
 
 from ringfeed.errors import SpecError
 from ringfeed.monitor.bottleneck import Verdict
-from ringfeed.monitor.remote import RemoteStats, verdict_with
 from ringfeed.monitor.stats import Stats
-from ringfeed.ray.fleet import Node
-from ringfeed.ray.placing import STRIKES, Placing
-from ringfeed.ray.scaling import CALM, LOOK_S, Scaling, Seen
+from ringfeed.ray.hiring import CALM, LOOK_S, STRIKES, Node, Placing, Scaling
+from ringfeed.ray.stats import RemoteStats, verdict_with
 
 
 class Training:
@@ -19,7 +17,7 @@ class Training:
     def __init__(self, scaling: Scaling, actors: int) -> None:
         self.scaling, self.actors = scaling, actors
         self.now_s = self.waited_s = self.worked_s = 0.0
-        self.scaling.look(Seen(0, 0, 0), actors, actors)
+        self.scaling.look(0, 0, 0, actors, actors)
 
     def goes_on(self, waits: float, busy: float, looks: int = 1) -> int:
         """Return how many actors there are after so many looks."""
@@ -27,7 +25,7 @@ class Training:
             self.now_s += LOOK_S
             self.waited_s += waits * LOOK_S
             self.worked_s += busy * LOOK_S * self.actors
-            self.actors = self.scaling.look(Seen(self.now_s, self.waited_s, self.worked_s), self.actors, self.actors)
+            self.actors = self.scaling.look(self.now_s, self.waited_s, self.worked_s, self.actors, self.actors)
         return self.actors
 
 
@@ -60,9 +58,9 @@ def test_actors_leave_when_training_has_not_waited_for_a_while() -> None:
 def test_nothing_is_decided_while_actors_start() -> None:
     """Or in a time that says nothing."""
     scaling = Scaling(1, 12, may_grow=True)
-    scaling.look(Seen(0, 0, 0), 4, 4)
-    assert scaling.look(Seen(LOOK_S, LOOK_S, 3 * LOOK_S), 4, 3) == 4
-    assert scaling.look(Seen(LOOK_S + 0.1, LOOK_S + 0.1, 4 * LOOK_S), 4, 4) == 4
+    scaling.look(0, 0, 0, 4, 4)
+    assert scaling.look(LOOK_S, LOOK_S, 3 * LOOK_S, 4, 3) == 4
+    assert scaling.look(LOOK_S + 0.1, LOOK_S + 0.1, 4 * LOOK_S, 4, 4) == 4
 
 
 # ---- nodes ----
@@ -164,15 +162,15 @@ def test_what_several_bridges_say_is_one() -> None:
         "bridge_cpu_s": 1.0,
         "flight_s": 4.0,
         "window": 3,
-        "declined": None,
+        "declined": "",
         "narrowed": "",
-        "work_ns": 10**9,
-        "cpu_ns": 10**9,
+        "work_s": 1.0,
+        "cpu_s": 1.0,
         "nodes": {"10.0.0.1": 2},
-        "since_s": 10.0,
-        "idle": 0.25,
+        "busy": 0.75,
+        "bridge_busy": 0.1,
     }
-    found = RemoteStats.of([one, {}, {**one, "declined": [2, "no room"], "narrowed": "4 calls", "idle": 0.75}])
+    found = RemoteStats.of([one, {}, {**one, "declined": "no room", "narrowed": "4 calls", "busy": 0.25}])
     assert found.narrowed == "4 calls"
     assert (found.there, found.calls, found.hedged, found.window, found.nodes) == (4, 4, 2, 3, {"10.0.0.1": 4})
     assert (found.flight_s, found.work_s, found.busy, found.bridge_busy, found.declined) == (

@@ -5,11 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.ray.board import SIZE, Board
-from ringfeed.ray.stalls import LONGEST, STACKS, STACKS_S, Inquiry
+from ringfeed.ray.board import LONGEST, SIZE, STACKS, STACKS_S, Board, Inquiry
 
 if TYPE_CHECKING:
-    from ringfeed.ray.stalls import AtWork
+    from ringfeed.ray.board import AtWork
 
 
 def inquiry(actors: int) -> tuple[Inquiry, list[int]]:

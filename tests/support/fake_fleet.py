@@ -34,14 +34,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ringfeed.ray.desk import Desk, Facts
-from ringfeed.ray.fleet import Answer, Broken, Died, Hired, Node, Refused, Stack, Unreached
+from ringfeed.ray.desk import Desk, facts_here
+from ringfeed.ray.hiring import Node
 from ringfeed.ray.options import Ray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ringfeed.ray.fleet import Event
 
 
 @dataclass(frozen=True)
@@ -69,31 +67,31 @@ class FakeActor:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: tuple[Any, ...]) -> None:
         """Have the bridge see an event, unless this actor is dead, or its node."""
         if not self.is_dead and self.node in self.fleet.rooms():
             self.fleet.events.put(event)
 
     def die(self, why: str) -> None:
         """Answer no more."""
-        self.tell(Died(self.number, why))
+        self.tell(("died", self.number, why))
         self.is_dead = True
 
     def _run(self) -> None:
         script = self.fleet.script
         if self.node in script.get("refuses", ()):
-            self.tell(Refused(self.number, ModuleNotFoundError("No module named 'pictures'")))
+            self.tell(("refused", self.number, ModuleNotFoundError("No module named 'pictures'")))
             return
         desk = Desk(self._papers)
         while not self.is_dead:
             order = self.orders.get()
             if order[0] == "open":
                 desk.open(*order[1:])
-                facts = Facts.here()
+                facts = facts_here()
                 if self.node in script.get("differs", ()):
-                    facts = facts._replace(numpy="0.9.1")
+                    facts = facts | {"numpy": "0.9.1"}
                 if order is self.fleet.first.get(self.number):
-                    self.tell(Hired(self.number, facts))
+                    self.tell(("hired", self.number, facts))
                     self.fleet.started.add(self.node)
             elif order[0] == "fill":
                 self._fill(desk, *order[1:])
@@ -109,18 +107,18 @@ class FakeActor:
             while not self.is_dead:
                 time.sleep(0.01)
         elif call in script.get("unreached", ()):
-            self.tell(Unreached(flight))
+            self.tell(("unreached", flight))
         elif call in script.get("broken", ()):
-            self.tell(Broken(flight, RuntimeError("no such thing")))
+            self.tell(("broken", flight, RuntimeError("no such thing"), False))
         elif call in script.get("full", ()):
-            self.tell(Broken(flight, RuntimeError("no room"), is_full=True))
+            self.tell(("broken", flight, RuntimeError("no room"), True))
         else:
-            reply = desk.fill(*order)
-            filled = reply.filled._replace(leaves=tuple(map(copied, reply.filled.leaves)))
+            filled = desk.fill(*order)
+            filled = filled._replace(leaves=tuple(map(copied, filled.leaves)))
             time.sleep(script.get("late", {}).get(call, 0))
-            self.tell(Answer(flight, reply._replace(filled=filled)))
+            self.tell(("answered", flight, filled))
             if call in script.get("doubles", ()):
-                self.tell(Answer(flight, reply._replace(filled=filled)))
+                self.tell(("answered", flight, filled))
             if call in script.get("answered", ()):
                 self.die("was killed")
 
@@ -134,8 +132,8 @@ class FakeFleet:
     """Actors that are threads of this process."""
 
     def __init__(self, terms: Any) -> None:
-        self.script: dict[str, Any] = dict(terms.runtime_env or {})
-        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.script: dict[str, Any] = {"nodes": {"a": 8, "b": 8}, **(terms.ray.runtime_env or {})}
+        self.events: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self.first: dict[int, Any] = {}
         self._actors: dict[int, FakeActor] = {}
         self.started: set[str] = set()
@@ -160,17 +158,15 @@ class FakeFleet:
 
     def rooms(self) -> dict[str, int]:
         """Return how many actors each node has room for that is there."""
-        rooms, vanishes = self.script.get("nodes", {"a": 8, "b": 8}), self.script.get("vanishes", {})
+        rooms, vanishes = self.script["nodes"], self.script.get("vanishes", {})
         gone = {name for name in self.started & vanishes.keys() if self._calls >= vanishes[name]}
         return {name: rooms[name] for name in rooms if name not in gone}
 
     def nodes(self) -> list[Node]:
         """Return the nodes of the script."""
-        store = self.script.get("store", 10**9)
-        return [
-            Node(name, f"10.0.0.{place}", {"CPU": room}, store)
-            for place, (name, room) in enumerate(self.rooms().items())
-        ]
+        there, store = self.rooms(), self.script.get("store", 10**9)
+        places = {name: f"10.0.0.{place}" for place, name in enumerate(self.script["nodes"])}
+        return [Node(name, places[name], {"CPU": room}, store) for name, room in there.items()]
 
     def put(self, piece: Any) -> Any:
         """Keep a piece, read-only as in an object store."""
@@ -178,15 +174,15 @@ class FakeFleet:
         kept.flags.writeable = False
         return kept
 
-    def hire(self, actor: int, node: str, papers: bytes, version: int, pieces: Sequence[Any]) -> None:
+    def hire(self, actor: int, node: str, papers: bytes, pieces: Sequence[Any]) -> None:
         """Start a thread."""
         hired = self._actors[actor] = FakeActor(self, actor, node, papers)
-        self.first[actor] = order = ("open", version, pieces)
+        self.first[actor] = order = ("open", *pieces)
         hired.orders.put(order)
 
-    def send(self, actor: int, version: int, pieces: Sequence[Any]) -> None:
+    def send(self, actor: int, pieces: Sequence[Any]) -> None:
         """Tell it of a version."""
-        self._actors[actor].orders.put(("open", version, pieces))
+        self._actors[actor].orders.put(("open", *pieces))
 
     def call(self, actor: int, flight: int, order: tuple[int, int, list[int]]) -> None:
         """Have it fill rows."""
@@ -197,7 +193,7 @@ class FakeFleet:
         if (asked := self._actors[actor]).node not in self.script.get("mute", ()):
             frame = sys._current_frames()[asked.thread.ident or 0]
             lines = [f'  File "{at.filename}", line {at.lineno} in {at.name}' for at in traceback.extract_stack(frame)]
-            self.events.put(Stack(actor, "\n".join(["Thread (most recent call first):", *reversed(lines)])))
+            self.events.put(("stack", actor, "\n".join(["Thread (most recent call first):", *reversed(lines)])))
 
     def dismiss(self, actor: int) -> None:
         """Have it answer no more."""
@@ -205,7 +201,7 @@ class FakeFleet:
             gone.is_dead = True
             gone.orders.put(("leave",))
 
-    def next(self, timeout_s: float) -> Event | None:
+    def next(self, timeout_s: float) -> tuple[Any, ...] | None:
         """Return the next event."""
         try:
             return self.events.get(timeout=timeout_s)

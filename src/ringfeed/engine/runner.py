@@ -322,10 +322,8 @@ class EpochRunner:
         stats.look_with(self.asking(partial(memory_of, self.plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
         stats.verdict = self.verdict(stats)
-        if self.options.remote is not None and engine is not None:
-            from ringfeed.monitor.remote import tell  # noqa: PLC0415 - few need it
-
-            tell(stats, engine.pool.said())
+        if engine is not None:
+            engine.pool.tell(stats)
         return stats
 
     def verdict(self, stats: Stats) -> Verdict:

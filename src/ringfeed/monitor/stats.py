@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.memory import Memory
-    from ringfeed.monitor.remote import RemoteStats
 
 Side = Literal["workers", "slots"]
 
@@ -79,7 +78,7 @@ class Stats:
     none_batches: int = 0
     tuning: list[Step] = field(default_factory=list)
     verdict: Verdict = Verdict("")  # noqa: RUF009 - a text
-    remote: RemoteStats | None = None
+    remote: Any = None
 
     def __post_init__(self) -> None:
         """Know of no loader yet."""

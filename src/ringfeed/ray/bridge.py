@@ -4,7 +4,7 @@
     lander (a thread)    takes what comes of calls: lands answers, has the rest made again
     main thread          listens to the training process, hires and ends actors, hedges what is late
 
-They share one lock, which is held for a few steps, and for the calls of a `Fleet`, which wait for no actor.
+They share one lock, which is held for a few steps, and for the calls of a fleet, which wait for no actor.
 """
 
 from __future__ import annotations
@@ -22,23 +22,20 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import encode, with_note
 from ringfeed.errors import FunctionError
 from ringfeed.monitor._snapshot import Observer
-from ringfeed.ray import fleet
-from ringfeed.ray.actors import Job
-from ringfeed.ray.board import Board
+from ringfeed.ray.board import Board, Inquiry
 from ringfeed.ray.claims import Claims, lander_of
 from ringfeed.ray.crew import Crew
-from ringfeed.ray.dispatch import Dispatch
-from ringfeed.ray.filled import failed
+from ringfeed.ray.desk import Sent
+from ringfeed.ray.dispatch import Dispatch, Job
 from ringfeed.ray.pace import most_calls
-from ringfeed.ray.sent import Sent
-from ringfeed.ray.stalls import Inquiry
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import open_ring
 from ringfeed.system import channel as channels
 
 if TYPE_CHECKING:
     from ringfeed.ray.claims import Claim
-    from ringfeed.ray.fleet import Broken, Event, Fleet
+    from ringfeed.ray.filled import Filled
+    from ringfeed.ray.ray_fleet import RayFleet
     from ringfeed.system._system import Descriptor
     from ringfeed.workers.worker_main import WorkerConfig
 
@@ -67,19 +64,19 @@ class Bridge:
         faulthandler.register(signal.SIGUSR1, file=stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         self._observer = Observer(ring)
-        end = _ring.WorkerEnd(ring, config.number, terms.stream, yields=terms.leaves)
+        end = _ring.WorkerEnd(ring, config.number, terms.stream, yields=terms.local > 0)
         self._claims = Claims(end, lander_of(source, config.offsets, ring))
         self._dispatch = Dispatch(
             terms.max_attempts, splits=not (source.whole or source.at_once), most_calls=most_calls(source)
         )
         self._changed = threading.Condition(threading.RLock())
-        self._fleet: Fleet = _open_fleet(terms)
+        module, name = terms.ray.fleet
+        self._fleet: RayFleet = getattr(importlib.import_module(module), name)(terms)
         self._sent = Sent(self._fleet)
         assert config.manifest is not None
         self._sent.put(config.version, config.manifest, [fd.fileno() for fd in dataset_fds])
         self._crew = Crew(self._fleet, self._sent, self._dispatch, terms, source)
         self._source, self._terms = source, terms
-        self._versions: dict[int, int] = {}  # that each actor has
         self._inquiry = Inquiry()
         self._order = 0  # of claims
         self._failure: BaseException | None = None  # of a thread
@@ -130,7 +127,7 @@ class Bridge:
         """Do what time brings."""
         now_s = time.monotonic()
         self._dispatch.tick(now_s)
-        for actor in self._dispatch.actors.overdue(now_s, self._terms.timeout_s):
+        for actor in self._dispatch.overdue(now_s, self._terms.timeout_s):
             if not self._inquiry.waits_for(actor, now_s):
                 self._end_actor(actor, "was silent")
         consumer = self._observer.consumer()
@@ -161,8 +158,8 @@ class Bridge:
     def _end_stuck(self, patience_s: float) -> None:
         """End the actors that are at a call for so long."""
         now_s = time.monotonic()
-        for actor, _, sent_s, _ in [*self._dispatch.actors.under_way()]:
-            if now_s - sent_s > patience_s:
+        for actor, flight in self._dispatch.under_way():
+            if now_s - flight.sent_s > patience_s:
                 self._end_actor(actor, f"was ended: it took longer than {patience_s:g} s")
 
     # ---- claims ----
@@ -179,9 +176,6 @@ class Bridge:
 
     def _begin(self, claim: Claim) -> None:
         """Have the rows of a claim made; its version of the dataset was sent before it was bound."""
-        if not claim.rows:
-            self._claims.fail(claim, b"")
-            return
         with self._changed:
             self._changed.wait_for(lambda: self._sent.version >= claim.version)  # this thread is what notes the end
             self._order += 1
@@ -201,10 +195,9 @@ class Bridge:
         """Make the calls that can be made now."""
         for actor, flight, job in self._dispatch.sends(time.monotonic()):
             claim = job.ticket
-            version = self._sent.version
-            if self._versions.get(actor) != version:
-                self._fleet.send(actor, version, self._sent.pieces)
-                self._versions[actor] = version
+            if self._crew.versions.get(actor) != self._sent.version:
+                self._fleet.send(actor, self._sent.pieces)
+                self._crew.versions[actor] = self._sent.version
             self._fleet.call(actor, flight, (claim.epoch, claim.version, [claim.indices[row] for row in job.rows]))
 
     # ---- what comes of calls ----
@@ -215,54 +208,51 @@ class Bridge:
             if event is not None:
                 self._take(event)
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, fleet.Answer):
-            self._land(event)
+    def _take(self, event: tuple[Any, ...]) -> None:
+        """Do what an event of the fleet asks for: see `RayFleet.next`."""
+        if event[0] == "answered":
+            self._land(*event[1:])
             return
         with self._changed:
-            now_s = time.monotonic()
-            if isinstance(event, fleet.Hired):
-                self._versions[event.actor] = self._crew.version_of(event.actor)
-                self._crew.started(event)
-            elif isinstance(event, fleet.Refused):
-                self._crew.refused(event)
-            elif isinstance(event, fleet.Died):
-                self._lost(event.actor, event.why)
-            elif isinstance(event, fleet.Stack):
-                self._inquiry.note(event.actor, event.text)
-            elif isinstance(event, fleet.Unreached):
-                self._dispatch.unreached(event.flight, now_s)
-            elif isinstance(event, fleet.Broken):
-                self._note_broken(event, now_s)
+            match event:
+                case "hired", actor, facts:
+                    self._crew.started(actor, facts)
+                case "refused", actor, error:
+                    self._crew.refused(actor, error)
+                case "died", actor, why:
+                    self._lost(actor, why)
+                case "stack", actor, text:
+                    self._inquiry.note(actor, text)
+                case "unreached", flight:
+                    self._dispatch.unreached(flight, time.monotonic())
+                case "broken", flight, error, is_full:
+                    self._note_broken(flight, error, is_full=is_full)
             self._send_all()
             self._changed.notify_all()
 
-    def _note_broken(self, event: Broken, now_s: float) -> None:
+    def _note_broken(self, flight: int, error: BaseException, *, is_full: bool) -> None:
         """Have the rows of a call that was not carried out be made again, or give them up."""
-        why, remedy = str(event.error), ""
-        if event.is_full:
-            why = self._crew.note_full(self._dispatch.actors.of(event.flight))
+        why, remedy = str(error), ""
+        if is_full:
+            why = self._crew.note_full(self._dispatch.actor_of(flight))
             remedy = (
                 ", with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
             )
-        job = self._dispatch.broken(event.flight, now_s if event.is_full else None)
+        job = self._dispatch.broken(flight, time.monotonic() if is_full else None)
         if job is not None:
             self._give_up(job, f"could not be made remotely: {why}{remedy}")
 
-    def _land(self, event: Any) -> None:
-        filled, idle = event.reply
+    def _land(self, flight: int, filled: Filled) -> None:
         with self._changed:
-            node = self._crew.address_of(self._dispatch.actors.of(event.flight))
-            job = self._dispatch.answered(event.flight, time.monotonic(), idle)
+            node = self._crew.address_of(self._dispatch.actor_of(flight))
+            job = self._dispatch.answered(flight, time.monotonic(), filled.idle)
             self._send_all()  # first: the actor goes on meanwhile
             self._changed.notify_all()
         if job is None:
             return
         self._crew.count(filled)
-        if filled.failures:
-            filled = filled._replace(failures=tuple((row, noted(record, node)) for row, record in filled.failures))
-        claim = job.ticket
-        self._claims.land(claim, filled, None if len(job.rows) == len(claim.rows) else [*job.rows])
+        failures = tuple((row, noted(record, node)) for row, record in filled.failures)
+        self._claims.land(job.ticket, filled._replace(failures=failures), job.rows)
 
     def _lost(self, actor: int, why: str) -> None:
         """Have the jobs of a dead actor made by others, and another hired in its place."""
@@ -282,16 +272,9 @@ class Bridge:
         """Have rows fail that no actor can make."""
         claim = job.ticket
         text = f"{self._source.describe_read(job.rows[0], claim.indices[job.rows[0]])} {why}"
-        filled = failed(len(job.rows), encode(FunctionError(text)))
-        self._claims.land(claim, filled, None if len(job.rows) == len(claim.rows) else [*job.rows])
+        self._claims.fail(claim, encode(FunctionError(text)), job.rows)
 
 
 def noted(record: bytes, node: str) -> bytes:
     """Have an error say on which node it was raised."""
     return with_note(record, f"on node {node}", read_only=READ_ONLY) if record else record
-
-
-def _open_fleet(terms: Any) -> Fleet:
-    module, name = terms.fleet
-    fleet: Fleet = getattr(importlib.import_module(module), name)(terms)
-    return fleet

@@ -1,104 +1,238 @@
-"""The actor's side: today's readers over a private slot, for rows that a bridge asks for."""
+"""The dataset on its way to actors, and the actor's side: today's readers over a ring of its own, of one slot."""
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
-import platform
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._failure import encode
+from ringfeed._units import show_bytes
+from ringfeed.datasets.reader import Port
+from ringfeed.datasets.wrapped import WrappedSource
+from ringfeed.errors import PlanError
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.orders.rng import scatter
-from ringfeed.ray.private import PrivateSlot
+from ringfeed.ray import _land
+from ringfeed.ray.filled import Filled
 from ringfeed.ring import _ring
+from ringfeed.ring.segment import Segment, Sizes
+from ringfeed.spec.array import Array
+from ringfeed.spec.layout import Layout
+from ringfeed.spec.spec import Spec
 from ringfeed.system import _system
 from ringfeed.transport import imports
-from ringfeed.transport.shared_dataset import opened
+from ringfeed.transport.shared_dataset import opened, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringfeed.datasets.base import Source
-    from ringfeed.ray.filled import Filled
+    from ringfeed.ray.ray_fleet import RayFleet
+    from ringfeed.spec.array import AnyArray
 
 SMALL = 1 << 20  # bytes: an actor has a writable copy of smaller buffers
+SMALLEST_STORE = 32 << 20  # bytes: no node has less
+STORE_SHARE = 2  # a dataset may take one part in so many of a node's object store
 CALL_NS = 2_000_000  # between two calls of which the second has come long before
 
 
-class Facts(NamedTuple):
-    """What an actor's process is, which must be what the bridge's is; NumPy and the machine may differ a little."""
-
-    python: str
-    abi: int
-    byte_order: str
-    numpy: str
-    machine: str
-
-    @classmethod
-    def here(cls) -> Facts:
-        """Return those of this process."""
-        python = ".".join(map(str, sys.version_info[:2]))
-        return cls(python, _ring.ABI, sys.byteorder, np.__version__, platform.machine())
+# ---- in a bridge ----
 
 
-class Papers(NamedTuple):
-    """What an actor is told when it starts."""
+class Sent:
+    """The newest version of the dataset, as actors are sent it."""
 
-    source: Source
-    worker: tuple[int, int, int]  # its number, how many there are, how often it was started again
-    path: Sequence[str]  # where the bridge finds modules
-    private: bool  # whether it has a writable copy of large buffers, too
+    def __init__(self, fleet: RayFleet) -> None:
+        """Nothing is sent yet."""
+        self.version = -1
+        self.pieces: Sequence[Any] = ()
+        """What `Desk.open` takes: how many are parts of modules, the small pieces, and what names each large one.
 
-    def pickled(self) -> bytes:
-        """Return them as they travel."""
-        return pickle.dumps(self)
+        A large piece is None among the small.
+        """
+        self._fleet = fleet
+        self._large: dict[tuple[int, int, int], Any] = {}  # by file, offset and length
+
+    def put(self, version: int, manifest: bytes, fds: Sequence[int]) -> None:
+        """Have actors be sent this version from now on; what did not change is not put again.
+
+        PlanError where a node has no room for it.
+        """
+        self._check_room(sum(os.fstat(fd).st_size for fd in fds))
+        part_count, places, views = pieces_of(manifest, fds)
+        inodes = [os.fstat(fd).st_ino for fd in fds]
+        small = [bytes(view) if view.nbytes < SMALL else None for view in views]
+        large: dict[tuple[int, int, int], Any] = {}
+        named = []
+        for place, view in zip(places, views, strict=True):
+            if view.nbytes >= SMALL:
+                key = inodes[place.file], place.offset, place.length
+                large[key] = self._large.get(key) or self._fleet.put(np.frombuffer(view, np.uint8))
+                named.append(large[key])
+        self._large, self.version = large, version
+        self.pieces = part_count, small, *named
+
+    def _check_room(self, size: int) -> None:
+        for node in self._fleet.nodes() if size > SMALLEST_STORE else ():
+            if node.store and size > node.store // STORE_SHARE:
+                message = (
+                    f"the dataset takes {show_bytes(size)} of each node's object store, and that of node "
+                    f"{node.address} has {show_bytes(node.store)}, of which it may take half; start the node with a "
+                    f"larger --object-store-memory, or keep less in the dataset and read files on demand"
+                )
+                raise PlanError(message)
 
 
-class Reply(NamedTuple):
-    """What a call answers."""
+# ---- in an actor ----
 
-    filled: Filled
-    idle: float  # share of its time that the actor has waited for this call
+
+def facts_here() -> dict[str, Any]:
+    """Return what an actor's process is, which must be what the bridge's is; NumPy may differ a little."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"python": python, "abi": _ring.ABI, "byte_order": sys.byteorder, "numpy": np.__version__}
+
+
+class SentSpec(Spec):
+    """What an actor sends: uint8 as the dataset gave it, converted where it lands. Refusals are the spec's own."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, spec: Spec) -> None:
+        """Lie in a slot as what the dataset gives."""
+        arrays: Any = spec.flatten(spec.tree, 0, "spec")
+        given = [
+            array if leaf.cast is None else Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
+            for leaf, array in zip(spec.leaves, arrays, strict=True)
+        ]
+        super().__init__(spec.unflatten(given))
+        self.whole = spec
+
+    def array(self, number: int, value: object, index: int) -> AnyArray:
+        """Return a value as an array that fits, or refuse it."""
+        return self.whole.array(number, value, index)
+
+    def batch_of_one(self, number: int, value: object, index: int) -> AnyArray:
+        """Return a sample as a batch of one row, or refuse it."""
+        return self.whole.batch_of_one(number, value, index)
+
+    def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
+        """Return a leaf of a whole batch as an array that fits, or refuse it."""
+        return self.whole.batch_array(number, value, index, max_rows)
+
+
+def sent_spec(source: Source) -> Spec:
+    """Return the spec of what an actor sends: uint8 as it was given, unless the user's code looks at floats."""
+    if getattr(source, "has_batch_transform", False) or not any(leaf.cast for leaf in source.spec.leaves):
+        return source.spec
+    return SentSpec(source.spec)
+
+
+def _as_sent(source: Source, spec: Spec) -> Source:
+    """Return the source with this spec, also of what it is made of."""
+    other = copy.copy(source)
+    if source.spec == spec:
+        return other
+    other.spec = spec
+    if isinstance(other, WrappedSource) and other.inner.spec == source.spec:
+        other.inner = _as_sent(other.inner, spec)
+    return other
+
+
+class PrivateSlot:
+    """Room for the rows of one call, and the reader of one version of the dataset that fills it."""
+
+    def __init__(self, source: Source, dataset: Any, *, worker: tuple[int, int, int]) -> None:
+        """Reserve the slot, and open the dataset; ``worker``: its number, of how many, how often it was started."""
+        spec = sent_spec(source)
+        layout = Layout.of(spec, source.rows, source.indices, 1)
+        sizes = Sizes(
+            1, 1, 1, layout.indices, 1, layout.slot_size, layout.indices_at, layout.marks_at, layout.failures_at
+        )
+        segment = Segment(sizes)
+        self._ring = segment.open()
+        segment.close()
+        self._ring.become_consumer(1, 1)
+        self._end = _ring.WorkerEnd(self._ring, 0)
+        self._observer = Observer(self._ring)
+        self._collector = _land.Collector(spec, layout.offsets, self._ring)
+        fills_here = source.open_reader is not None  # or its threads would write while the rows are taken out
+        port = Port(self._end, self._ring, layout.offsets, is_consumer=fills_here, worker=worker)
+        self.reader = _as_sent(source, spec).reader(dataset, port)
+        self._has_begun = False
+
+    def fill(self, epoch: int, version: int, indices: Sequence[int]) -> Filled:
+        """Make the rows of these indices. Its arrays are views of the slot, until the next call."""
+        if not self._has_begun:
+            self.reader.begin()
+            self._has_begun = True
+        self._ring.plan(np.array(indices, np.int64), len(indices), epoch, version)
+        try:
+            if self._end.claim(0) != _ring.TAKEABLE:
+                message = "an actor's slot has no room for a call, as another one runs in it"
+                raise RuntimeError(message)
+            return self._fill()
+        finally:
+            self._end.publish(cancelled=True)
+            self._ring.cancel()
+
+    def _fill(self) -> Filled:
+        before, address = self._observer.worker(0), self._end.claim_address
+        began_ns, began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
+        try:
+            self.reader.fill()
+        except BaseException as error:  # noqa: BLE001 - as in a local worker: it was raised outside of any sample
+            for row in range(len(indices := self._end.indices)):
+                self._end.fail(row, encode(error))
+            del indices
+        work_ns, cpu_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - began_cpu_ns
+        after = self._observer.worker(0)
+        times = (after.timed - before.timed, after.read_ns - before.read_ns, after.write_ns - before.write_ns)
+        leaves, delivered = self._collector.collect(address), _land.delivered(address)
+        return Filled(leaves, delivered, _land.failures(address), max(1, work_ns), cpu_ns, *times)
+
+    def close(self) -> None:
+        """End what reads; the slot goes with the last array of it."""
+        self.reader.close()
+        self._ring.stop()
 
 
 class Desk:
     """Fills the rows that a bridge asks for, of the newest version of the dataset that it was sent."""
 
     def __init__(self, papers: bytes) -> None:
-        """Know the source; nothing of the dataset is here yet."""
-        own, path = pickle.loads(papers), sys.path  # noqa: S301 - from our own bridge
-        path.extend(entry for entry in own.path if entry not in path and os.path.isdir(entry))  # noqa: PTH112 - of strings
-        self._papers: Papers = own
-        self._version = -1
+        """Know the source; nothing of the dataset is here yet. ``papers``: what `Crew` has pickled."""
+        told, known = pickle.loads(papers), sys.path  # noqa: S301 - from our own bridge
+        known.extend(entry for entry in told["path"] if entry not in known and os.path.isdir(entry))  # noqa: PTH112 - of strings
+        self._papers: dict[str, Any] = told
         self._slot: PrivateSlot | None = None
         self._idle_since_ns = time.monotonic_ns()
-        number, _, starts = own.worker
-        imports.expect(own.source.packages, silent=True)
-        scatter(own.source.seed, number, starts)
+        number, _, starts = told["worker"]
+        imports.expect(told["source"].packages, silent=True)
+        scatter(told["source"].seed, number, starts)
 
-    def open(self, version: int, pieces: Sequence[Any]) -> None:
-        """Have the rows be of this version of the dataset from now on; ``pieces``: as `Sent.pieces` gives them."""
-        part_count, small, *large = pieces
-        found = iter(large)
-        kept = bytearray if self._papers.private else memoryview
+    def open(self, part_count: int, small: Sequence[bytes | None], *large: Any) -> None:
+        """Have the rows be of this version of the dataset from now on: see `Sent.pieces`."""
+        found, papers = iter(large), self._papers
+        kept = bytearray if papers["private"] else memoryview
         buffers = [kept(next(found)) if piece is None else bytearray(piece) for piece in small]
         dataset = opened(part_count, [memoryview(buffer).cast("B") for buffer in buffers])
-        if self._slot is not None:
-            self._slot.close()
-        self._slot = PrivateSlot(self._papers.source, dataset, worker=self._papers.worker)
-        self._version = version
+        self.close()
+        self._slot = PrivateSlot(papers["source"], dataset, worker=papers["worker"])
 
-    def fill(self, epoch: int, version: int, indices: list[int]) -> Reply:
+    def fill(self, epoch: int, version: int, indices: list[int]) -> Filled:
         """Make rows; its arrays are valid until the next call."""
         assert self._slot is not None
         began_ns = time.monotonic_ns()
         idle_ns = max(0, began_ns - self._idle_since_ns - CALL_NS)
         filled = self._slot.fill(epoch, version, indices)
         self._idle_since_ns = time.monotonic_ns()
-        return Reply(filled, idle_ns / max(1, self._idle_since_ns - began_ns + idle_ns))
+        return filled._replace(idle=idle_ns / max(1, self._idle_since_ns - began_ns + idle_ns))
 
     def close(self) -> None:
         """End what reads."""

@@ -1,4 +1,4 @@
-"""What becomes of rows: which calls to make, and what to do where actors die or fall silent. Pure decisions, no clocks.
+"""What becomes of rows: which actor makes which, and what to do where actors die or fall silent.
 
     add ──▶ waiting ── sends ──▶ in flight on one actor ── answered ──▶ over
                ▲                    │            │
@@ -8,33 +8,74 @@
 An actor answers its calls in their order, so the one that it runs is the oldest not answered. A first death in a job of
 several rows blames none: each row goes on as a job of its own, with nothing beside it on its actor, since an answer may
 be lost with the death of the call after it. A row that has then cost ``max_attempts`` actors is given up.
+
+An actor that is late, a *suspect*, is sent nothing until it answers, but for a probe. A job goes to the actor that has
+least to do: on another node than that of a call of the same job, and on a node without suspects, where there are such.
+
+These are pure decisions: the caller has the clock, makes the calls and holds a lock.
 """
 
 from __future__ import annotations
 
 import sys
 from bisect import insort
+from collections import deque
 from operator import attrgetter
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.ray.actors import Actors, Flight, Job
-from ringfeed.ray.answers import Answers
-from ringfeed.ray.limit import Limit
+from ringfeed.ray.pace import LEAST_WINDOW, MOST_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.ray.actors import Actor
-
 FLIGHTS = 2  # live calls of one job, at most
+PROBE_S = 2.0  # between two calls to a suspect that owes no answer
+HEDGE_S = 1.0  # a call is hedged after so long, or
+HEDGE_MEDIANS = 4  # after so many medians, each of about two calls' work
+FIRST_S = 10.0  # while no call was answered: an actor may import what the dataset needs
+SEEN = 64  # calls that the median is of
+MEAN_OF = 16  # answers of each actor that a moving mean is of
+IDLE = 0.05  # of an actor's time, from which its window is too small
 
 
-class Send(NamedTuple):
-    """A call to make."""
+class Job:
+    """Rows that one call makes. ``stream``: rows of one stream are made in their order by one actor; None: by any."""
 
-    actor: int
-    flight: int
+    __slots__ = ("actors", "alone", "deaths", "is_over", "order", "rows", "stream", "ticket")
+
+    def __init__(self, ticket: Any, order: int, rows: tuple[int, ...], stream: int | None = None) -> None:
+        """Be made for a claim; ``order``: jobs of lower numbers are waited for first."""
+        self.ticket, self.order, self.rows, self.stream = ticket, order, rows, stream
+        self.deaths = 0  # of actors while they made it, with nothing beside it
+        self.alone = False
+        self.is_over = False
+        self.actors: set[int] = set()  # that are to make it
+
+
+class Flight(NamedTuple):
+    """A call that is not over."""
+
     job: Job
+    sent_s: float
+    is_probe: bool = False  # whether another call is to make the job
+
+
+class Actor:
+    """What one actor is at."""
+
+    def __init__(self, number: int, node: str) -> None:
+        """Begin without calls."""
+        self.number, self.node = number, node
+        self.flights: dict[int, Flight] = {}  # in the order of their calls
+        self.suspect_s: float | None = None  # since when it is one
+        self.asked_s = 0.0  # when it was last found not to answer, or was probed
+
+    def has_room(self, job: Job, window: int) -> bool:
+        """Whether it may be sent a job beside what it is at."""
+        if job.alone:
+            return not self.flights
+        return len(self.flights) < window and not any(flight.job.alone for flight in self.flights.values())
 
 
 class Dispatch:
@@ -42,13 +83,56 @@ class Dispatch:
 
     def __init__(self, max_attempts: int, *, splits: bool = True, most_calls: int = sys.maxsize) -> None:
         """``splits``: whether rows of a job can be made one by one; ``most_calls``: beyond one an actor, at a time."""
-        self.actors = Actors()
-        self.answers = Answers()
-        self.limit = Limit(most_calls)
-        self.hedged = self.rerun = self.dropped = 0  # counts for the statistics
-        self._max_attempts, self._splits = max_attempts, splits
+        self.actors: dict[int, Actor] = {}  # those that have said hello
+        self.suspect_nodes: set[str] = set()  # until an actor there answers
+        self.hedged = self.rerun = self.dropped = self.calls = self.deaths = 0  # counts for the statistics
+        self.flight_s = 0.0  # that all calls took together
+        self.idle = 0.0  # share of their time that actors wait between calls: a moving mean
+        self.window = LEAST_WINDOW  # calls that an actor has at a time
+        self.stores = sys.maxsize  # how many calls have their answers in the object stores' share
+        self.found = sys.maxsize  # how many had room, where more had none
+        self._found_s = 0.0
+        self._idle_since = 0.0  # as `idle`, since the window was made larger
+        self._took_s: deque[float] = deque(maxlen=SEEN)
+        self._max_attempts, self._splits, self._most_calls = max_attempts, splits, most_calls
         self._waiting: list[Job] = []  # by order
         self._live: dict[Job, None] = {}  # neither over nor given up
+        self._streams: dict[int, int] = {}  # the actor that was sent the last job of each stream
+        self._last_flight = 0
+
+    # ---- actors ----
+
+    def join(self, actor: int, node: str) -> None:
+        """Have an actor be sent jobs."""
+        self.actors[actor] = Actor(actor, node)
+
+    @property
+    def suspects(self) -> set[int]:
+        """The actors that are late, and are sent nothing until they answer."""
+        return {number for number, actor in self.actors.items() if actor.suspect_s is not None}
+
+    @property
+    def _trusted(self) -> list[Actor]:
+        return [actor for actor in self.actors.values() if actor.suspect_s is None]
+
+    def idlest(self, count: int) -> list[int]:
+        """Return so many actors that have least to do; none where the count is below 0."""
+        return sorted(self.actors, key=lambda number: len(self.actors[number].flights))[: max(0, count)]
+
+    def overdue(self, now_s: float, timeout_s: float | None) -> list[int]:
+        """Return the actors that have been suspects for so long that they are to be ended."""
+        if timeout_s is None:
+            return []
+        since_s = {number: actor.suspect_s for number, actor in self.actors.items()}
+        return [number for number, at_s in since_s.items() if at_s is not None and now_s - at_s > timeout_s]
+
+    def actor_of(self, flight: int) -> int | None:
+        """Return the actor of a call that is not over."""
+        return next((number for number, actor in self.actors.items() if flight in actor.flights), None)
+
+    def under_way(self) -> list[tuple[int, Flight]]:
+        """Return the call that each actor is at."""
+        return [(number, next(iter(actor.flights.values()))) for number, actor in self.actors.items() if actor.flights]
 
     # ---- jobs ----
 
@@ -60,10 +144,18 @@ class Dispatch:
     @property
     def room(self) -> int:
         """How many more jobs may be added."""
-        return self._calls_of(len(self.actors.trusted)) - len(self._live)
+        return self._calls_of(len(self._trusted)) - self.jobs
+
+    @property
+    def wished(self) -> int:
+        """How many calls the actors would have at a time if all object stores were large."""
+        return self._wished(len(self.actors))
+
+    def _wished(self, actors: int) -> int:
+        return max(actors, min(self.window * actors, self._most_calls))
 
     def _calls_of(self, actors: int) -> int:
-        return self.limit.calls_of(actors, self.answers.window)
+        return min(self.found, self.stores, self._wished(actors))
 
     @property
     def jobs(self) -> int:
@@ -76,13 +168,10 @@ class Dispatch:
         self._wait(job)
 
     def _wait(self, job: Job) -> None:
-        if job not in self._waiting:
+        """Have a job be sent once more, unless it is, or calls enough are to make it."""
+        if not job.is_over and len(job.actors) < FLIGHTS and job not in self._waiting:
+            self.hedged += bool(job.actors)
             insort(self._waiting, job, key=attrgetter("order"))
-
-    def _wait_again(self, job: Job) -> None:
-        if len(job.flights) < FLIGHTS and job not in self._waiting:
-            self.hedged += bool(job.flights)
-            self._wait(job)
 
     def _end(self, job: Job) -> None:
         job.is_over = True
@@ -97,114 +186,167 @@ class Dispatch:
 
     # ---- calls ----
 
-    def sends(self, now_s: float) -> list[Send]:
-        """Return the calls to make now: the caller makes them."""
-        made: list[Send] = []
-        free = self._free()
+    def sends(self, now_s: float) -> list[tuple[int, int, Job]]:
+        """Return the calls to make now, each as its actor, its number and its job: the caller makes them."""
+        made: list[tuple[int, int, Job]] = []
+        # What suspects owe may never come, and does not count.
+        trusted = self._trusted
+        free = self._calls_of(len(trusted)) - sum(len(actor.flights) for actor in trusted)
         held: set[int] = set()  # actors that are to have nothing beside a job that waits for them
         stopped: set[int | None] = set()  # streams of which an earlier job waits
         for job in [*self._waiting]:
             if len(made) >= free:
                 break
             waits = job.stream is not None and job.stream in stopped
-            actor = None if waits else self.actors.choose(job, held, self.answers.window)
-            if actor is None:
+            actor = None if waits else self._choose(job, held)
+            if actor is not None:
+                self._waiting.remove(job)
+                job.actors.add(actor.number)
+                made.append(self._send(actor, Flight(job, now_s)))
+            elif job.alone or job.stream is not None or job.actors:
                 stopped.add(job.stream)
-                if not job.alone and job.stream is None and not job.flights:
-                    break  # no actor has room
-                continue
-            made.append(self._send(actor, Flight(job, now_s)))
-            job.flights[made[-1].flight] = actor
-            self._waiting.remove(job)
+            else:
+                break  # no actor has room
         return [*made, *self._probes(now_s)]
 
-    def _free(self) -> int:
-        """Return for how many more answers there is room; what suspects owe may never come, and does not count."""
-        if not self.limit.is_tight:
-            return sys.maxsize
-        trusted = self.actors.trusted
-        return self._calls_of(len(trusted)) - sum(len(actor.flights) for actor in trusted)
+    def _choose(self, job: Job, held: set[int]) -> Actor | None:
+        """Return the actor to send a job to now; None: it waits. ``held``: those that jobs before this one wait for."""
+        owner = None if job.stream is None else self.actors.get(self._streams.get(job.stream, -1))
+        if owner is None or owner.suspect_s is not None or owner.number in job.actors:
+            taken, nodes = held | job.actors, {self.actors[number].node for number in job.actors}
+            owner = min(
+                (actor for actor in self._trusted if actor.number not in taken),
+                key=lambda actor: (actor.node in nodes, actor.node in self.suspect_nodes, len(actor.flights)),
+                default=None,
+            )
+        if owner is None or not owner.has_room(job, self.window):
+            if owner is not None and job.alone:
+                held.add(owner.number)
+            return None
+        if job.stream is not None:
+            self._streams[job.stream] = owner.number
+        return owner
 
-    def _send(self, actor: int, made: Flight) -> Send:
-        return Send(actor, self.actors.send(actor, made), made.job)
+    def _send(self, actor: Actor, flight: Flight) -> tuple[int, int, Job]:
+        self._last_flight += 1
+        actor.flights[self._last_flight] = flight
+        return actor.number, self._last_flight, flight.job
 
-    def _probes(self, now_s: float) -> Iterator[Send]:
-        """Yield a call of what another actor is at for each suspect that is to be probed."""
-        for number in self.actors.to_probe(now_s):
-            under_way = (job for job in reversed(self._live) if job.flights and job.stream is None and not job.alone)
-            if (job := next(under_way, None)) is not None:
-                self.actors.note_probe(number, now_s)
-                yield self._send(number, Flight(job, now_s, is_probe=True))
+    def _probes(self, now_s: float) -> Iterator[tuple[int, int, Job]]:
+        """Yield a call of what another actor is at for each suspect that owes no answer and was not asked for a while.
+
+        It may be back, or dead.
+        """
+        for actor in self.actors.values():
+            if actor.suspect_s is not None and not actor.flights and now_s >= actor.asked_s + PROBE_S:
+                under_way = (job for job in reversed(self._live) if job.actors and job.stream is None and not job.alone)
+                if (job := next(under_way, None)) is not None:
+                    actor.asked_s = now_s
+                    yield self._send(actor, Flight(job, now_s, is_probe=True))
 
     # ---- what comes of calls ----
+
+    def _take(self, flight: int) -> tuple[Actor, Flight] | None:
+        """Return a call that is over, and its actor; None where it was over before."""
+        for actor in self.actors.values():
+            if (found := actor.flights.pop(flight, None)) is not None:
+                if not found.is_probe:
+                    found.job.actors.discard(actor.number)
+                return actor, found
+        return None
 
     def answered(self, flight: int, now_s: float, idle: float | None = None) -> Job | None:
         """Take an answer; returns the job that is over with it, None where another was first, or none waits for it.
 
         ``idle``: share of its time that the actor has waited for this call.
         """
-        actor, found = self.actors.take(flight)
-        if found is None or actor is None:
+        taken = self._take(flight)
+        if taken is None:
             self.dropped += 1
             return None
-        self.actors.trust(actor)
-        self.answers.note(now_s - found.sent_s)
-        if idle is not None and self.answers.note_idle(idle, len(self.actors)) and self.room <= 0:
-            self.answers.widen()  # actors wait between calls though jobs wait for them
-        job = found.job
-        if job.is_over:
+        actor, found = taken
+        actor.suspect_s = None
+        self.suspect_nodes.discard(actor.node)
+        self._took_s.append(now_s - found.sent_s)
+        self.calls += 1
+        self.flight_s += now_s - found.sent_s
+        if idle is not None:
+            self._note_idle(idle)
+        if found.job.is_over:
             self.dropped += 1
             return None
-        self._end(job)
-        return job
+        self._end(found.job)
+        return found.job
+
+    def _note_idle(self, idle: float) -> None:
+        """Give the actors one more call at a time where they wait between calls though jobs wait for them."""
+        answers = MEAN_OF * len(self.actors)
+        self.idle += (idle - self.idle) / answers
+        self._idle_since += (idle - self._idle_since) / answers
+        if self._idle_since > IDLE and self.window < MOST_WINDOW and self.room <= 0:
+            self.window, self._idle_since = self.window + 1, 0.0
 
     def unreached(self, flight: int, now_s: float) -> None:
         """Take note that a call has not come through, and may or may not be carried out: its actor is a suspect."""
-        actor, found = self.actors.take(flight)
-        if actor is not None:
+        if (taken := self._take(flight)) is not None:
+            actor, found = taken
             self._suspect(actor, now_s)
-        if found is not None and not found.is_probe and not found.job.is_over:
-            self._wait_again(found.job)
+            if not found.is_probe:
+                self._wait(found.job)
 
     def broken(self, flight: int, full_s: float | None = None) -> Job | None:
         """Take note that a call was not carried out; returns the job if that was tried often enough.
 
-        ``full_s``: the time, where there was no room for the answer: fewer calls are under way from then on, and only
-        one that was alone counts.
+        ``full_s``: the time, where there was no room for the answer: half as many calls are under way from then on,
+        once for all that were, and only one that was alone counts.
         """
-        calls = self.capacity
-        _, found = self.actors.take(flight)
-        if found is None or found.is_probe or found.job.is_over:
+        taken = self._take(flight)
+        if taken is None or taken[1].is_probe or taken[1].job.is_over:
             return None
-        job = found.job
-        job.deaths += full_s is None or not self.limit.narrow(found.sent_s, full_s, calls)
-        if job.deaths >= self._max_attempts:
-            self._end(job)
-            return job
-        self._wait_again(job)
+        _, (job, sent_s, _) = taken
+        if full_s is None or (self.found == 1 and sent_s >= self._found_s):
+            if self._is_given_up(job):
+                return job
+        elif sent_s >= self._found_s:
+            self.found, self._found_s = max(1, self.capacity // 2), full_s
+        self._wait(job)
         return None
 
     def lost(self, actor: int, *, blame: bool = True) -> list[Job]:
-        """Forget an actor that has died; its jobs wait again. Returns those that are given up because of it."""
+        """Forget an actor; its jobs wait again. Returns those that are given up because of it.
+
+        ``blame``: whether it has died, and was not sent away.
+        """
+        gone = self.actors.pop(actor, None)
+        if gone is None:
+            return []
+        self.deaths += blame
+        if all(other.node != gone.node or other.suspect_s is None for other in self.actors.values()):
+            self.suspect_nodes.discard(gone.node)
         given_up = []
-        for place, (flight, (job, *_)) in enumerate(self.actors.leave(actor).items()):
-            if job.flights.pop(flight, None) is None or job.is_over:
+        for place, (job, _, is_probe) in enumerate(gone.flights.values()):
+            if is_probe or job.is_over:
                 continue
+            job.actors.discard(actor)
             self.rerun += len(job.rows)
-            if place == 0 and blame and self._is_given_up(job):
-                given_up.append(job)
-            elif not job.is_over and not job.flights:
+            if place == 0 and blame:
+                if not job.alone:
+                    self._isolate(job)
+                elif self._is_given_up(job):
+                    given_up.append(job)
+            if not job.actors:
                 self._wait(job)
         return given_up
 
     def _is_given_up(self, job: Job) -> bool:
-        """Count a death in a job that an actor was at."""
-        if job.alone:
-            job.deaths += 1
-            if job.deaths < self._max_attempts:
-                return False
+        """Count that a job has failed; end it where that is often enough."""
+        job.deaths += 1
+        if job.deaths >= self._max_attempts:
             self._end(job)
-            return True
+        return job.is_over
+
+    def _isolate(self, job: Job) -> None:
+        """Have each row of a job be made with nothing beside it."""
         job.alone = True
         if self._splits and job.stream is None and len(job.rows) > 1:
             self._end(job)
@@ -212,17 +354,29 @@ class Dispatch:
                 part = Job(job.ticket, job.order, (row,))
                 part.alone = True
                 self.add(part)
-        return False
 
     # ---- what does not come ----
 
+    @property
+    def patience_s(self) -> float:
+        """How long a call may take before it is made a second time."""
+        return max(HEDGE_S, HEDGE_MEDIANS * median(self._took_s)) if self._took_s else FIRST_S
+
     def tick(self, now_s: float) -> None:
         """Hedge the calls that are late."""
-        for actor, job in self.actors.late(now_s - self.answers.patience_s):
-            self._suspect(actor, now_s)
-            self._wait_again(job)
+        late_s = now_s - self.patience_s
+        for actor in self.actors.values():
+            for job, sent_s, is_probe in actor.flights.values():
+                if sent_s < late_s and not (is_probe or job.is_over):
+                    self._suspect(actor, now_s)
+                    self._wait(job)
 
     def _suspect(self, actor: Actor, now_s: float) -> None:
-        """Have others go on with what an actor does not answer."""
-        for job in self.actors.suspect(actor, now_s):
-            self._wait_again(job)
+        """Send an actor nothing until it answers; others go on with the streams that it has."""
+        self.suspect_nodes.add(actor.node)
+        actor.asked_s = now_s
+        if actor.suspect_s is None:
+            actor.suspect_s = now_s
+            for job, *_ in actor.flights.values():
+                if job.stream is not None:
+                    self._wait(job)

@@ -33,6 +33,7 @@ class Filled(NamedTuple):
     timed: int = 0  # rows of which the next two are the times, all together
     read_ns: int = 0
     write_ns: int = 0
+    idle: float = 0.0  # share of its time that the actor has waited for this call
 
     @property
     def size(self) -> int:

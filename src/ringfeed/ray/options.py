@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, check_count, is_auto
-from ringfeed.ray.answers import LEAST_WINDOW
+from ringfeed.ray.pace import LEAST_WINDOW, flights_size, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +96,11 @@ class Ray:
         """The most actors there may be."""
         return AUTO_ACTORS if isinstance(self.workers, str) else self.workers
 
+    @property
+    def need(self) -> dict[str, float]:
+        """What an actor asks of its node."""
+        return {"CPU": self.num_cpus, **(self.resources or {})}
+
     def slots(self, source: Source) -> int:
         """Return how many slots have rows for all calls of the actors, within reason."""
         calls, one_each = self.most * LEAST_WINDOW, source.whole or source.at_once
@@ -125,8 +130,6 @@ class Ray:
 
     def figures(self, source: Source) -> dict[str, int]:
         """Return what a plan counts of it: calls that are under way, and the bytes of their rows."""
-        from ringfeed.ray.pace import flights_size, in_flight  # noqa: PLC0415 - it knows these parameters
-
         return {"more": in_flight(self), "flights_size": flights_size(self, source)}
 
     def make_pool(self, config: PoolConfig) -> Pool:
@@ -193,46 +196,18 @@ def _newest_here() -> str:
 
 
 class BridgeTerms(NamedTuple):
-    """What a bridge is told of the loader's parameters."""
+    """What a bridge is told of its loader."""
 
-    fleet: tuple[str, str]  # module and class
-    address: str
-    need: Mapping[str, float]  # of an actor
-    runtime_env: Mapping[str, Any] | None
-    most: int  # actors of this bridge
-    is_auto: bool  # whether there are fewer, down to one or none, where they do not help
-    waits: bool  # whether the number of workers here is found out first
+    ray: Ray
+    address: str  # of the cluster
     number: int  # of this bridge
-    bridges: int
-    first: int  # the number of the first actor of all; workers here have those before
-    workers: int  # all there may be
-    leaves: bool  # whether workers here come first
-    stream: int  # of the ring, which its actors read; 0: all
-    private: bool
+    local: int  # workers here: they come first, and have the numbers ahead of those of all actors
+    finds_local: bool  # whether their number is found out first
+    stream: int  # of the ring, which the actors read; 0: all
     max_attempts: int
     timeout_s: float | None
 
-    @classmethod
-    def of(  # noqa: PLR0913 - what a bridge is told
-        cls, ray: Ray, number: int, local: int, max_attempts: int, timeout_s: float | None, *, is_auto: bool = False
-    ) -> BridgeTerms:
-        """Return those of a bridge beside so many workers here, at most where ``is_auto``."""
-        share = ray.most // ray.bridges + (number < ray.most % ray.bridges)
-        return cls(
-            fleet=ray.fleet,
-            address=ray.found_address(),
-            need={"CPU": ray.num_cpus, **(ray.resources or {})},
-            runtime_env=ray.runtime_env,
-            most=share,
-            is_auto=is_auto or ray.is_auto,
-            waits=is_auto,
-            number=number,
-            bridges=ray.bridges,
-            first=local,
-            workers=local + ray.most,
-            leaves=local > 0,
-            stream=0,
-            private=ray.private,
-            max_attempts=max_attempts,
-            timeout_s=timeout_s,
-        )
+    @property
+    def most(self) -> int:
+        """How many actors this bridge has at most."""
+        return self.ray.most // self.ray.bridges + (self.number < self.ray.most % self.ray.bridges)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ringfeed.ray.answers import LEAST_WINDOW, MOST_WINDOW
-
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.ray.options import Ray
     from ringfeed.ring._ring import Ring
 
+LEAST_WINDOW, MOST_WINDOW = 2, 8  # calls that an actor has at a time
 TICKET_NS = 160_000_000  # at least: a call costs a bridge 0.6 ms, and an actor 0.7 ms
 TICKET_NS_AN_ACTOR = 2_500_000  # of a bridge, which is to spend a quarter of its time on their calls
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches

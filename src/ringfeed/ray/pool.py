@@ -1,7 +1,7 @@
 """The loader's pool with a cluster: worker processes here, and bridges, which are supervised as worker processes are.
 
 A bridge has an id beyond those of the workers here. Its death is a worker's death: the watcher reaps what it held, and
-starts another. But it says nothing of a sample, so the rule for when to stop is its own (`BridgePolicy`).
+starts another. But it says nothing of a sample, so the rule for when to stop is its own (`MixedRoster.remove`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.ray.answers import LEAST_WINDOW
-from ringfeed.ray.board import Board
+from ringfeed.ray.board import Board, lines_of
 from ringfeed.ray.options import BridgeTerms
-from ringfeed.ray.pace import set_pace
-from ringfeed.ray.stalls import lines_of
+from ringfeed.ray.pace import LEAST_WINDOW, set_pace
+from ringfeed.ray.stats import RemoteStats, verdict_with
 from ringfeed.ring.segment import worker_ids
 from ringfeed.workers.processes import Processes
 from ringfeed.workers.restart_policy import EARLY_DEATHS
@@ -25,49 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from collections.abc import Set as AbstractSet
 
+    from ringfeed.monitor.stats import Stats
     from ringfeed.ray.options import Ray
     from ringfeed.workers.pool import PoolConfig
-    from ringfeed.workers.process import WorkerProcess
     from ringfeed.workers.restart_policy import RestartPolicy
     from ringfeed.workers.watchdog import Watchdog
-
-
-class BridgePolicy:
-    """How many bridges may die in a row that have landed nothing."""
-
-    def __init__(self, max_restarts: int | None) -> None:
-        """None has died."""
-        self.restarts = 0
-        self._early_deaths = 0
-        self._max_restarts = max_restarts
-
-    def objection(self, exit_reason: str, *, fresh: bool) -> str:
-        """Count a death; returns why the bridge is not replaced, or nothing. ``fresh``: it had landed nothing."""
-        self.restarts += 1
-        self._early_deaths = self._early_deaths + 1 if fresh else 0
-        if self._early_deaths >= EARLY_DEATHS:
-            return (
-                f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through them; the last "
-                f"{exit_reason}; look at its output above, and at `ray status`"
-            )
-        if self._max_restarts is not None and self.restarts > self._max_restarts:
-            most = self._max_restarts
-            return f"a bridge to the cluster {exit_reason}, and max_restarts={most} are used up; raise it"
-        return ""
 
 
 class MixedRoster(Roster):
     """Workers here and bridges; those of the base class are the workers here."""
 
     def __init__(
-        self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog, own: BridgePolicy
+        self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog, max_restarts: int | None
     ) -> None:
         """Begin with none; ``local``: ids of workers here."""
         super().__init__(local, policy, watchdog)
         self.bridges = bridges
         self.failure: RingfeedError | None = None
         """Why there are no bridges any more."""
-        self._own = own
+        self.restarts = 0  # of bridges
+        self._early_deaths = 0  # in a row, of bridges that had landed nothing
+        self._max_restarts = max_restarts
 
     @property
     def staying(self) -> AbstractSet[int]:
@@ -79,24 +56,30 @@ class MixedRoster(Roster):
         """The workers here: what is stuck in a bridge is one of its actors."""
         return self.workers.keys() - {*self.bridges}
 
-    @property
-    def missing_bridges(self) -> list[int]:
-        """Return the ids of bridges that are to be started."""
-        return [] if self.failure else [number for number in self.bridges if number not in self.workers]
-
     def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
         """Forget a dead worker and count its death; of a bridge, keep why it is not replaced."""
         if number not in self.bridges:
             super().remove(number, given_up, stage)
             return
         worker = self.workers.pop(number)
-        said = worker.startup_error()
-        exit_reason = worker.exit_reason()
-        fresh = self._watchdog.is_fresh(number)
+        said, exit_reason = worker.startup_error(), worker.exit_reason()
+        self._early_deaths = self._early_deaths + 1 if self._watchdog.is_fresh(number) else 0
         self._watchdog.timed_out.discard(number)
         if said is not None and isinstance(said.__cause__, RingfeedError):
-            self.failure = said.__cause__
-        elif objection := self._own.objection(exit_reason, fresh=fresh):
+            self.failure = self.failure or said.__cause__
+            return
+        self.restarts += 1
+        if self._early_deaths >= EARLY_DEATHS:
+            objection = (
+                f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through them; the last "
+                f"{exit_reason}; look at its output above, and at `ray status`"
+            )
+        elif self._max_restarts is not None and self.restarts > self._max_restarts:
+            most = self._max_restarts
+            objection = f"a bridge to the cluster {exit_reason}, and max_restarts={most} are used up; raise it"
+        else:
+            return
+        if self.failure is None:
             self.failure = WorkerError(objection)
             self.failure.__cause__ = said
 
@@ -114,12 +97,10 @@ class Mixed(Processes):
         # Workers here come first, and an iterable has one reader.
         has_reader = config.source.streams == 1 and self._local > 0
         bridges = range(first, first + (0 if has_reader else ray.bridges))
-        self._own_policy = BridgePolicy(config.max_restarts)
-        self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, self._own_policy)
+        self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, config.max_restarts)
         self._bridge_launcher = Spawner("ringfeed.ray.bridge_main")
         self._boards = {number: Board() for number in bridges}
         self._inquiries = 0  # into what actors are at
-        self._told = False  # that training goes on without bridges
 
     # ---- starting ----
 
@@ -134,13 +115,11 @@ class Mixed(Processes):
             except BaseException:
                 self.stop()
                 raise
-            self._set_pace()
         self._wake()
 
     def _fill_up(self) -> None:
         super()._fill_up()
         self._fill_up_bridges()
-        self._set_pace()
 
     def _replace(self, numbers: list[int]) -> None:
         super()._replace(numbers)
@@ -156,23 +135,32 @@ class Mixed(Processes):
         set_pace(config.ring, config.source, self._ray, workers_here=here, calls=calls)
 
     def _fill_up_bridges(self) -> None:
-        for number in self._roster.missing_bridges:
-            if not self._stopping:
-                worker = self._roster.workers[number] = self._bridge_launcher.start()
-                try:
-                    self._introduce(number)
-                except BaseException:  # Ctrl-C: it would wait for its first message for ever
-                    worker.kill()
-                    raise
+        for number in self._roster.bridges:
+            if number in self._roster.workers or self._roster.failure or self._stopping:
+                continue
+            worker = self._roster.workers[number] = self._bridge_launcher.start()
+            try:
+                self._introduce(number)
+            except BaseException:  # Ctrl-C: it would wait for its first message for ever
+                worker.kill()
+                raise
+        self._set_pace()
 
     def _introduce(self, number: int) -> None:
         """Send a bridge its first message."""
         config, worker = self._config, self._roster.workers[number]
         place = number - self._roster.bridges.start
         stream = 0 if config.source.streams == 0 or not self._local else self._local + 1 + place
-        terms = BridgeTerms.of(
-            self._ray, place, self._local, config.max_attempts, config.timeout_s, is_auto=config.is_auto
-        )._replace(stream=stream)
+        terms = BridgeTerms(
+            ray=self._ray,
+            address=self._ray.found_address(),
+            number=place,
+            local=self._local,
+            finds_local=config.is_auto,
+            stream=stream,
+            max_attempts=config.max_attempts,
+            timeout_s=config.timeout_s,
+        )
         self._watchdog.begin(number)
         config.ring.note_pid(number, worker.pid)
         assert self._wake_fd is not None
@@ -184,48 +172,45 @@ class Mixed(Processes):
     def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
         if number in self._boards:
             self._boards[number].write({})  # what it says holds no more
+        before = self._roster.failure
         super()._on_exit(number, reaped)
         failure = self._roster.failure
-        if failure is None:
+        if failure is before or failure is None:
             return
         if not self._local:
             raise failure
-        if not self._told:
-            self._told = True
-            warnings.warn(f"training goes on with the workers here alone: {failure}", UserWarning, stacklevel=2)
+        warnings.warn(f"training goes on with the workers here alone: {failure}", UserWarning, stacklevel=2)
 
     @property
     def restarts(self) -> int:
         """How many workers and bridges were started in the place of dead ones."""
-        return super().restarts + self._own_policy.restarts
+        return super().restarts + self._roster.restarts
 
     def kill_stuck(self, timeout_ns: int) -> int:
         """End the workers here that are stuck for so long, and have bridges end such actors."""
         pause_ns = super().kill_stuck(timeout_ns)
-        with self._lock:
-            bridges = self._bridges()
-        for bridge in bridges:
-            bridge.send({"stuck": timeout_ns / 1e9}, ())
-        return min(pause_ns or timeout_ns, timeout_ns) if bridges else pause_ns
+        has_bridges = self._tell_bridges(stuck=timeout_ns / 1e9)
+        return min(pause_ns or timeout_ns, timeout_ns) if has_bridges else pause_ns
 
     def note_shortage(self) -> None:
         """Have bridges hire actors: more workers here do not help."""
-        with self._lock:
-            bridges = self._bridges()
-        for bridge in bridges:
-            bridge.send({"grow": True}, ())
+        self._tell_bridges(grow=True)
 
-    def _bridges(self) -> list[WorkerProcess]:
-        return [worker for number, worker in self._roster.workers.items() if number in self._roster.bridges]
+    def _tell_bridges(self, **message: object) -> bool:
+        """Send the bridges a message; returns whether there are any."""
+        with self._lock:
+            workers = self._roster.workers
+            bridges = [workers[number] for number in self._roster.bridges if number in workers]
+        for bridge in bridges:
+            bridge.send(message, ())
+        return bool(bridges)
 
     # ---- looking on ----
 
     def stalled(self) -> list[str]:
         """Describe each worker; below them, what each actor is at."""
-        with self._lock:
-            bridges, self._inquiries = self._bridges(), self._inquiries + 1
-        for bridge in bridges:
-            bridge.send({"inquiry": self._inquiries}, ())
+        self._inquiries += 1
+        self._tell_bridges(inquiry=self._inquiries)
         lines = super().stalled()
         told = lines_of([*self._boards.values()], self._inquiries, self._config.source.describe)
         return ["\n".join([line, *told]) if line is lines[-1] else line for line in lines]
@@ -235,9 +220,10 @@ class Mixed(Processes):
         runs_as = f"the bridge, {runs_as}" if number in self._boards else runs_as
         return super()._describe(number, runs_as, "" if is_busy else stack)
 
-    def said(self) -> list[dict[str, Any]]:
-        """Return what each bridge says of itself and its actors."""
-        return [board.read() for board in self._boards.values()]
+    def tell(self, stats: Stats) -> None:
+        """Add to statistics what the bridges say of themselves and their actors."""
+        stats.remote = RemoteStats.of(board.read() for board in self._boards.values())
+        stats.verdict = verdict_with(stats, stats.remote, stats.verdict)
 
     # ---- stopping ----
 

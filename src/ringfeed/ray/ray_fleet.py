@@ -1,4 +1,7 @@
-"""A fleet on a Ray cluster. Only this module and `ray_connection` import Ray; they run in bridges and actors.
+"""A fleet on a Ray cluster: its nodes, actors on them, and calls whose answers come as events.
+
+Only this module imports Ray; it runs in bridges and actors. Whatever else places actors and moves bytes is a class with
+the same methods, which `Ray.fleet` names. No method but ``next`` waits for an actor.
 
 Ray's own retries are off, since a bridge has rows made again elsewhere at once, and chooses the node of each actor.
 Rows come back within the answer up to `INLINE` bytes, which takes no round trips to the nodes' object stores and cannot
@@ -8,7 +11,12 @@ be lost with one; larger ones come through the stores.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import secrets
+import socket
+import sys
+import time
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -29,18 +37,17 @@ from ringfeed._failure import decode, encode
 from ringfeed._units import show_bytes
 from ringfeed.errors import WorkerError
 from ringfeed.monitor.stacks import keep_own, of_process
-from ringfeed.ray.connection import connect
-from ringfeed.ray.desk import Desk, Facts, guard
-from ringfeed.ray.fleet import Answer, Broken, Died, Hired, Node, Refused, Stack, Unreached
+from ringfeed.ray.desk import Desk, facts_here, guard
+from ringfeed.ray.hiring import Node
+from ringfeed.ray.options import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
-    from ringfeed.ray.desk import Reply
-    from ringfeed.ray.fleet import Event
     from ringfeed.ray.options import BridgeTerms
 
+CONNECT_S = 10.0  # for a head to answer
 INLINE = 8 << 20  # bytes of an answer
 _ENVIRONMENT = {
     "RAY_max_direct_call_object_size": str(INLINE),
@@ -48,31 +55,22 @@ _ENVIRONMENT = {
 }
 
 
-class Actor:
+class Actor(Desk):
     """What Ray runs on a node."""
 
     def __init__(self) -> None:
         """Start with nothing: what fails here would be told as text alone."""
-        self._desk: Desk
 
-    def begin(self, papers: bytes, version: int, *pieces: Any) -> tuple[Facts, tuple[int, int]] | bytes:
+    def begin(self, papers: bytes, *pieces: Any) -> tuple[dict[str, Any], tuple[int, int]] | bytes:
         """Open the dataset; returns what this process is and what `of_process` takes, or the record of an error."""
         try:
             guard()
             stack = os.getpid(), keep_own()
-            self._desk = Desk(papers)
-            self._desk.open(version, pieces)
+            super().__init__(papers)
+            self.open(*pieces)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the bridge decides
             return encode(error)
-        return Facts.here(), stack
-
-    def open(self, version: int, *pieces: Any) -> None:
-        """Open another version of the dataset."""
-        self._desk.open(version, pieces)
-
-    def fill(self, epoch: int, version: int, indices: list[int]) -> Reply:
-        """Make rows."""
-        return self._desk.fill(epoch, version, indices)
+        return facts_here(), stack
 
 
 class RayFleet:
@@ -85,7 +83,7 @@ class RayFleet:
         self._handles: dict[int, Any] = {}
         self._stacks: dict[int, tuple[str, int, int]] = {}  # of actors: the node, and what `of_process` takes there
         connect(terms.address)
-        need = dict(terms.need)
+        need = terms.ray.need
         cpus, gpus = need.pop("CPU", 0), need.pop("GPU", 0)
         self._class = ray.remote(
             num_cpus=cpus,
@@ -93,10 +91,11 @@ class RayFleet:
             resources=need,
             max_restarts=0,
             max_task_retries=0,
-            runtime_env=_environment(terms.runtime_env),
+            runtime_env=_environment(terms.ray.runtime_env),
         )(Actor)
         # In no environment of ours: a process that waits for work there can take it.
-        self._of_process = ray.remote(num_cpus=0, max_retries=0, runtime_env=dict(terms.runtime_env or {}))(of_process)
+        given = dict(terms.ray.runtime_env or {})
+        self._of_process = ray.remote(num_cpus=0, max_retries=0, runtime_env=given)(of_process)
 
     # ---- the cluster ----
 
@@ -129,20 +128,20 @@ class RayFleet:
 
     # ---- actors ----
 
-    def hire(self, actor: int, node: str, papers: bytes, version: int, pieces: Sequence[Any]) -> None:
-        """Start an actor on a node, and have it open the dataset."""
+    def hire(self, actor: int, node: str, papers: bytes, pieces: Sequence[Any]) -> None:
+        """Start an actor on a node, and have it open the dataset: see `Desk`."""
         placed = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         handle: Any = self._class.options(scheduling_strategy=placed).remote()
         self._handles[actor] = handle
-        self._watch(partial(self._begun, node), actor, handle.begin.remote(papers, version, *pieces))
+        self._watch(partial(self._begun, node), actor, handle.begin.remote(papers, *pieces))
 
-    def send(self, actor: int, version: int, pieces: Sequence[Any]) -> None:
-        """Have an actor open another version of the dataset."""
+    def send(self, actor: int, pieces: Sequence[Any]) -> None:
+        """Have an actor open another version of the dataset, ahead of the calls that name it."""
         if (handle := self._handles.get(actor)) is not None:
-            self._watch(self._opened, actor, handle.open.remote(version, *pieces))
+            self._watch(self._opened, actor, handle.open.remote(*pieces))
 
     def call(self, actor: int, flight: int, order: tuple[int, int, list[int]]) -> None:
-        """Have an actor make rows."""
+        """Have an actor make rows: see `Desk.fill`."""
         if (handle := self._handles.get(actor)) is not None:
             self._watch(partial(self._answered, flight), actor, handle.fill.remote(*order))
 
@@ -168,63 +167,66 @@ class RayFleet:
 
     # ---- what comes of calls ----
 
-    def next(self, timeout_s: float) -> Event | None:
-        """Return what has become of the next call that is over."""
+    def next(self, timeout_s: float) -> tuple[Any, ...] | None:
+        """Return what has become of the next call that is over; None where nothing has.
+
+        "hired", actor, facts           an actor has started, and can be called
+        "refused", actor, error         it has not: what it was given does not open there, or it has no room
+        "died", actor, why              it is no more; its calls are answered no more
+        "stack", actor, text            its Python stack, or why there is none
+        "answered", flight, filled      what a call has given
+        "unreached", flight             a call has not come through, or its answer has not, and the actor may live
+        "broken", flight, error, full   a call was not carried out, by no fault of a sample's; whether an object
+                                        store or a disk had no room for the answer
+        """
         try:
             event_of, actor, future = self._done.get(timeout=timeout_s)
         except Empty:
             return None
-        event: Event | None = event_of(actor, future)
+        event: tuple[Any, ...] | None = event_of(actor, future)
         return event
 
-    def _begun(self, node: str, actor: int, future: Future[Any]) -> Event | None:
+    def _begun(self, node: str, actor: int, future: Future[Any]) -> tuple[Any, ...] | None:
         try:
             found = future.result()
         except Exception as error:  # noqa: BLE001 - of Ray's
-            return Refused(actor, error) if actor in self._handles else None
+            return ("refused", actor, error) if actor in self._handles else None
         if isinstance(found, bytes):
-            why = decode(found).error
-            assert why is not None
-            return Refused(actor, why)
+            return "refused", actor, decode(found).error
         facts, stack = found
         self._stacks[actor] = node, *stack
-        return Hired(actor, facts)
+        return "hired", actor, facts
 
-    def _opened(self, actor: int, future: Future[Any]) -> Event | None:
+    def _opened(self, actor: int, future: Future[Any]) -> tuple[Any, ...] | None:
         """Tell of an actor that could not open a version; of one that has died its calls tell."""
         error = future.exception()
-        return Died(actor, f"could not open the dataset: {error}") if isinstance(error, RayTaskError) else None
+        return ("died", actor, f"could not open the dataset: {error}") if isinstance(error, RayTaskError) else None
 
-    def _answered(self, flight: int, actor: int, future: Future[Any]) -> Event | None:
+    def _answered(self, flight: int, actor: int, future: Future[Any]) -> tuple[Any, ...] | None:
         try:
-            return Answer(flight, future.result())
+            return "answered", flight, future.result()
         except ActorUnavailableError:
-            return Unreached(flight)
+            return "unreached", flight
         except (ActorDiedError, RayActorError) as error:
             self._stacks.pop(actor, None)
             if self._handles.pop(actor, None) is None:
                 return None  # that was told with another of its calls
-            return Died(actor, _why(error))
+            return "died", actor, _why(error)
         except Exception as error:  # noqa: BLE001 - of Ray's, or an environment that cannot be unpickled here
-            return Broken(flight, error, is_full=_is_about_room(error))
+            is_full = isinstance(getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError)
+            return "broken", flight, error, is_full
 
-    def _told(self, actor: int, future: Future[Any]) -> Event:
-        """Tell of a stack."""
+    def _told(self, actor: int, future: Future[Any]) -> tuple[Any, ...]:
         try:
-            return Stack(actor, future.result())
+            return "stack", actor, future.result()
         except Exception as error:  # noqa: BLE001 - of Ray's
-            return Stack(actor, f"no stack: {type(error).__name__}: {' '.join(str(error).split())}")
+            return "stack", actor, f"no stack: {type(error).__name__}: {' '.join(str(error).split())}"
 
     def close(self) -> None:
         """Kill the actors, and disconnect; a cluster that was started here ends with that."""
         for actor in [*self._handles]:
             self.dismiss(actor)
         ray.shutdown()
-
-
-def _is_about_room(error: BaseException) -> bool:
-    """Whether an object store or a disk was full."""
-    return isinstance(getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError)
 
 
 def _why(error: BaseException) -> str:
@@ -239,6 +241,70 @@ def _environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
     environment = dict(given or {})
     environment["env_vars"] = {**_ENVIRONMENT, **environment.get("env_vars", {})}
     return environment
+
+
+# ---- connecting ----
+
+
+def connect(address: str) -> None:
+    """Connect this process to a cluster; WorkerError says what to do where that fails."""
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": None}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home of this user
+        ray.init(address=LOCAL, include_dashboard=False, **quiet)
+        return
+    _wait_for(address)
+    try:
+        ray.init(address=address, **quiet)
+    except RuntimeError as error:
+        raise WorkerError(_differs(address, error)) from error
+    except OSError as error:  # ConnectionError, too
+        text = _asks_for_token(address) if _is_about_token(error) else _nothing_at(address, str(error))
+        raise WorkerError(text) from error
+
+
+def _wait_for(address: str) -> None:
+    """Wait until a head answers at an address; WorkerError where none does."""
+    host, _, port = address.rpartition(":")
+    deadline_s = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
+                return
+        except (OSError, ValueError) as error:
+            if time.monotonic() > deadline_s or isinstance(error, ValueError):
+                raise WorkerError(_nothing_at(address, str(error))) from error
+            time.sleep(0.2)
+
+
+def _nothing_at(address: str, why: str) -> str:
+    return (
+        f"no Ray cluster answers at {address!r} within {CONNECT_S:g} s ({why}); `ray status --address {address}` says "
+        f"whether one runs there; start one by `ray start --head`, or give address='local'"
+    )
+
+
+def _is_about_token(error: BaseException | None) -> bool:
+    """Whether a cluster has refused what led to this for want of its token."""
+    while error is not None:
+        if "AuthToken" in str(error) or type(error).__name__ == "AuthenticationError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _asks_for_token(address: str) -> str:
+    mode = os.environ.get("RAY_AUTH_MODE", "disabled")
+    return (
+        f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; have training run with "
+        f"RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token authentication says"
+    )
+
+
+def _differs(address: str, error: RuntimeError) -> str:
+    here = f"Ray {ray.__version__}, Python {sys.version.split()[0]}"
+    told = " ".join(str(error).split())
+    return f"the Ray cluster at {address!r} cannot be joined: here is {here}; {told}"
 
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Reader
     from ringfeed.errors import RingfeedError
+    from ringfeed.monitor.stats import Stats
     from ringfeed.ring.segment import Segment
     from ringfeed.transport.shared_dataset import SharedDataset
     from ringfeed.workers.process import Launcher
@@ -129,9 +130,8 @@ class Pool(ABC):
         """Return the worker processes, if there are any."""
         return []
 
-    def said(self) -> list[dict[str, Any]]:
-        """Return what each bridge to a cluster says of itself, if there are any."""
-        return []
+    def tell(self, stats: Stats) -> None:  # noqa: B027 - most have none
+        """Add to statistics what bridges to a cluster say of themselves, if there are any."""
 
     def forkservers(self) -> dict[int, str]:
         """Return the processes that fork workers, and what they are called."""

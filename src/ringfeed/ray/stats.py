@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from ringfeed.monitor.stats import Stats
 
-PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as much as the work
 _SUMS = (
-    *("wanted", "there", "suspects", "tickets", "calls", "rows", "bytes"),
-    *("deaths", "hedged", "rerun", "dropped", "bridge_cpu_s", "flight_s"),
+    *("wanted", "there", "suspects", "tickets", "calls", "rows", "bytes", "flight_s", "work_s"),
+    *("cpu_s", "bridge_cpu_s", "deaths", "hedged", "rerun", "dropped"),
 )
+PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as much as the work
 
 
 @dataclass
@@ -59,38 +59,27 @@ class RemoteStats:
 
     @classmethod
     def of(cls, said: Iterable[Mapping[str, Any]]) -> RemoteStats:
-        """Return what several bridges say, as one."""
-        found = cls()
-        busy, bridge_busy = [0.0], [0.0]
-        for one in filter(None, said):
-            for name in _SUMS:
-                setattr(found, name, getattr(found, name) + one[name])
+        """Return what several bridges say, as one: see `Crew.said`."""
+        told = [one for one in said if one]
+        found = cls(**{name: sum(one[name] for one in told) for name in _SUMS})
+        answered = [one for one in told if one["calls"]]
+        for one in told:
             found.window = max(found.window, one["window"])
-            found.declined = found.declined or (one["declined"] or [0, ""])[1]
+            found.declined = found.declined or one["declined"]
             found.narrowed = found.narrowed or one["narrowed"]
-            found.work_s += one["work_ns"] / 1e9
-            found.cpu_s += one["cpu_ns"] / 1e9
             for node, count in one["nodes"].items():
                 found.nodes[node] = found.nodes.get(node, 0) + count
-            if one["since_s"] and one["calls"]:
-                busy.append(1 - one["idle"])
-                bridge_busy.append(one["bridge_cpu_s"] / one["since_s"])
+        for one in answered:
+            found.busy += one["busy"] / len(answered)
+            found.bridge_busy = min(1.0, max(found.bridge_busy, one["bridge_busy"]))
         calls = max(1, found.calls)
         found.flight_s, found.work_s = found.flight_s / calls, found.work_s / calls
-        found.busy = sum(busy) / max(1, len(busy) - 1)
-        found.bridge_busy = min(1.0, max(bridge_busy))
         return found
 
     @property
     def cpu_s_a_gb(self) -> float:
         """CPU seconds that a GB of rows takes to make."""
         return self.cpu_s / (self.bytes / 1e9) if self.bytes else 0.0
-
-
-def tell(stats: Stats, said: Iterable[Mapping[str, Any]]) -> None:
-    """Add to some statistics what the bridges of a cluster have ``said`` of their actors."""
-    stats.remote = RemoteStats.of(said)
-    stats.verdict = verdict_with(stats, stats.remote, stats.verdict)
 
 
 def verdict_with(stats: Stats, remote: RemoteStats, otherwise: Verdict) -> Verdict:
