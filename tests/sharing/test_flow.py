@@ -9,10 +9,8 @@ import pytest
 
 from ringfeed import Loader, StallError
 from ringfeed._failure import decode
-from ringfeed.sharing.copy_policy import GRACE_S
-from ringfeed.sharing.flow import Flow
+from ringfeed.sharing.flow import GRACE_S, Entry, Flow, Training
 from ringfeed.sharing.terms import Cut, Terms
-from ringfeed.sharing.trainings import Ask, Sent, Training
 
 pytestmark = pytest.mark.once
 SLOTS = 4
@@ -25,7 +23,7 @@ class Stage:
         given = {"on_slow": "wait", "patience_s": 5.0, "timeout_s": 60.0, **given}
         terms = Terms(release="1", name="t", ranks=ranks, mode="broadcast", **given)
         self.now = 0.0
-        self.sent: dict[int, list[Sent]] = {}
+        self.sent: dict[int, list[Entry]] = {}
         self.flow = Flow(terms, slots, self._note, clock=lambda: self.now)
         self.trainings = [Training(pid) for pid in range(1, ranks + 1)]
         for training in self.trainings:
@@ -33,7 +31,7 @@ class Stage:
             self.flow.ask(training, 1, None)
         self.flow.begin(self.flow.due())
 
-    def _note(self, training: Training, sent: Sent) -> None:
+    def _note(self, training: Training, sent: Entry) -> None:
         self.sent.setdefault(training.pid, []).append(sent)
 
     def fill(self) -> int:
@@ -46,19 +44,19 @@ class Stage:
 
     def numbers(self, training: Training) -> list[int]:
         """Return the batches that a training was sent."""
-        return [sent.entry.batch.number for sent in self.sent.get(training.pid, []) if sent.entry.batch is not None]
+        return [sent.batch.number for sent in self.sent.get(training.pid, []) if sent.batch is not None]
 
     def texts(self, training: Training) -> list[str]:
         """Return the warnings and errors that it was sent."""
-        entries = [sent.entry for sent in self.sent.get(training.pid, [])]
+        entries = self.sent.get(training.pid, [])
         told = [entry.content["text"] for entry in entries if entry.kind == "warning"]
         return told + [decode(entry.content["error"]).text for entry in entries if entry.kind == "error"]
 
     def take(self, training: Training) -> int:
         """Have a training pick up the batch that it was sent; returns its number."""
         assert training.unread is not None
-        assert training.unread.entry.batch is not None
-        number = training.unread.entry.batch.number
+        assert training.unread.batch is not None
+        number = training.unread.batch.number
         self.flow.took(training, training.unread.serial)
         return number
 
@@ -318,7 +316,7 @@ def test_a_wait_without_end_is_an_error() -> None:
     stage.flow.join(Training(2))
     stage.flow.took(stage.trainings[0], 1)
     text = "share(name='t'): no batch for pid 1 within 60 s: it waits for pid 2; raise timeout_s or look there"
-    stage.trainings[0].asked = Ask(2, None)
+    stage.trainings[0].asked = 2, None
     stage.wait(stage.trainings[0], 60.0)
     assert stage.texts(stage.trainings[0])[-1] == text, "before its first epoch a training may take its time"
     stage = Stage()

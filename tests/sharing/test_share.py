@@ -304,13 +304,16 @@ def test_trainings_that_ask_for_different_epochs(share: shared.Share) -> None:
 
 
 @ONCE
-def test_a_training_that_begins_anew(share: shared.Share) -> None:
+@pytest.mark.parametrize("epoch", [None, 1])
+def test_a_training_that_begins_anew(share: shared.Share, epoch: int | None) -> None:
     """One that comes in the place of another, and asks for epoch 0, gets the error; those that go on decide."""
     one, two = share.all(2)
     assert len(shared.numbers(shared.first_of(one, two))) == 12
     two.close()
     third = share.join()
     third.set_epoch(0)
+    if epoch is not None:
+        one.set_epoch(epoch)
     late, batches = iter(third), iter(one)
     pid = os.getpid()
     text = f"this training asks for epoch 0, and pid {pid} for the next epoch; have all trainings ask for the same"

@@ -249,12 +249,12 @@ def test_waiting_is_told() -> None:
 
 def taken_until_it_stalls(training: Any, batches: Any) -> Iterator[list[int]]:
     """Yield the samples of what comes while another training takes nothing; StallError."""
-    training._joined.connection._timeout_s = 1.0
+    training._joined._connection._timeout_s = 1.0
     try:
         while True:
             yield next(batches)[1].tolist()
     finally:
-        training._joined.connection._timeout_s = 60.0
+        training._joined._connection._timeout_s = 60.0
 
 
 def test_killed_at_random() -> None:

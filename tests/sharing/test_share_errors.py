@@ -283,11 +283,11 @@ def test_a_host_that_is_stopped(share: shared.Share) -> None:
     (training,) = share.all(1)
     batches = iter(training)
     found = [next(batches)[1].tolist()]
-    training._joined.connection._timeout_s = 1.0
+    training._joined._connection._timeout_s = 1.0
     os.kill(training.host_pid, signal.SIGSTOP)
     with pytest.raises(StallError) as caught:
         found += shared.until_it_fails(batches)
-    training._joined.connection._timeout_s = 60.0
+    training._joined._connection._timeout_s = 60.0
     os.kill(training.host_pid, signal.SIGCONT)
     assert str(caught.value) == (
         f"share(name={share.name!r}): its host process (pid {training.host_pid}) has not answered for 1 s"
@@ -307,7 +307,7 @@ def test_too_few_come(share: shared.Share) -> None:
     )
     other = share.join(timeout_s=5)
     for training in (one, other):
-        training._joined.connection._timeout_s = PATIENCE_S
+        training._joined._connection._timeout_s = PATIENCE_S
     others = iter(other)
     assert next(batches)[1].tolist() == next(others)[1].tolist()
 

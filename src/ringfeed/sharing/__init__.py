@@ -18,9 +18,8 @@ to the ring when each training has let go of it, or has gone.
 ``slots - 1`` batches at most are out of the ring, so that the workers have a slot to fill; a training is sent one batch
 ahead of the one that it has. One that holds the others up is waited for, loses batches, or is put out.
 
-    in a training   door (`share`), client (`SharedLoader`), epoch, messages, connection, mapping, tensors
-    in the host     start, host (sockets; a thread takes batches), guest, host_loader,
-                    flow, copy_policy, watchdog, trainings
+    in a training   door (`share`), client (`SharedLoader`), epoch, connection, mapping, tensors
+    in the host     start, host (sockets; a thread takes batches), host_loader, flow
     in both         names, terms
 
 In mode "split" a batch of the loader is a global batch, and each training reads its own rows of it.

@@ -108,7 +108,7 @@ class SharedLoader:
     def set_epoch(self, epoch: int) -> None:
         """Have the next ``iter()`` begin the epoch of this number; all trainings must ask for the same."""
         self._joined.check_open()
-        self._joined.wish = "epoch", check_count("epoch", epoch, 0, MOST, none=False) or 0
+        self._joined.wish = ["epoch", check_count("epoch", epoch, 0, MOST, none=False) or 0]
 
     @property
     def padding(self) -> int:
@@ -122,7 +122,7 @@ class SharedLoader:
 
         A `Loader` goes on from it, too.
         """
-        found: dict[str, Any] = copied(self._joined.inbox.done.state)
+        found: dict[str, Any] = copied(self._joined.done.state)
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -132,8 +132,8 @@ class SharedLoader:
         """
         self._joined.check_open()
         kept = copied(dict(state))
-        self._joined.wish = "state", kept
-        self._joined.inbox.done.state = kept  # where it is, until the first batch
+        self._joined.wish = ["state", kept]
+        self._joined.done.state = kept  # where it is, until the first batch
 
     # ---- into frameworks, each imported when it is asked for ----
 

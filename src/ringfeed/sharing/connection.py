@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Forks
-from ringfeed.errors import ClosedError, StallError, WorkerError
+from ringfeed.errors import StallError, WorkerError
 from ringfeed.sharing.names import hear, tell
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ UNSENT_S = 0.05  # between two attempts to send what there was no room for
 class Connection:
     """Small messages to and from the host process."""
 
-    def __init__(self, channel: Descriptor | None, share: str, host: int, timeout_s: float) -> None:
+    def __init__(self, channel: Descriptor, share: str, host: int, timeout_s: float) -> None:
         """Talk to the host process of this pid."""
         self._channel = channel
         self._unsent: deque[object] = deque()
@@ -35,30 +35,19 @@ class Connection:
         self.host = host
         self._timeout_s = timeout_s
 
-    def without_channel(self) -> Connection:
-        """Return what says the same and can neither speak nor hear."""
-        return Connection(None, self.share, self.host, self._timeout_s)
-
     @property
     def is_ours(self) -> bool:
         """Whether this is the process that has joined."""
         return self._forks == Forks.count
 
-    def check(self) -> None:
-        """Raise ClosedError in a forked child."""
-        if not self.is_ours:
-            message = f"{self.share} was joined by the process that this one was forked from; join it here as well"
-            raise ClosedError(message)
-
     def tell(self, *message: object) -> None:
         """Send a message; a host process that has gone is noticed where an answer is waited for."""
-        if self.is_ours and self._channel is not None:
+        if self.is_ours:
             self._unsent.append(message)
             self._send()
 
     def _send(self) -> None:
         """Send what is to be said, as far as there is room: a host that is held up reads it later."""
-        assert self._channel is not None
         with suppress(IndexError):  # no more; the garbage collector may have come in, and have sent some
             while self._unsent:
                 message = self._unsent.popleft()
@@ -72,7 +61,6 @@ class Connection:
 
     def hear(self, *, wait: bool) -> tuple[Any, list[Descriptor]] | None:
         """Return the next message and its descriptors; None where none has come, without waiting."""
-        assert self._channel is not None
         deadline = time.monotonic() + self._timeout_s
         while True:
             self._send()

@@ -1,17 +1,24 @@
-"""What a training has joined, and the iterator over one of its epochs."""
+"""What a training has joined, the messages of the host to it, and the iterator over one of its epochs.
+
+A message is done with when its batch is about to be returned. Until then `Joined` keeps all of it:
+after Ctrl-C the next ``next()`` goes on with it. What Ctrl-C has lost before it was kept, the host
+sends again.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._callers import callers_depth
 from ringfeed._failure import decode, users_frames
+from ringfeed._process import Forks
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SupersededError
-from ringfeed.sharing.messages import Inbox
-from ringfeed.sharing.names import packed_state
+from ringfeed.sharing.mapping import Mapping, SlotLease
+from ringfeed.sharing.names import packed_state, unpacked_state
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of
 
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
 
     from ringfeed.sharing.connection import Connection
     from ringfeed.sharing.host_loader import SharedInfo
-    from ringfeed.sharing.messages import Message
     from ringfeed.sharing.terms import Cut
 
     BuildLeaves: TypeAlias = Callable[[list[Any]], Any]
@@ -47,57 +53,112 @@ class SharedStats(NamedTuple):
         return self._replace(**{name: getattr(self, name) + value for name, value in more.items()})
 
 
+class Message:
+    """One message. ``state``: that of the training, once it is done with."""
+
+    def __init__(self, serial: int, kind: str, epoch_id: int, content: Any, state: dict[str, Any]) -> None:
+        """Nothing of it was done."""
+        self.serial, self.kind, self.epoch_id, self.content, self.state = serial, kind, epoch_id, content, state
+        self.lease: SlotLease | None = None
+
+
 class Joined:
     """One training's place in a share: its connection, what it knows of the loader, and how far it is.
 
     It leaves the share when its loaders and iterators are gone, also where arrays are still held.
     """
 
-    _is_closed = True  # until it has begun
+    _connection: Connection | None = None  # where it has not joined yet, or has left
 
     def __init__(self, connection: Connection, info: SharedInfo, cut: Cut) -> None:
         """Know what the host has said of its loader."""
-        self.connection, self.info, self.cut = connection, info, cut
-        self.inbox = Inbox(connection, info.slot_size, info.state)
+        self.share, self.info, self.cut = connection.share, info, cut
+        self._mapping: Mapping | None = None
+        self._segment = 0  # whose slots are mapped
+        self._leases: weakref.WeakSet[SlotLease] = weakref.WeakSet()
+        self.done = self._opened = Message(0, "welcome", 0, None, info.state)
+        """The last one that is done with."""
         self.fields = Fields(info.spec, info.offsets)
         self.stats = SharedStats()
         self.padding = 0
         self.epoch_id = 0  # of the newest iterator
         self.is_told_of_copies = False
-        self.wish: tuple[str, Any] | None = None
-        """Where the next epoch is to begin, if not after the last."""
-        self._is_closed = False
+        self.wish: list[Any] | None = None
+        """Where the next epoch is to begin, if not after the last: ["epoch", number] or ["state", state]."""
+        self._forks = Forks.count
+        self._connection = connection  # last: until then there is nothing to leave
 
-    def check_open(self) -> None:
-        """Raise ClosedError where nothing can be asked for any more."""
-        self.connection.check()
-        if self._is_closed:
-            message = f"{self.connection.share}: this training has left it; join it again"
+    def check_open(self) -> Connection:
+        """Return the connection; ClosedError where nothing can be asked for any more."""
+        if self._forks != Forks.count:
+            message = f"{self.share} was joined by the process that this one was forked from; join it here as well"
             raise ClosedError(message)
+        if self._connection is None:
+            message = f"{self.share}: this training has left it; join it again"
+            raise ClosedError(message)
+        return self._connection
 
     def begin(self, build: BuildLeaves) -> SharedEpoch:
         """Ask for the next epoch."""
-        self.check_open()
+        connection = self.check_open()
         self.break_off(self.epoch_id)
         self.epoch_id += 1
         wish, self.wish = self.wish, None
-        if wish is not None and wish[0] == "state":
-            wish = "state", packed_state(wish[1])
-        self.connection.tell("ask", self.epoch_id, wish)
+        connection.tell("ask", self.epoch_id, wish and packed_state(wish))
         return SharedEpoch(self, self.epoch_id, build)
 
     def break_off(self, epoch_id: int) -> None:
         """Leave the epoch of this id, if it is the newest."""
-        if epoch_id and epoch_id == self.epoch_id and not self._is_closed:
-            self.connection.tell("break_off", epoch_id)
+        if epoch_id and epoch_id == self.epoch_id and self._connection is not None:
+            self._connection.tell("break_off", epoch_id)
 
     def close(self) -> None:
-        """Leave the share; arrays stay valid, and their slots held."""
-        if not self._is_closed:
-            self.connection.tell("retire")
-            self._is_closed = True
-            self.connection = self.connection.without_channel()  # leases have the other, as long as they live
-            self.inbox = Inbox(self.connection, self.info.slot_size, self.inbox.done.state)
+        """Leave the share; arrays stay valid, and their slots held: leases have the connection, too."""
+        if self._connection is not None:
+            self._connection.tell("retire")
+            self._connection = self._mapping = None
+            self._opened = self.done
+
+    # ---- messages ----
+
+    def open(self) -> Message:
+        """Return the next message, waiting for it as long as the host may take."""
+        connection = self.check_open()
+        found = self._receive(connection, wait=False)
+        while found is None:
+            connection.tell("want", self.done.serial, [lease.number for lease in self._leases])
+            found = self._receive(connection, wait=True)
+        return found
+
+    def _receive(self, connection: Connection, *, wait: bool) -> Message | None:
+        while self._opened is self.done:
+            heard = connection.hear(wait=wait)
+            if heard is None:
+                return None
+            (serial, kind, epoch_id, content), fds = heard
+            if serial <= self.done.serial:
+                continue  # it was sent again, and had come after all
+            if fds and content["segment"] != self._segment:
+                self._mapping = Mapping(fds[0].fileno(), self.info.slot_size)
+                self._segment = content["segment"]
+            state = unpacked_state(content["state"]) if "state" in content else self.done.state
+            self._opened = Message(serial, kind, epoch_id, content, state)
+        return self._opened
+
+    def lease(self, message: Message) -> SlotLease:
+        """Return the lease of a batch, the same each time."""
+        if message.lease is None:
+            assert self._mapping is not None
+            content = message.content
+            message.lease = SlotLease(self.check_open(), self._mapping, content["slot"], content["number"])
+            self._leases.add(message.lease)
+        message.lease.arm()
+        return message.lease
+
+    def finish(self, message: Message) -> None:
+        """Be done with a message: Ctrl-C comes before the last line of this, or after all of it."""
+        self.check_open().tell("took", message.serial)
+        self.done, message.lease = message, None
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Leave the share."""
@@ -128,9 +189,9 @@ class SharedEpoch:
             raise SupersededError(text)
         began_s = time.monotonic()
         while True:
-            message = joined.inbox.open()
+            message = joined.open()
             if message.epoch_id not in {0, self._epoch_id}:
-                joined.inbox.finish(message)  # of an epoch that was broken off
+                joined.finish(message)  # of an epoch that was broken off
             elif message.kind != "batch":
                 self._look_at(message)
             elif (batch := self._batch(message, began_s)) is not None:
@@ -148,7 +209,7 @@ class SharedEpoch:
         rows = len(leaves[0])
         batch = self._build(leaves)
         stats = joined.stats.plus(batches=1, samples=rows - padding, wait_s=wait_s, copies=int(content["private"]))
-        joined.inbox.finish(message)  # no more calls: Ctrl-C would lose the batch
+        joined.finish(message)  # no more calls: Ctrl-C would lose the batch
         if not rows:
             return None
         joined.padding, joined.stats = padding, stats
@@ -158,14 +219,14 @@ class SharedEpoch:
         """Return this training's rows: over the slot, or as copies."""
         joined, content = self._joined, message.content
         rows = joined.cut.rows(content["rows"])
-        lease: Any = joined.inbox.lease(message)  # of which it needs the address, as of the ring's
+        lease: Any = joined.lease(message)  # of which it needs the address, as of the ring's
         views = joined.fields.views(lease, content["rows"])
         leaves = [view[rows] for view in views]
         return [copy_of(leaf) for leaf in leaves] if content["private"] or joined.info.copy else leaves
 
     def _look_at(self, message: Message) -> None:
         """Do what a message says that is no batch."""
-        content, finish = message.content, self._joined.inbox.finish
+        content, finish = message.content, self._joined.finish
         if message.kind == "warning":
             finish(message)
             warnings.warn(content["text"], UserWarning, stacklevel=callers_depth())
@@ -184,7 +245,7 @@ class SharedEpoch:
         lost, content["lost"] = content["lost"], 0  # told once, also where warnings are errors
         if lost:
             self._joined.stats = self._joined.stats.plus(lost=lost)
-            share = self._joined.connection.share
+            share = self._joined.share
             text = f"{share}: this training was slower than the others and has lost {lost} batches (on_slow='drop')"
             warnings.warn(text, UserWarning, stacklevel=callers_depth())
 
@@ -194,7 +255,7 @@ class SharedEpoch:
             return
         joined.is_told_of_copies = True
         text = (
-            f"{joined.connection.share}: the trainings' arrays hold all slots but one, so that batches are handed "
+            f"{joined.share}: the trainings' arrays hold all slots but one, so that batches are handed "
             "out as private copies; let go of each batch when you have the next, copy what you keep, or give more "
             "slots="
         )

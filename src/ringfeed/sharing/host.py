@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import encode
 from ringfeed.errors import ClosedError, SlotsHeldWarning
 from ringfeed.loader import runner_of
-from ringfeed.sharing.flow import Flow
-from ringfeed.sharing.guest import Guest
+from ringfeed.sharing.flow import Flow, Training
 from ringfeed.sharing.host_loader import HostLoader
-from ringfeed.sharing.names import accept, hear, listen, packed_state, tell, unpacked_state
+from ringfeed.sharing.names import accept, hear, identify, listen, packed_state, peer_of, tell, unpacked_state
 from ringfeed.sharing.terms import Terms
 from ringfeed.system._system import Descriptor
 from ringfeed.transport.shared_dataset import unpack
 
 if TYPE_CHECKING:
-    from ringfeed.sharing.trainings import Sent, Training
+    from collections.abc import Mapping
+
+    from ringfeed.sharing.flow import Entry
 
 TICK_MS = 100
 AT_ONCE = 64  # connections that are accepted before trainings are heard: other users may connect without end
@@ -38,6 +39,41 @@ _FULL = {errno.EMFILE, errno.ENFILE}
 _VERBS = ("want", "took", "free", "ask", "break_off")  # of `Flow`, that a training says
 FIRST_S = 30.0  # for the training that has started this process to say what to do
 END_S = 10.0  # for the loader to close; its workers end with this process anyway
+
+
+class Guest(Training):
+    """A training as this process sees it: a connection, and the process behind it."""
+
+    def __init__(self, channel: Descriptor) -> None:
+        """Know the process by its pidfd; PermissionError and ProcessLookupError as of `identify`."""
+        peer = peer_of(channel.fileno())
+        super().__init__(peer.pid)
+        self.channel = channel
+        self.pidfd = identify(channel.fileno(), peer)
+        self.asks: Terms | None = None  # to be let in, with these
+        self.expects: str | None = None  # of samples: what a spec of theirs shows
+        self.has_joined = False
+        self.has_left = False  # and holds arrays yet, which need no host
+        self.is_broken = False
+
+    def send(self, message: object, fds: tuple[int, ...] = ()) -> None:
+        """Send at once; a process that does not read even the few messages that there are counts as gone."""
+        try:
+            tell(self.channel, message, fds)
+        except OSError:
+            self.is_broken = True
+
+    def send_entry(self, entry: Entry) -> None:
+        """Send what `Flow` says, or send it again."""
+        batch, content = entry.batch, entry.content
+        if entry.kind in {"batch", "end"} and "lost" not in content:
+            content = entry.content = {**content, "lost": self.lost}
+            self.lost = 0
+        if batch is not None:
+            content = {**content, "private": entry.private, "number": batch.number}
+        # A batch that was given back is sent again without its slots: the training asked for it, and drops it.
+        fds = () if batch is None or batch.lease is None else (batch.lease[1].fileno(),)
+        self.send((entry.serial, entry.kind, entry.epoch_id, content), fds)
 
 
 class Host:
@@ -115,18 +151,16 @@ class Host:
                 return
             if channel is None:
                 return
-            with suppress(ProcessLookupError):
-                self._take_in(channel)
-
-    def _take_in(self, channel: Descriptor) -> None:
-        try:
-            self._guests.append(Guest(channel))
-        except PermissionError as error:
-            _refuse(channel, "PermissionError", f"this share belongs to uid {os.getuid()}, and this is {error}")
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            _refuse(channel, "OSError", _NO_ROOM)
+            try:
+                self._guests.append(Guest(channel))
+            except ProcessLookupError:
+                pass
+            except PermissionError as error:
+                _refuse(channel, "PermissionError", f"this share belongs to uid {os.getuid()}, and this is {error}")
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                _refuse(channel, "OSError", _NO_ROOM)
 
     def _refuse_one(self) -> None:
         """Refuse the next connection where this process has no descriptor left for it."""
@@ -151,23 +185,21 @@ class Host:
             self._drop(guest)
 
     def _handle(self, guest: Guest, verb: str, content: list[Any], fds: list[Descriptor]) -> None:
-        flow, training = self._flow, guest.training
+        flow = self._flow
         if verb == "make" and self._terms is None:
             self._terms = Terms(**content[0])
             self._welcome()
             self._pump = threading.Thread(target=self._run_loader, args=(content[1], fds), daemon=True)
             self._pump.start()
         elif verb == "join":
-            self._join(guest, *content)
+            terms, guest.rank, guest.expects = content
+            guest.asks = Terms(**terms)
+            self._welcome()
         elif verb == "retire" and flow is not None:
             guest.has_left = True
-            flow.retire(training)
+            flow.retire(guest)
         elif flow is not None and guest.has_joined and verb in _VERBS:
-            getattr(flow, verb)(training, *content)
-
-    def _join(self, guest: Guest, terms: dict[str, Any], rank: int | None, spec: str | None) -> None:
-        guest.training.rank, guest.asks, guest.expects = rank, Terms(**terms), spec
-        self._welcome()
+            getattr(flow, verb)(guest, *content)
 
     def _welcome(self) -> None:
         """Let in what has come, once there is a loader; or say why it cannot be."""
@@ -193,7 +225,7 @@ class Host:
                 f"{guest.expects}; give the others' make_loader, or another name"
             )
             return "refused", ["SpecError", text]
-        refusal = self._flow.join(guest.training)
+        refusal = self._flow.join(guest)
         return ("welcome", self._info.packed()) if refusal is None else ("refused", ["ValueError", refusal])
 
     def _drop(self, guest: Guest) -> None:
@@ -201,13 +233,8 @@ class Host:
         if guest in self._guests:
             self._guests.remove(guest)
             if self._flow is not None:
-                self._flow.leave(guest.training)
+                self._flow.leave(guest)
             guest.channel.close()
-
-    def _send(self, training: Training, sent: Sent) -> None:
-        for guest in self._guests:
-            if guest.training is training:
-                guest.send_entry(sent)
 
     def _stop(self) -> None:
         with self._changed:
@@ -226,87 +253,63 @@ class Host:
 
     def _run_loader(self, manifest: bytes, fds: list[Descriptor]) -> None:
         try:
-            self._make(manifest, fds)
-            while self._run_epoch():
+            flow, host_loader = self._make(manifest, fds)
+            while self._run_epoch(flow, host_loader):
                 pass
         except ClosedError:
             pass  # the last training has gone
-        except BaseException as error:  # noqa: BLE001 - a defect of ours
+        except BaseException:  # noqa: BLE001 - a defect of ours
             traceback.print_exc()
-            with self._changed:
-                self._failed = encode(error)
             os._exit(1)
 
-    def _make(self, manifest: bytes, fds: list[Descriptor]) -> None:
+    def _make(self, manifest: bytes, fds: list[Descriptor]) -> tuple[Flow, HostLoader]:
         terms = self._terms
         assert terms is not None
         try:
             make_loader = unpack(manifest, [fd.fileno() for fd in fds])
-            self._host_loader = HostLoader(make_loader, terms)
-            self._info = self._host_loader.info(os.getpid())
+            self._host_loader = host_loader = HostLoader(make_loader, terms)
+            self._info = host_loader.info(os.getpid())
         except Exception as error:  # noqa: BLE001 - the user's, for the trainings
             with self._changed:
                 self._failed = encode(error)
                 self._welcome()
             raise ClosedError from None
         with self._changed:
-            self._flow = Flow(terms, self._info.slots, self._send)
+            self._flow = flow = Flow(terms, self._info.slots, Guest.send_entry)
             self._welcome()
+        return flow, host_loader
 
-    def _run_epoch(self) -> bool:
+    def _run_epoch(self, flow: Flow, host_loader: HostLoader) -> bool:
         """Run the next epoch when it is asked for; False at the end of all."""
-        flow, host_loader = self._flow, self._host_loader
-        assert flow is not None
-        assert host_loader is not None
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or flow.due())
             if self._is_over:
                 return False
-            asked = flow.due()
-            asks = [training.asked for training in asked]
-            wish = self._wish_of(asked)
+            asked = {training: training.asked for training in flow.due()}
+            wish = _wish_of(asked, flow, host_loader)
         try:
             batches = host_loader.begin(wish)
         except Exception as error:  # noqa: BLE001 - a hook's, or a state that does not fit: for the trainings
             with self._changed:
-                flow.refuse(_still(asked, asks), encode(error))
+                flow.refuse(_still(asked), encode(error))
             return True
         with self._changed:
-            flow.begin(_still(asked, asks))
-        self._take(batches)
-        return True
+            flow.begin(_still(asked))
+        return self._take(batches, flow, host_loader)
 
-    def _wish_of(self, asked: list[Training]) -> Any:
-        """Return where the epoch is to begin; trainings that ask for another place get an error."""
-        assert self._host_loader is not None
-        given = [None if training.asked is None else training.asked.wish for training in asked]
-        wishes = [wish and (wish[0], unpacked_state(wish[1]) if wish[0] == "state" else wish[1]) for wish in given]
-        # One that has come in the place of another, and begins anew, does not decide for those that go on.
-        decide = [wish for training, wish in zip(asked, wishes, strict=True) if training.epoch] or wishes
-        first = next((wish for wish in decide if not self._host_loader.is_next(wish)), None)
-        for training, wish in zip(asked, wishes, strict=True):
-            if wish != first and not (first is None and self._host_loader.is_next(wish)):
-                assert self._flow is not None
-                text = f"this training asks for {_shown(wish)}, and {asked[wishes.index(first)]} for {_shown(first)}"
-                self._flow.refuse([training], encode(ValueError(f"{text}; have all trainings ask for the same")))
-        return first
-
-    def _take(self, batches: Any) -> None:
-        """Take the batches of an epoch, as the trainings have room for them."""
-        flow, host_loader = self._flow, self._host_loader
-        assert flow is not None
-        assert host_loader is not None
+    def _take(self, batches: Any, flow: Flow, host_loader: HostLoader) -> bool:
+        """Take the batches of an epoch, as the trainings have room for them; False at the end of all."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_over or not flow.is_on or flow.may_take)
                 if self._is_over or not flow.is_on:
-                    return
+                    return not self._is_over
             try:
                 lease, rows = next(batches)
             except StopIteration:
                 with self._changed:
                     flow.end(packed_state(host_loader.loader.state_dict()))
-                return
+                return True
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001 - the loader's, for the trainings, in its place
@@ -314,13 +317,26 @@ class Host:
                     flow.fail(encode(error), packed_state(host_loader.loader.state_dict()))
                 continue
             with self._changed:
-                flow.add(host_loader.hold(lease), host_loader.content(lease, rows))
+                flow.add((lease, host_loader.slots), host_loader.content(lease, rows))
             del lease
 
 
-def _still(trainings: list[Training], asks: list[Any]) -> list[Training]:
+def _still(asked: Mapping[Training, object]) -> list[Training]:
     """Return the trainings that ask for the same as before; the others have broken it off meanwhile, and asked anew."""
-    return [training for training, ask in zip(trainings, asks, strict=True) if training.asked is ask]
+    return [training for training, ask in asked.items() if training.asked is ask]
+
+
+def _wish_of(asked: Mapping[Training, tuple[int, Any] | None], flow: Flow, host_loader: HostLoader) -> Any:
+    """Return where the epoch is to begin; trainings that ask for another place get an error."""
+    wishes = {training: ask and ask[1] and unpacked_state(ask[1]) for training, ask in asked.items()}
+    # One that has come in the place of another, and begins anew, does not decide for those that go on.
+    decide = [wish for training, wish in wishes.items() if training.epoch] or wishes.values()
+    first = next((wish for wish in decide if not host_loader.is_next(wish)), None)
+    agree = [training for training, wish in wishes.items() if (None if host_loader.is_next(wish) else wish) == first]
+    for training in wishes.keys() - agree:
+        text = f"this training asks for {_shown(wishes[training])}, and {agree[0]} for {_shown(first)}"
+        flow.refuse([training], encode(ValueError(f"{text}; have all trainings ask for the same")))
+    return first
 
 
 _NO_ROOM = "the host process of this share has no descriptor left for one more; raise RLIMIT_NOFILE (ulimit -n)"

@@ -55,13 +55,6 @@ class SharedInfo(NamedTuple):
         return cls(**content | rest | {"spec": spec})
 
 
-class Held(NamedTuple):
-    """What a batch that is out of the ring keeps: its slot, and the file of the slots, which their engine may close."""
-
-    lease: Lease
-    slots: Descriptor
-
-
 class _Leased(BatchBuilder):
     """Keeps the lease itself: arrays are made in the trainings."""
 
@@ -86,7 +79,8 @@ class HostLoader:
         self._check(where, terms)
         self._segment = 0
         self._engine: Engine | None = None  # whose slots these are
-        self._slots: Descriptor | None = None
+        self.slots: Descriptor | None = None
+        """Their file, which the engine may close while trainings hold batches in it."""
 
     def _check(self, where: str, terms: Terms) -> None:
         loader, runner = self.loader, runner_of(self.loader)
@@ -143,15 +137,15 @@ class HostLoader:
 
     # ---- epochs; by one thread ----
 
-    def is_next(self, wish: tuple[str, Any] | None) -> bool:
+    def is_next(self, wish: list[Any] | None) -> bool:
         """Whether the epoch that a training asks for is the one that comes next anyway."""
-        return wish is None or (wish == ("epoch", self.loader.epoch) and not self._is_amid)
+        return wish is None or (wish == ["epoch", self.loader.epoch] and not self._is_amid)
 
     @property
     def _is_amid(self) -> bool:
         return runner_of(self.loader).position.is_amid
 
-    def begin(self, wish: tuple[str, Any] | None) -> Iterator[tuple[Lease, int]]:
+    def begin(self, wish: list[Any] | None) -> Iterator[tuple[Lease, int]]:
         """Begin the next epoch where the trainings ask for it."""
         if wish is not None:
             kind, value = wish
@@ -161,13 +155,8 @@ class HostLoader:
         assert engine is not None
         if self._engine is not engine:  # the first, or one after its workers have failed
             self._engine, self._segment = engine, next(_segments)
-            self._slots = Descriptor(os.dup, engine.segment.slots_fd)
+            self.slots = Descriptor(os.dup, engine.segment.slots_fd)
         return batches  # type: ignore[no-any-return]
-
-    def hold(self, lease: Lease) -> Held:
-        """Return what keeps a batch's slot, and the way to it."""
-        assert self._slots is not None
-        return Held(lease, self._slots)
 
     def content(self, lease: Lease, rows: int) -> dict[str, Any]:
         """Return what the trainings are told of a batch."""

@@ -14,12 +14,19 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import weakref
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ringfeed.system._system import Descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.sharing.connection import Connection
 
 _ENTRY = 8  # bytes of pagemap for a page
 _FLAGS = 61  # bit 61: a page of the file; bit 62: swapped out; bit 63: present
@@ -83,6 +90,28 @@ class Mapping:
             return True
         flags = np.frombuffer(entries, np.uint64) >> np.uint64(_FLAGS)
         return len(flags) < pages or bool(((flags == _OWN) | (flags & np.uint64(_SWAPPED) > 0)).any())
+
+
+class SlotLease:
+    """A training's hold on a slot: its arrays refer to it, and the host hears of it when the last of them is gone."""
+
+    _is_armed = False
+
+    def __init__(self, connection: Connection, mapping: Mapping, slot: int, number: int) -> None:
+        """Hold the slot of batch ``number``, once it is armed: until then Ctrl-C may drop this and make another."""
+        self.address = mapping.lend(slot, number)
+        self.number = number
+        self._connection, self._mapping, self._slot = connection, mapping, slot
+
+    def arm(self) -> None:
+        """Have the slot be given back when this is gone."""
+        self._is_armed = True
+
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Give the slot back. No lock is taken: this runs wherever the garbage collector does."""
+        if self._is_armed and self._connection.is_ours and not is_exiting():
+            self._mapping.give_back(self._slot, self.number)
+            self._connection.tell("free", self.number)
 
 
 _mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
