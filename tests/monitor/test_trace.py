@@ -140,8 +140,8 @@ def test_a_loader_that_runs(tmp_path: Path) -> None:
                 time.sleep(0.005)  # longer than the time between two looks
             stats = loader.stats()
             busy_s, stall_s = stats.busy_s, stats.stall_s
-            wait_until(lambda: sum(seen.busy_ns for seen in trace._tickets.values()) >= busy_s * 0.999e9)
-            wait_until(lambda: trace._step.stall_ns >= stall_s * 0.999e9)
+            wait_until(lambda: sum(busy_ns for _, busy_ns in trace._counts.values()) >= busy_s * 0.999e9)
+            wait_until(lambda: trace._stall_ns >= stall_s * 0.999e9)
         lines = [event for event in events(path) if event["ph"] == "X"]
     at_work = [event for event in lines if event["pid"] == 2]
     assert sum(event["args"].get("busy_us", event["dur"]) for event in at_work) == pytest.approx(busy_s * 1e6, 1e-3)
@@ -188,7 +188,7 @@ def test_what_was_before_is_not_drawn(tmp_path: Path) -> None:
         held = next(batches)
         wait_until(lambda: "ready" in loader.slot_states())
         with loader.trace(path) as trace:
-            wait_until(lambda: trace._states.get(1) is not None)
+            wait_until(lambda: trace._states.get((3, 1)) is not None)
         del held
     names = [event["name"].split()[0] for event in events(path) if event["ph"] == "X" and event["pid"] != 3]
     assert names == []

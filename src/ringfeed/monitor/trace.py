@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,36 +38,17 @@ MEMORY_NS = 250_000_000  # between two looks at the memory of processes
 # Each kind is drawn as a process, its lines as threads; 0 would be the idle thread of a CPU.
 KINDS = {1: "consumer", 2: "workers", 3: "slots"}
 CONSUMER, WORKER, SLOT = 1, 2, 3
+NAMES = {CONSUMER: "consumer", WORKER: "worker {}", SLOT: "slot {}"}
 LINES = 1000  # a kind
 PAGES = (".html", ".htm")
 
 
 class _State(NamedTuple):
-    """What a slot is at, and since when."""
+    """What a line is at, and since when; without a name there is nothing to draw."""
 
     name: str = ""
     since_ns: int = 0
-    detail: tuple[int, int] = (0, 0)  # batch, epoch
-
-
-@dataclass
-class _Ticket:
-    """What a worker was at by the last look, and had done."""
-
-    name: str = ""
-    since_ns: int = 0
-    busy_ns: int = 0
-    tickets: int = 0
-
-
-@dataclass
-class _Step:
-    """What the consumer was at by the last look."""
-
-    name: str = ""
-    since_ns: int = 0
-    stall_ns: int = 0  # all that was counted
-    waited_ns: int = 0  # of it, what belongs to a batch that is not taken yet
+    detail: dict[str, Any] | None = None
 
 
 def begin_trace(
@@ -145,13 +125,14 @@ class Trace:
         self._every_s = every_s
         self._began_ns = _ring.now_ns()
         self._events: list[dict[str, Any]] = []
-        self._names: dict[tuple[int, int], str] = {}
+        self._lines: set[tuple[int, int]] = set()  # kind and number of each that is drawn
         self._seen: weakref.ref[Observer] | None = None  # whose ring is drawn; not kept, or its memory would stay
         self._looked_ns = self._began_ns
         self._weighed_ns = 0
-        self._step = _Step()
-        self._tickets: dict[int, _Ticket] = {}
-        self._states: dict[int, _State] = {}
+        self._states = {(CONSUMER, 0): _State()}  # of each line, by the last look
+        self._counts: dict[int, tuple[int, int]] = {}  # tickets that a worker has ended, and their time
+        self._stall_ns = 0  # all that was counted
+        self._waited_ns = 0  # of it, what belongs to a batch that is not taken yet
         first = self._read()
         if first is not None:
             self._skip(first)
@@ -199,9 +180,9 @@ class Trace:
 
     def _skip(self, look: Snapshot) -> None:
         """Begin with this look: nothing of what was before is drawn."""
-        self._step = _Step("", look.at_ns, look.consumer.stall_ns)
-        for number, worker in enumerate(look.workers):
-            self._tickets[number] = _Ticket("", 0, worker.busy_ns, worker.tickets - bool(worker.since_ns))
+        self._states[CONSUMER, 0] = _State("", look.at_ns)
+        self._stall_ns = look.consumer.stall_ns
+        self._counts = {number: (_over(worker), worker.busy_ns) for number, worker in enumerate(look.workers)}
 
     def look(self, look: Snapshot) -> None:
         """Draw what has changed since the last look."""
@@ -214,74 +195,66 @@ class Trace:
     def _finish(self, now_ns: int) -> None:
         """Draw what is under way, and begin anew: whatever another ring has done comes after this."""
         self._take("", now_ns)
-        for number, ticket in self._tickets.items():
-            if ticket.since_ns:
-                self._event(WORKER, number, ticket.name, ticket.since_ns, now_ns)
-        for number, state in self._states.items():
-            self._change(number, state, _State("", now_ns))
-        self._step, self._tickets, self._states = _Step("", now_ns), {}, {}
+        for line in self._states:
+            self._turn(line, _State("", now_ns))
+        self._states, self._counts = {(CONSUMER, 0): _State("", now_ns)}, {}
+        self._stall_ns = self._waited_ns = 0
+
+    def _turn(self, line: tuple[int, int], now: _State) -> None:
+        """Draw what a line was at, and note what it is at now."""
+        before = self._states.get(line, _State())
+        self._event(line, before.name, before.since_ns, now.since_ns, before.detail)
+        self._states[line] = now
 
     # ---- the consumer ----
 
     def _consumer(self, look: Snapshot) -> None:
-        self._name(CONSUMER, 0, "consumer")
-        step = self._step
-        step.waited_ns += look.consumer.stall_ns - step.stall_ns  # counted when the wait is over
-        step.stall_ns = look.consumer.stall_ns
+        self._lines.add((CONSUMER, 0))
+        self._waited_ns += look.consumer.stall_ns - self._stall_ns  # counted when the wait is over
+        self._stall_ns = look.consumer.stall_ns
         for slot in sorted(look.slots, key=lambda slot: slot.held_ns):
-            if slot.held_ns > step.since_ns:
+            if slot.held_ns > self._states[CONSUMER, 0].since_ns:
                 self._take(f"step {slot.batch}" if slot.state == "held" else "step", slot.held_ns)
 
     def _take(self, name: str, at_ns: int) -> None:
         """Draw the step before this moment, and the wait at its end; another one begins."""
-        step = self._step
-        waited_ns = min(step.waited_ns, max(at_ns - step.since_ns, 0))
-        self._event(CONSUMER, 0, step.name, step.since_ns, at_ns - waited_ns)
-        self._event(CONSUMER, 0, "stall", at_ns - waited_ns, at_ns)
-        self._step = _Step(name, at_ns, step.stall_ns, step.waited_ns - waited_ns)
+        since_ns = self._states[CONSUMER, 0].since_ns
+        waited_ns = min(self._waited_ns, max(at_ns - since_ns, 0))
+        self._waited_ns -= waited_ns
+        self._turn((CONSUMER, 0), _State("stall", at_ns - waited_ns))
+        self._turn((CONSUMER, 0), _State(name, at_ns))
 
     # ---- workers ----
 
     def _worker(self, number: int, worker: Worker, now_ns: int) -> None:
         if not worker.tickets:
             return  # an id that is not in use
-        self._name(WORKER, number, f"worker {number}")
-        seen = self._tickets.setdefault(number, _Ticket())
-        over = worker.tickets - seen.tickets + bool(seen.since_ns) - bool(worker.since_ns)
-        if over > 0:
-            self._draw_tickets(number, seen, over, worker.busy_ns, worker.since_ns or now_ns)
-        if worker.since_ns != seen.since_ns:
-            seen.name = worker.place or "ticket"
-        seen.since_ns, seen.busy_ns, seen.tickets = worker.since_ns, worker.busy_ns, worker.tickets
-
-    def _draw_tickets(self, number: int, seen: _Ticket, over: int, busy_ns: int, until_ns: int) -> None:
-        """Draw the ticket that was seen, if there was none since, by the ring's times; else all of them as one."""
-        spent_ns = busy_ns - seen.busy_ns
-        if seen.since_ns and over == 1:
-            self._event(WORKER, number, seen.name, seen.since_ns, seen.since_ns + spent_ns)
-            return
-        name = f"{over} tickets" if over > 1 else "ticket"
-        began_ns = max(until_ns - spent_ns, seen.since_ns)
-        self._event(WORKER, number, name, began_ns, until_ns, detail={"busy_us": spent_ns / 1e3})
+        self._lines.add(line := (WORKER, number))
+        before, state = self._counts.get(number, (0, 0)), self._states.get(line, _State())
+        count, spent_ns = _over(worker) - before[0], worker.busy_ns - before[1]
+        if count == 1 and state.name:  # the ticket that was seen, by the ring's times
+            self._event(line, state.name, state.since_ns, state.since_ns + spent_ns)
+        elif count > 0:  # others were not seen: all as one
+            until_ns = worker.since_ns or now_ns
+            began_ns = max(until_ns - spent_ns, state.since_ns)
+            name = f"{count} tickets" if count > 1 else "ticket"
+            self._event(line, name, began_ns, until_ns, {"busy_us": spent_ns / 1e3})
+        if worker.since_ns != state.since_ns:
+            self._states[line] = _State((worker.place or "ticket") if worker.since_ns else "", worker.since_ns)
+        self._counts[number] = _over(worker), worker.busy_ns
 
     # ---- slots ----
 
     def _slot(self, number: int, slot: Slot, now_ns: int) -> None:
-        self._name(SLOT, number, f"slot {number}")
-        state = self._states.setdefault(number, _State("", now_ns))
+        self._lines.add(line := (SLOT, number))
+        state = self._states.setdefault(line, _State("", now_ns))
         if slot.state in ("free", "parked"):
             now = _State("" if slot.state == "free" else slot.state, now_ns)
         else:
-            since_ns = slot.held_ns if slot.state == "held" else now_ns
-            now = _State(f"{slot.state} {slot.batch}", max(since_ns, state.since_ns), (slot.batch, slot.epoch))
+            since_ns = max(slot.held_ns if slot.state == "held" else now_ns, state.since_ns)
+            now = _State(f"{slot.state} {slot.batch}", since_ns, {"batch": slot.batch, "epoch": slot.epoch})
         if now.name != state.name:
-            self._change(number, state, now)
-
-    def _change(self, number: int, state: _State, now: _State) -> None:
-        """Draw the state that is over."""
-        batch, epoch = state.detail
-        self._event(SLOT, number, state.name, state.since_ns, now.since_ns, detail={"batch": batch, "epoch": epoch})
-        self._states[number] = now
+            self._turn(line, now)
 
     # ---- memory ----
 
@@ -299,32 +272,35 @@ class Trace:
 
     # ---- drawing ----
 
-    def _name(self, kind: int, number: int, name: str) -> None:
-        self._names[kind, number] = name
-
     def _titles(self) -> list[dict[str, Any]]:
         """Return the names of all lines, and their order."""
         titles = []
-        for kind in sorted({kind for kind, _ in self._names}):
+        for kind in sorted({kind for kind, _ in self._lines}):
             titles += [
                 {"ph": "M", "name": "process_name", "pid": kind, "args": {"name": f"ringfeed {KINDS[kind]}"}},
                 {"ph": "M", "name": "process_sort_index", "pid": kind, "args": {"sort_index": kind}},
             ]
-        for (kind, number), name in sorted(self._names.items()):
+        for kind, number in sorted(self._lines):
             line = {"ph": "M", "pid": kind, "tid": kind * LINES + number}
             titles += [
-                {**line, "name": "thread_name", "args": {"name": name}},
+                {**line, "name": "thread_name", "args": {"name": NAMES[kind].format(number)}},
                 {**line, "name": "thread_sort_index", "args": {"sort_index": number}},
             ]
         return titles
 
-    def _event(  # noqa: PLR0913 - what is drawn
-        self, kind: int, number: int, name: str, began_ns: int, ended_ns: int, *, detail: dict[str, Any] | None = None
+    def _event(
+        self, line: tuple[int, int], name: str, began_ns: int, ended_ns: int, detail: dict[str, Any] | None = None
     ) -> None:
         """Draw one thing, if it has a name, as far as it lies after the beginning."""
         began_ns = max(began_ns, self._began_ns)
         if not name or ended_ns <= began_ns:
             return
+        kind, number = line
         times = {"ts": (began_ns - self._began_ns) / 1e3, "dur": (ended_ns - began_ns) / 1e3}
-        line = {"pid": kind, "tid": kind * LINES + number}
-        self._events.append({"ph": "X", "name": name, **line, **times, "args": detail or {}})
+        place = {"pid": kind, "tid": kind * LINES + number}
+        self._events.append({"ph": "X", "name": name, **place, **times, "args": detail or {}})
+
+
+def _over(worker: Worker) -> int:
+    """Return how many tickets a worker has ended."""
+    return worker.tickets - bool(worker.since_ns)
