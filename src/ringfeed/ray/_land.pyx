@@ -35,11 +35,6 @@ cdef inline c.rf_claim *at(uintptr_t address) noexcept:
     return <c.rf_claim *>address
 
 
-def claimed_ns(uintptr_t address):
-    """Return when the ticket was claimed."""
-    return at(address).claimed_ns
-
-
 # ---- in an actor ----
 
 

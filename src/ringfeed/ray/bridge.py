@@ -251,7 +251,10 @@ class Bridge:
         if job is None:
             return
         self._crew.count(filled)
-        failures = tuple((row, noted(record, node)) for row, record in filled.failures)
+        where = f"on node {node}"
+        failures = tuple(
+            (row, record and with_note(record, where, read_only=READ_ONLY)) for row, record in filled.failures
+        )
         self._claims.land(job.ticket, filled._replace(failures=failures), job.rows)
 
     def _lost(self, actor: int, why: str) -> None:
@@ -273,8 +276,3 @@ class Bridge:
         claim = job.ticket
         text = f"{self._source.describe_read(job.rows[0], claim.indices[job.rows[0]])} {why}"
         self._claims.fail(claim, encode(FunctionError(text)), job.rows)
-
-
-def noted(record: bytes, node: str) -> bytes:
-    """Have an error say on which node it was raised."""
-    return with_note(record, f"on node {node}", read_only=READ_ONLY) if record else record

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ringfeed._failure import encode
 from ringfeed.datasets.reader import IDLE_NS
-from ringfeed.ray import _land
 from ringfeed.ray._land import Lander
 from ringfeed.ray.filled import failed
 from ringfeed.reading import _claims
@@ -46,7 +45,6 @@ class Claim:
         self.epoch, self.version = end.epoch, end.version
         self.indices = end.indices
         """One a row of the ticket."""
-        self.since_ns = _land.claimed_ns(self.address)
         self.rows = tuple(row for row, _ in _claims.rows_to_read(self.address))
         """Those of the ticket that are to be made: all but what was given up before."""
         self.missing = set(self.rows)
@@ -74,12 +72,6 @@ class Claims:
     def __len__(self) -> int:
         """Return how many are held."""
         return len(self._held)
-
-    @property
-    def oldest(self) -> Claim | None:
-        """The claim that was made first of those that are held."""
-        with self._lock:
-            return next(iter(self._held), None)
 
     # ---- claiming ----
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from ringfeed.datasets.base import Source
     from ringfeed.ray.ray_fleet import RayFleet
-    from ringfeed.spec.array import AnyArray
 
 SMALL = 1 << 20  # bytes: an actor has a writable copy of smaller buffers
 SMALLEST_STORE = 32 << 20  # bytes: no node has less
@@ -99,9 +98,7 @@ def facts_here() -> dict[str, Any]:
 
 
 class SentSpec(Spec):
-    """What an actor sends: uint8 as the dataset gave it, converted where it lands. Refusals are the spec's own."""
-
-    __slots__ = ("whole",)
+    """What an actor sends: uint8 as the dataset gave it, converted where it lands."""
 
     def __init__(self, spec: Spec) -> None:
         """Lie in a slot as what the dataset gives."""
@@ -111,19 +108,10 @@ class SentSpec(Spec):
             for leaf, array in zip(spec.leaves, arrays, strict=True)
         ]
         super().__init__(spec.unflatten(given))
-        self.whole = spec
-
-    def array(self, number: int, value: object, index: int) -> AnyArray:
-        """Return a value as an array that fits, or refuse it."""
-        return self.whole.array(number, value, index)
-
-    def batch_of_one(self, number: int, value: object, index: int) -> AnyArray:
-        """Return a sample as a batch of one row, or refuse it."""
-        return self.whole.batch_of_one(number, value, index)
-
-    def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
-        """Return a leaf of a whole batch as an array that fits, or refuse it."""
-        return self.whole.batch_array(number, value, index, max_rows)
+        # These check a value, and refuse it in the words of the spec that the user has given.
+        self.array = spec.array  # type: ignore[method-assign]
+        self.batch_of_one = spec.batch_of_one  # type: ignore[method-assign]
+        self.batch_array = spec.batch_array  # type: ignore[method-assign]
 
 
 def sent_spec(source: Source) -> Spec:

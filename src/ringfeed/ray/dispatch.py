@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 from bisect import insort
 from collections import deque
+from math import inf
 from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -121,10 +122,9 @@ class Dispatch:
 
     def overdue(self, now_s: float, timeout_s: float | None) -> list[int]:
         """Return the actors that have been suspects for so long that they are to be ended."""
-        if timeout_s is None:
-            return []
-        since_s = {number: actor.suspect_s for number, actor in self.actors.items()}
-        return [number for number, at_s in since_s.items() if at_s is not None and now_s - at_s > timeout_s]
+        before_s = now_s - (inf if timeout_s is None else timeout_s)
+        suspects = ((number, actor.suspect_s) for number, actor in self.actors.items())
+        return [number for number, since_s in suspects if since_s is not None and since_s < before_s]
 
     def actor_of(self, flight: int) -> int | None:
         """Return the actor of a call that is not over."""
@@ -248,12 +248,14 @@ class Dispatch:
 
     def _take(self, flight: int) -> tuple[Actor, Flight] | None:
         """Return a call that is over, and its actor; None where it was over before."""
-        for actor in self.actors.values():
-            if (found := actor.flights.pop(flight, None)) is not None:
-                if not found.is_probe:
-                    found.job.actors.discard(actor.number)
-                return actor, found
-        return None
+        number = self.actor_of(flight)
+        if number is None:
+            return None
+        actor = self.actors[number]
+        found = actor.flights.pop(flight)
+        if not found.is_probe:
+            found.job.actors.discard(number)
+        return actor, found
 
     def answered(self, flight: int, now_s: float, idle: float | None = None) -> Job | None:
         """Take an answer; returns the job that is over with it, None where another was first, or none waits for it.

@@ -257,10 +257,19 @@ def connect(address: str) -> None:
     try:
         ray.init(address=address, **quiet)
     except RuntimeError as error:
-        raise WorkerError(_differs(address, error)) from error
+        here = f"Ray {ray.__version__}, Python {sys.version.split()[0]}"
+        told = " ".join(str(error).split())
+        message = f"the Ray cluster at {address!r} cannot be joined: here is {here}; {told}"
+        raise WorkerError(message) from error
     except OSError as error:  # ConnectionError, too
-        text = _asks_for_token(address) if _is_about_token(error) else _nothing_at(address, str(error))
-        raise WorkerError(text) from error
+        if not _is_about_token(error):
+            raise _nothing_at(address, error) from error
+        mode = os.environ.get("RAY_AUTH_MODE", "disabled")
+        message = (
+            f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; have training run "
+            f"with RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token authentication says"
+        )
+        raise WorkerError(message) from error
 
 
 def _wait_for(address: str) -> None:
@@ -273,12 +282,12 @@ def _wait_for(address: str) -> None:
                 return
         except (OSError, ValueError) as error:
             if time.monotonic() > deadline_s or isinstance(error, ValueError):
-                raise WorkerError(_nothing_at(address, str(error))) from error
+                raise _nothing_at(address, error) from error
             time.sleep(0.2)
 
 
-def _nothing_at(address: str, why: str) -> str:
-    return (
+def _nothing_at(address: str, why: Exception) -> WorkerError:
+    return WorkerError(
         f"no Ray cluster answers at {address!r} within {CONNECT_S:g} s ({why}); `ray status --address {address}` says "
         f"whether one runs there; start one by `ray start --head`, or give address='local'"
     )
@@ -291,20 +300,6 @@ def _is_about_token(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _asks_for_token(address: str) -> str:
-    mode = os.environ.get("RAY_AUTH_MODE", "disabled")
-    return (
-        f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; have training run with "
-        f"RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token authentication says"
-    )
-
-
-def _differs(address: str, error: RuntimeError) -> str:
-    here = f"Ray {ray.__version__}, Python {sys.version.split()[0]}"
-    told = " ".join(str(error).split())
-    return f"the Ray cluster at {address!r} cannot be joined: here is {here}; {told}"
 
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")

@@ -104,13 +104,10 @@ def _join(
         raise TypeError(message)
     keep_standard_descriptors()
     deadline = time.monotonic() + terms.timeout_s
+    join = "join", asdict(terms), rank, None if spec is None else repr(spec)
     while True:
         channel, has_made = _find_host(make_loader, terms)
-        answer = None
-        if channel is not None:
-            join = ("join", asdict(terms), rank, None if spec is None else repr(spec))
-            answer = _greet(channel, join, terms, deadline, has_made=has_made)
-        if channel is not None and answer is not None:
+        if channel and (answer := _greet(channel, join, terms, deadline, has_made=has_made)):
             return _admitted(channel, answer, terms)
         if time.monotonic() > deadline:
             message = (

@@ -33,7 +33,6 @@ class SharedInfo(NamedTuple):
     offsets: tuple[int, ...]
     slots: int
     slot_size: int
-    rows: int  # the most that a batch has
     batch_size: int | None
     length: int | None  # batches of an epoch
     why_no_length: str
@@ -124,7 +123,6 @@ class HostLoader:
             offsets=plan.layout.offsets,
             slots=plan.slots,
             slot_size=plan.slot_size,
-            rows=plan.layout.rows,
             batch_size=loader.batch_size,
             length=length,
             why_no_length=why,
@@ -139,11 +137,8 @@ class HostLoader:
 
     def is_next(self, wish: list[Any] | None) -> bool:
         """Whether the epoch that a training asks for is the one that comes next anyway."""
-        return wish is None or (wish == ["epoch", self.loader.epoch] and not self._is_amid)
-
-    @property
-    def _is_amid(self) -> bool:
-        return runner_of(self.loader).position.is_amid
+        is_amid = runner_of(self.loader).position.is_amid
+        return wish is None or (wish == ["epoch", self.loader.epoch] and not is_amid)
 
     def begin(self, wish: list[Any] | None) -> Iterator[tuple[Lease, int]]:
         """Begin the next epoch where the trainings ask for it."""
