@@ -121,7 +121,7 @@ def on_a_cluster(console: Console) -> tuple[Run, float]:
     killed_s: list[float] = []
     with cluster.start(NODES, cpus=2) as made:
         console.print(f"{NODES} nodes run; {ACTORS} actors make the digits")
-        ray = ringfeed.Ray(workers=ACTORS, address=made.address)
+        ray = ringfeed.ray.Ray(workers=ACTORS, address=made.address)
         with ringfeed.Loader(Digits(), batch_size=ROWS, shuffle=True, seed=0, workers=0, backend=ray) as loader:
             at = KILLED_AT[0], int(KILLED_AT[1] * len(loader))
 

@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
         images = (digits.images[..., None] / 16).astype(np.float32)
         file.create_dataset("images", data=images, chunks=(CHUNK, 8, 8, 1), compression="gzip")
         file.create_dataset("classes", data=digits.target.astype(np.int64))
-    order = ringfeed.WindowShuffle(10 * CHUNK, block=CHUNK)
+    order = ringfeed.orders.WindowShuffle(10 * CHUNK, block=CHUNK)
     with (
         ringfeed.Loader(Rows(path, 0, count - HELD_OUT), batch_size=64, sampler=order, workers=2) as batches,
         ringfeed.Loader(Rows(path, count - HELD_OUT, count), batch_size=64, workers=1) as held_out,

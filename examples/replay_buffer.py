@@ -71,7 +71,7 @@ class Memory:
             "after": np.zeros((CAPACITY, HEIGHT, WIDTH), np.float32),
             "over": np.zeros(CAPACITY, np.bool_),
         }
-        self.sampler = ringfeed.PrioritizedSampler(
+        self.sampler = ringfeed.orders.PrioritizedSampler(
             CAPACITY,
             alpha=0.6,
             beta=lambda updates: min(1.0, 0.4 + 0.6 * updates / BATCHES),

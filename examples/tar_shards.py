@@ -68,7 +68,9 @@ with tempfile.TemporaryDirectory() as folder:
     paths = [Path(folder) / f"digits-{number}.tar" for number in range(SHARDS)]
     for path, rows in zip(paths, np.array_split(order[HELD_OUT:], SHARDS), strict=True):
         write_shard(path, images[rows], classes[rows])
-    shards = ringfeed.Interleave([Shard(path) for path in paths])  # read side by side, one batch of each in turn
+    shards = ringfeed.datasets.Interleave(
+        [Shard(path) for path in paths]
+    )  # read side by side, one batch of each in turn
     with ringfeed.Loader(shards, batch_size=64, workers=2) as loader:
         for epoch in range(8):
             losses = []

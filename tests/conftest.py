@@ -50,7 +50,7 @@ def _spare_spawn(items: list[pytest.Item]) -> None:
     """Mark a test with spawn as long where another start method has the same: each worker is an interpreter anew."""
     names = {item.nodeid for item in items}
     for item in items:
-        others = {item.nodeid.replace("spawn", method) for method in ("fork", "forkserver")} - {item.nodeid}
+        others = {item.nodeid.replace("spawn", method) for method in ("fork", "process")} - {item.nodeid}
         if not others.isdisjoint(names):
             item.add_marker("long")
 
@@ -92,6 +92,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _failed.add(report.nodeid)
     elif report.when == "call" and report.passed:
         _passed.add(report.nodeid)
+
+
+@pytest.fixture
+def irreplaceable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace no worker that dies: the first death ends the workers, as three at their start do."""
+    monkeypatch.setattr("ringfeed.workers.restart_policy.EARLY_DEATHS", 0)
 
 
 @pytest.fixture(scope="module", autouse=True)

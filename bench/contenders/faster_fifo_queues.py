@@ -26,7 +26,7 @@ LEAST_BYTES = 1_000_000  # the size of its own example: small batches gain by mo
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
     """Each queue has room for its worker's part of the slots, pickled."""
     part = max(1, slots // workers) * (workload.batch_bytes() + PICKLE_BYTES)
-    return {"processes": workers, "max_size_bytes": max(LEAST_BYTES, part), "start_method": "fork"}
+    return {"processes": workers, "max_size_bytes": max(LEAST_BYTES, part), "backend": "fork"}
 
 
 class Epochs:

@@ -24,7 +24,7 @@ _workload: list[Workload] = []  # of a worker
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
     """How the pool is set up: forked, so that the dataset is sent to no process."""
     del workload
-    return {"processes": workers, "chunksize": 1, "in_flight": slots, "start_method": "fork"}
+    return {"processes": workers, "chunksize": 1, "in_flight": slots, "backend": "fork"}
 
 
 @contextmanager

@@ -6,5 +6,5 @@ from functools import partial
 
 from contenders import ringfeed_loader
 
-settings = partial(ringfeed_loader.settings, start_method="fork")
-batches = partial(ringfeed_loader.batches, start_method="fork")
+settings = partial(ringfeed_loader.settings, backend="fork")
+batches = partial(ringfeed_loader.batches, backend="fork")

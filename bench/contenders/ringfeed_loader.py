@@ -12,25 +12,23 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 
-def settings(workload: Workload, workers: int, slots: int, *, start_method: str = "forkserver") -> dict[str, Any]:
+def settings(workload: Workload, workers: int, slots: int, *, backend: str = "process") -> dict[str, Any]:
     """What the loader is told."""
     order = {"shuffle": True, "drop_remainder": True} if workload.shuffled else {}
     return {
         "batch_size": workload.batch_size,
         "workers": workers,
         "slots": slots,
-        "start_method": start_method,
+        "backend": backend,
         **order,
     }
 
 
 @contextmanager
-def batches(
-    workload: Workload, workers: int, slots: int, *, start_method: str = "forkserver"
-) -> Iterator[Iterable[Any]]:
+def batches(workload: Workload, workers: int, slots: int, *, backend: str = "process") -> Iterator[Iterable[Any]]:
     """A loader over the workload's dataset; where it shuffles, one epoch after another."""
     import ringfeed  # noqa: PLC0415, its import belongs to the memory it takes
 
     dataset = workload.dataset if workload.given is None else workload.given
-    with ringfeed.Loader(dataset, **settings(workload, workers, slots, start_method=start_method)) as loader:
+    with ringfeed.Loader(dataset, **settings(workload, workers, slots, backend=backend)) as loader:
         yield chain.from_iterable(repeat(loader)) if workload.shuffled else loader

@@ -4,5 +4,5 @@
     by_torch, by_tensorflow, by_jax, by_keras
 
 Each contender gives batches twice: where the CPU has them, for a copy alone; and on the device, for steps. With
-``device="cpu"`` all but ``pin=True`` runs without a GPU, which is how it is tested.
+``device="cpu"`` all but slots that are registered runs without a GPU, which is how it is tested.
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from devices.common import PAGEABLE, PINNED, SLOTS, WORKERS, Pictures, Scale
+from devices.common import PAGEABLE, PINNED, SLOTS, WORKERS, Pictures, Scale, registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def fed(contender: str, scale: Scale) -> Iterator[tuple[Any, int]]:
     import ringfeed  # noqa: PLC0415 - the rival runs without it
 
     settings: dict[str, Any] = {"batch_size": scale.rows, "workers": WORKERS, "slots": SLOTS, "timeout_s": 120}
-    with ringfeed.Loader(Labelled(scale), pin=contender == PINNED, **settings) as batches:
+    with registered(ringfeed.Loader(Labelled(scale), **settings), pin=contender == PINNED) as batches:
         yield batches.to_keras(), len(batches)
 
 

@@ -83,7 +83,19 @@ def loader(scale: Scale, *, pin: bool) -> Any:
     import ringfeed  # noqa: PLC0415 - rivals run without it
 
     settings: dict[str, Any] = {"batch_size": scale.rows, "workers": WORKERS, "slots": SLOTS, "timeout_s": 120}
-    return ringfeed.Loader(Pictures(scale), pin=pin, **settings)
+    return registered(ringfeed.Loader(Pictures(scale), **settings), pin=pin)
+
+
+def registered(made: Any, *, pin: bool) -> Any:
+    """A loader whose slots the CUDA driver knows from the start, or never."""
+    from ringfeed.frameworks.pinned import start_driver  # noqa: PLC0415 - rivals run without it
+
+    slots = made._slots  # noqa: SLF001 - a user's are registered once a device is asked for
+    if pin:
+        made._runner.on_start.append(lambda _engine: slots.register(start_driver))  # noqa: SLF001 - likewise
+    else:
+        slots.register = lambda _make: None
+    return made
 
 
 def copy_s(gpu: Gpu, batches: Iterable[Any], scale: Scale) -> float:

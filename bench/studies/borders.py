@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench,
 
 import ringfeed
 from harness.machine import commit, machine
+from harness.resting import resting
 from workloads.photographs import Photographs
 from workloads.samples import Ready
 
@@ -39,7 +40,8 @@ def loader_of(case: str, *, prefetch: bool) -> ringfeed.Loader:
         dataset, rows = Photographs(EPOCH * 32), 32
     else:
         dataset, rows = Ready(EPOCH, (64, 3, 224, 224), distinct=2), None  # type: ignore[assignment]
-    return ringfeed.Loader(dataset, batch_size=rows, shuffle=True, workers=2, slots=4, prefetch_epochs=prefetch)
+    loader = ringfeed.Loader(dataset, batch_size=rows, shuffle=True, workers=2, slots=4)
+    return loader if prefetch else resting(loader)
 
 
 def measure(case: str, *, prefetch: bool, quick: bool) -> dict[str, float]:

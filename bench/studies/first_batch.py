@@ -142,9 +142,9 @@ def _grain(dataset: Any, _contender: str, workers: int, size: int | None) -> Mad
 def _ringfeed(dataset: Any, contender: str, workers: int, size: int | None) -> Made:
     import ringfeed  # noqa: PLC0415 - as above
 
-    method: Any = contender.partition(",")[0]
+    method: Any = contender.partition(",")[0].replace("forkserver", "process")
     began_s = time.perf_counter()
-    loader = ringfeed.Loader(dataset, batch_size=size, workers=workers, start_method=method)
+    loader = ringfeed.Loader(dataset, batch_size=size, workers=workers, backend=method)
     return loader, began_s, loader.__iter__
 
 

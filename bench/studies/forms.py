@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench,
 
 import ringfeed
 from harness.machine import conditions, versions
+from harness.resting import resting
 from ringfeed import Array, Bytes
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def detection(batches: int) -> dict[str, Callable[[], Any]]:
     spec = detection_spec()
     found: dict[str, Callable[[], Any]] = {}
     for name, dataset, of in (("whole", whole, spec), ("pictures", alone, {"image": spec["image"]})):
-        loader = ringfeed.Loader(dataset, batch_size=PICTURES, spec=of, workers=1, prefetch_epochs=False)
+        loader = resting(ringfeed.Loader(dataset, batch_size=PICTURES, spec=of, workers=1))
         found[f"ringfeed, {name}"] = lambda loader=loader: drain(loader)  # type: ignore[misc]
     try:
         from torch.utils.data import DataLoader  # noqa: PLC0415 - as above

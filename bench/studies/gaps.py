@@ -136,7 +136,7 @@ def measure(name: str, method: str, kills: int, seed: int) -> dict[str, Any]:
         batch_size=ROWS,
         workers=case.workers,
         slots=case.slots,
-        start_method=method,  # type: ignore[arg-type]
+        backend="process" if method == "forkserver" else method,  # type: ignore[arg-type]
         spec=Spinning.SPEC,
         max_attempts=1000,  # the samples are not at fault
     ) as loader:

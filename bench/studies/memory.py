@@ -90,9 +90,7 @@ class Samples:
 def look(case: Case, method: str, *, bare: bool = False) -> tuple[ringfeed.Loader, Any]:
     """A loader that is closed, and its memory when all slots had been used and all workers were at rest."""
     dataset = Samples(case, bare=bare)
-    with ringfeed.Loader(
-        dataset, batch_size=case.batch_size, slots=SLOTS, workers=WORKERS, start_method=method
-    ) as loader:
+    with ringfeed.Loader(dataset, batch_size=case.batch_size, slots=SLOTS, workers=WORKERS, backend=method) as loader:
         deadline_s = time.monotonic() + PATIENCE_S
         while loader.epoch == 0 or not (settled(loader) or time.monotonic() > deadline_s):
             for _ in loader:

@@ -5,7 +5,7 @@ and Private_Dirty in smaps_rollup), less what is private to the workers of the s
 strings. Each case is a process of its own.
 
     list      a list of str, as most datasets have it
-    Frozen    ringfeed.Frozen of that list
+    Frozen    ringfeed.datasets.Frozen of that list
     ringfeed, torch    whose workers: spawned or forked; torch's DataLoader forks
 
 The script fails where a Frozen takes 10 MB or more in a worker; each case leaves one JSON line.
@@ -58,7 +58,7 @@ class Strings:
 def strings(kind: str, count: int) -> Sequence[str]:
     """The strings as a list, as a Frozen, or none."""
     made = [f"/pictures/class_{n % 1000:04d}/{n:08d}.jpg" for n in range(0 if kind == "none" else count)]
-    return ringfeed.Frozen(made) if kind == "Frozen" else made
+    return ringfeed.datasets.Frozen(made) if kind == "Frozen" else made
 
 
 def private(pid: int) -> int:
@@ -73,7 +73,7 @@ def look(way: str, kind: str, count: int, workers: int) -> float:
     expected = sum(map(len, dataset.paths))
     if way.startswith("torch"):
         return look_at_torch(dataset, expected, workers)
-    with ringfeed.Loader(dataset, batch_size=32, workers=workers, start_method=way.split(", ")[1]) as loader:
+    with ringfeed.Loader(dataset, batch_size=32, workers=workers, backend=way.split(", ")[1]) as loader:
         total = sum(int(batch.sum()) for batch in loader)
         assert total == expected, (total, expected)
         return mean(private(worker.pid) for worker in loader.stats().memory.workers)

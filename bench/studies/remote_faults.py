@@ -54,7 +54,7 @@ def hashes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     found[name] = run(**place, actors=actors, local=local, epochs=EPOCHS)["hashes"]
                     yield {"case": name, "hashes": found[name], "text": f"{name}: {found[name]}"}
     with cluster.start(2, cpus=4) as made:
-        ray = ringfeed.Ray(workers=4, num_cpus=0.1, address=made.address)
+        ray = ringfeed.ray.Ray(workers=4, num_cpus=0.1, address=made.address)
         ways = {kind: partial(content, dataset, **given) for kind, (dataset, given) in KINDS.items()}
         for name, way in {**ways, "set_epoch, break, hook, resume": moved}.items():
             is_same = way(workers=1) == way(workers=0, backend=ray, timeout_s=200)

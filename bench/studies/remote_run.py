@@ -83,7 +83,7 @@ def loader_of(terms: Terms) -> ringfeed.Loader[Any]:
     """Return the loader."""
     given: dict[str, Any] = {"workers": terms.local, "slots": terms.slots}
     if terms.actors:
-        given["backend"] = ringfeed.Ray(
+        given["backend"] = ringfeed.ray.Ray(
             workers=terms.actors, num_cpus=terms.num_cpus, address=terms.address, bridges=terms.bridges
         )
     if terms.scaled:

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench,
 
 import ringfeed
 from harness.machine import conditions, versions
+from harness.resting import resting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,7 +142,7 @@ def measured(batches: Any, pids: Callable[[], list[int]]) -> Epoch:
 
 def contenders(paths: list[Path], workers: int) -> dict[str, tuple[Any, Callable[[], list[int]]]]:
     """What gives an epoch of batches for each `for`, and its processes, by name."""
-    files = ringfeed.Interleave([Pictures([path]) for path in paths])
+    files = ringfeed.datasets.Interleave([Pictures([path]) for path in paths])
     kinds = {
         "by number": (ByNumber(paths), workers),
         "iterable": (Pictures(paths), workers),
@@ -150,9 +151,7 @@ def contenders(paths: list[Path], workers: int) -> dict[str, tuple[Any, Callable
     }
     made: dict[str, tuple[Any, Callable[[], list[int]]]] = {}
     for name, (dataset, count) in kinds.items():
-        loader = ringfeed.Loader(
-            dataset, batch_size=ROWS, transform=decode, workers=count, slots=4, prefetch_epochs=False
-        )
+        loader = resting(ringfeed.Loader(dataset, batch_size=ROWS, transform=decode, workers=count, slots=4))
         runner = loader._runner  # noqa: SLF001 - its processes
         made[name] = loader, lambda runner=runner: runner.engine.pool.pids() if runner.engine else []
     if find_spec("torch"):

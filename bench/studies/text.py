@@ -2,7 +2,7 @@
 
     max        batches of 32, each text padded to the longest of all by the dataset
     pad        the same batches by form="pad", each padded to the longest of its own
-    buckets    batches of 32 of like length, by `ringfeed.Buckets`, padded to the longest of their own
+    buckets    batches of 32 of like length, by `ringfeed.orders.Buckets`, padded to the longest of their own
     budget     the same, with as many texts as make up what `max` computes in a batch: 32 times the longest
 
 The corpus are the paragraphs of the docstrings of installed packages, and a small convolutional network learns to tell
@@ -121,8 +121,8 @@ def loaders(corpus: Corpus) -> dict[str, ringfeed.Loader]:
     package = ringfeed.Array((), "int32")
     spec = (ringfeed.Array((None,), "int32", max_shape=(longest,), form="pad"), package)
     buckets = {
-        "buckets": ringfeed.Buckets(corpus.lengths, batch_sizes=ROWS),
-        "budget": ringfeed.Buckets(corpus.lengths, max_tokens=ROWS * longest),
+        "buckets": ringfeed.orders.Buckets(corpus.lengths, batch_sizes=ROWS),
+        "budget": ringfeed.orders.Buckets(corpus.lengths, max_tokens=ROWS * longest),
     }
     return {
         "max": ringfeed.Loader(Texts(corpus, longest), batch_size=ROWS, shuffle=True, **settings),

@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench,
 import ringfeed
 from harness.machine import conditions, versions
 from harness.proctree import usage_of_tree
+from harness.resting import resting
 from ringfeed.torch import DataLoader
 
 WORKERS, REPETITIONS, EPOCHS = 2, 7, 3
@@ -104,11 +105,11 @@ def contenders(dataset: Any, size: int, more: dict[str, Any]) -> dict[str, Any]:
     """Return what gives the batches."""
     settings = {"batch_size": size, "num_workers": WORKERS, "persistent_workers": True, **more}
     own: dict[str, Any] = {"batch_size": size, "workers": WORKERS, "slots": 2 * WORKERS + 1, "timeout_s": 120}
-    own |= {"start_method": "forkserver"} | ({"collate_fn": torch.utils.data.default_collate} if more else {})
+    own |= {"backend": "process"} | ({"collate_fn": torch.utils.data.default_collate} if more else {})
     return {
         "torch": torch.utils.data.DataLoader(dataset, **settings),
         "import changed": DataLoader(dataset, **settings),
-        "Loader": ringfeed.Loader(dataset, prefetch_epochs=False, **own).to_torch(),
+        "Loader": resting(ringfeed.Loader(dataset, **own)).to_torch(),
         "Loader, ahead": ringfeed.Loader(dataset, **own).to_torch(),
     }
 

@@ -4,8 +4,8 @@
     for x, y in loader:
         train_step(x, y)
 
-See `Loader` for everything else. Names are imported on first use, so that a worker process, which imports this
-package too, loads only what it needs.
+See `Loader` for everything else. Orders of your own are in `ringfeed.orders`, several datasets as one in
+`ringfeed.datasets`, workers on a cluster in `ringfeed.ray`, the drop-ins in `ringfeed.keras` and `ringfeed.torch`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from ringfeed._exports import importing
+
 if TYPE_CHECKING:
-    from ringfeed.datasets.frozen import Frozen
-    from ringfeed.datasets.mix import Mix
-    from ringfeed.datasets.pack import Pack
-    from ringfeed.datasets.streams import Interleave
+    from ringfeed import datasets as datasets
+    from ringfeed import orders as orders
+    from ringfeed import ray as ray
     from ringfeed.datasets.worker_info import worker_info
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
@@ -36,13 +37,8 @@ if TYPE_CHECKING:
     )
     from ringfeed.loader import Loader
     from ringfeed.monitor.lease_tracker import debug
-    from ringfeed.orders.buckets import Buckets
-    from ringfeed.orders.prioritized import PrioritizedSampler
     from ringfeed.orders.rng import rng
-    from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
-    from ringfeed.orders.weighted import WeightedSampler
-    from ringfeed.orders.windows import WindowShuffle
-    from ringfeed.ray.options import Ray
+    from ringfeed.orders.shard import Shard
     from ringfeed.sharing.door import share
     from ringfeed.spec.conversion import Cast
     from ringfeed.spec.form_kinds import Masked, Padded, Ragged
@@ -67,23 +63,17 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Array": "spec.spec",
-    "Buckets": "orders.buckets",
     "Bytes": "spec.strings",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
-    "Frozen": "datasets.frozen",
-    "Interleave": "datasets.streams",
     "Loader": "loader",
     "Masked": "spec.form_kinds",
-    "Mix": "datasets.mix",
-    "Pack": "datasets.pack",
     "Padded": "spec.form_kinds",
     "Plan": "engine.plan",
     "PlanError": "errors",
-    "PrioritizedSampler": "orders.prioritized",
     "Ragged": "spec.form_kinds",
-    "Ray": "ray.options",
     "RingfeedError": "errors",
+    "Shard": "orders.shard",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
     "SlotsHeldWarning": "errors",
@@ -91,12 +81,8 @@ _HOMES = {
     "SpecError": "errors",
     "StallError": "errors",
     "StateError": "errors",
-    "StratifiedSampler": "orders.subsets",
-    "SubsetSampler": "orders.subsets",
     "SupersededError": "errors",
     "Text": "spec.strings",
-    "WeightedSampler": "orders.weighted",
-    "WindowShuffle": "orders.windows",
     "WorkerError": "errors",
     "debug": "monitor.lease_tracker",
     "plan": "tools.plan_table",
@@ -105,27 +91,28 @@ _HOMES = {
     "worker_info": "datasets.worker_info",
 }
 
-_MODULES = ("keras", "testing", "torch")
+_MODULES = ("datasets", "keras", "orders", "ray", "testing", "torch")
+_MOVED = {
+    **dict.fromkeys(("Frozen", "Interleave", "Mix", "Pack"), "datasets"),
+    **dict.fromkeys(("Buckets", "PrioritizedSampler", "StratifiedSampler"), "orders"),
+    **dict.fromkeys(("SubsetSampler", "WeightedSampler", "WindowShuffle"), "orders"),
+    "Ray": "ray",
+}
+"""Names that were here up to 0.2, and where they are."""
 
 __all__ = [
     "Array",
-    "Buckets",
     "Bytes",
     "Cast",
     "ClosedError",
-    "Frozen",
-    "Interleave",
     "Loader",
     "Masked",
-    "Mix",
-    "Pack",
     "Padded",
     "Plan",
     "PlanError",
-    "PrioritizedSampler",
     "Ragged",
-    "Ray",
     "RingfeedError",
+    "Shard",
     "ShipError",
     "SlotsHeldError",
     "SlotsHeldWarning",
@@ -133,12 +120,8 @@ __all__ = [
     "SpecError",
     "StallError",
     "StateError",
-    "StratifiedSampler",
-    "SubsetSampler",
     "SupersededError",
     "Text",
-    "WeightedSampler",
-    "WindowShuffle",
     "WorkerError",
     "debug",
     "plan",
@@ -148,16 +131,17 @@ __all__ = [
 ]
 
 
+_import = importing("ringfeed", _HOMES)
+
+
 def __getattr__(name: str) -> object:
     """Import a public name on its first use (PEP 562)."""
     if name in _MODULES:  # so that `import ringfeed` is enough for `ringfeed.keras.feed`
         return importlib.import_module(f"ringfeed.{name}")
-    if name not in _HOMES:
-        message = f"module 'ringfeed' has no attribute {name!r}"
+    if name in _MOVED:
+        message = f"module 'ringfeed' has no attribute {name!r}: it is ringfeed.{_MOVED[name]}.{name} since 0.3"
         raise AttributeError(message)
-    found = getattr(importlib.import_module(f"ringfeed.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    return _import(name)
 
 
 def __dir__() -> list[str]:

@@ -38,6 +38,13 @@ def is_iterable(dataset: Any) -> bool:
     return callable(getattr(type(dataset), "__iter__", None)) or callable(dataset)
 
 
+def fingerprint_of(dataset: Any) -> str | None:
+    """Return what tells a dataset from others of its length and spec: its own, or that of Hugging Face's datasets."""
+    own = getattr(dataset, "fingerprint", None)
+    found: str | None = own if isinstance(own, str) else getattr(dataset, "_fingerprint", None)
+    return found
+
+
 def copied(value: Any) -> Any:
     """Return a copy of what the user's code may change; a part of it that has no copy is the same one there."""
     try:

@@ -16,7 +16,6 @@ from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_readers, open_source, with_weights
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.frameworks.pending import DeviceSlots
 from ringfeed.orders.making import DEFAULT_BATCH_SIZE, AskedOrder
 
 if TYPE_CHECKING:
@@ -36,12 +35,13 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.frameworks.base import BatchStream, Epochs
     from ringfeed.frameworks.cast import CastTree
+    from ringfeed.frameworks.pending import DeviceSlots
     from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.stats import Stats
     from ringfeed.monitor.trace import Trace
     from ringfeed.orders.buckets import Buckets
     from ringfeed.orders.sampler import SeededSampler
-    from ringfeed.orders.shard import Uneven
+    from ringfeed.orders.shard import Shard
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
     from ringfeed.workers.pool import Remote
@@ -116,10 +116,8 @@ class Loader(Generic[Batch_co]):
     batch_sampler: the samples of each batch: `Buckets`, or an iterable of lists of dataset indices, or a function from
         the number of an epoch to one.
     drop_remainder: leave out a last batch that would be shorter.
-    rank, world_size: of several processes that train together, which one this is, from 0 on, and how many there are.
-    uneven: what becomes of a last global batch that is not full: "pad", "keep" or "drop".
-    shard: "auto" to find rank and world_size.
-    fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`).
+    shard: of several processes that train together, which one this is, as in ``Shard(rank, world_size, uneven="pad")``;
+        "auto" to find it.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample.
 
     **How fast**
@@ -127,10 +125,9 @@ class Loader(Generic[Batch_co]):
     workers: None for the number of CPUs that this process may use; 0 to fill in this process, when a batch is asked
         for; "auto" to follow what the measured waits ask for.
     concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for a network.
-    backend: "process", or "thread" for datasets that release the GIL or cannot be pickled, or a `ringfeed.Ray`.
-    start_method: "forkserver", "spawn" or "fork": how worker processes start. None of them imports your main module.
-    prefetch_epochs: whether the workers go on with the next epoch while the last batches of this one are used.
-    pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`).
+    backend: "process" for worker processes, which one small process forks that has imported what the dataset needs;
+        "spawn" for a fresh Python each, "fork" for copies of this process; "thread" for datasets that release the GIL
+        or cannot be pickled; or a `ringfeed.ray.Ray`. No worker process imports your main module.
 
     **How much memory**
 
@@ -145,7 +142,6 @@ class Loader(Generic[Batch_co]):
         thread reads: where it is neither forked for nor awaited.
     on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
     max_attempts: how many workers may die of a sample before the sample counts as failed.
-    max_restarts: how many workers may be replaced before WorkerError; None: no limit.
     """
 
     if not TYPE_CHECKING:  # which reads `__init__`
@@ -165,42 +161,31 @@ class Loader(Generic[Batch_co]):
         sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
         batch_sampler: Buckets | Iterable[Sequence[int]] | Callable[[int], Iterable[Sequence[int]]] | None = None,
         drop_remainder: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-        uneven: Uneven = "pad",
-        shard: Literal["auto"] | None = None,
+        shard: Shard | Literal["auto"] | None = None,
         transform: Callable[..., Any] | None = None,
         batch_transform: Callable[..., Any] | None = None,
         collate_fn: Callable[..., Any] | None = None,
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
         concurrency: int | None = None,
-        backend: Literal["process", "thread"] | Remote = "process",
-        start_method: Literal["forkserver", "spawn", "fork"] = "forkserver",
+        backend: Literal["process", "thread", "spawn", "fork"] | Remote = "process",
         slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
-        prefetch_epochs: bool | Literal["auto"] = "auto",
         spec: object = None,
         max_batch_size: int | None = None,
         copy: bool = False,
-        pin: bool = False,
         reseed: bool = False,
         timeout_s: float | None = 300,
         on_stall: Literal["raise", "restart"] = "raise",
         on_error: Literal["raise", "skip"] = "raise",
         max_attempts: int = 3,
-        max_restarts: int | None = None,
-        fingerprint: str | None = None,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
         asked = AskedOrder.of(
             batch_size=batch_size,
             max_batch_size=max_batch_size,
             seed=seed,
-            rank=rank,
-            world_size=world_size,
             shard=shard,
-            uneven=uneven,
             drop_remainder=drop_remainder,
             batch_sampler=batch_sampler,
             sampler=sampler,
@@ -220,22 +205,14 @@ class Loader(Generic[Batch_co]):
             slots=slots,
             memory=memory,
             backend=backend,
-            start_method=start_method,
             copy=copy,
             drop_remainder=asked.part.uneven == "drop",
             timeout_s=timeout_s,
             on_stall=on_stall,
             on_error=on_error,
             max_attempts=max_attempts,
-            max_restarts=max_restarts,
-            pin=pin,
-            prefetch_epochs=prefetch_epochs,
         )
         open_readers(source, options.concurrency, options.readers, max_attempts)
-        if pin:
-            from ringfeed.frameworks.pinned import start_driver  # noqa: PLC0415 - where it is asked for alone
-
-            start_driver()  # refused now, where it cannot be had
         if reseed and options.backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
@@ -248,9 +225,6 @@ class Loader(Generic[Batch_co]):
                 f"make batch_size smaller, or keep the last batch with drop_remainder=False"
             )
             warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
-        self._fingerprint = fingerprint
-        self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
-        self._runner.on_start.append(self._slots.prepare)
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled or copied."""
@@ -343,7 +317,8 @@ class Loader(Generic[Batch_co]):
         workers = f"workers {kind}: {most}{plan.workers - settings.readers}" if plan.workers else "no workers"
         workers += " and a reader" if settings.readers else ""
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
-        rank = f"{self._asked.rank}, " if self._asked.rank.found or self._asked.rank.world_size > 1 else ""
+        shard = self._asked.shard
+        rank = f"{shard}, " if shard.found or shard.world_size > 1 else ""
         seed = f"seed: {self._runner.source.seed}, " if self._asked.seed_is_drawn else ""
         return f"<Loader of {type(self.dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
 
@@ -417,7 +392,7 @@ class Loader(Generic[Batch_co]):
         from ringfeed.engine.identity import Identity  # noqa: PLC0415 - only for states
 
         source, asked = self._runner.source, self._asked
-        return Identity(source, self._position, asked.batch_size, self._fingerprint, seed_is_drawn=asked.seed_is_drawn)
+        return Identity(source, self._position, asked.batch_size, seed_is_drawn=asked.seed_is_drawn)
 
     @property
     def remaining(self) -> int:
@@ -427,7 +402,7 @@ class Loader(Generic[Batch_co]):
 
     @property
     def padding(self) -> int:
-        """Rows, 0 or 1, at the end of this rank's last batch of the epoch, that repeat a sample: see ``uneven``.
+        """Rows, 0 or 1, at the end of this rank's last batch of the epoch, that repeat a sample: see `Shard`.
 
         Of the epoch under way, or else the next. Give such a row weight 0 where each sample must count once. TypeError
         as for ``len()``.
@@ -504,6 +479,18 @@ class Loader(Generic[Batch_co]):
 
     # ---- into frameworks, each imported when it is asked for ----
 
+    @cached_property
+    def _slots(self) -> DeviceSlots:
+        """What devices have to do with the slots."""
+        from ringfeed.frameworks.pending import DeviceSlots  # noqa: PLC0415 - a plain loop has no device
+
+        runner = self._runner
+        slots = DeviceSlots(runner.plan.slot_size, are_all_open="slots" not in self._options.auto)
+        runner.on_start.append(slots.prepare)
+        if runner.engine is not None:
+            slots.prepare(runner.engine)
+        return slots
+
     @property
     def _stream(self) -> BatchStream:
         from ringfeed.frameworks.base import BatchStream, LoaderInfo  # noqa: PLC0415 - a plain loop has no framework
@@ -539,7 +526,7 @@ class Loader(Generic[Batch_co]):
         ``cast``: as for `to_keras`; here it is done on the CPU.
 
         TensorFlow copies to a GPU itself: ahead of the step with, as the last step of a pipeline,
-        ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``, and from the slot itself with ``pin=True``.
+        ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``.
         """
         from ringfeed.frameworks.tensorflow.dataset import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
 
@@ -549,8 +536,8 @@ class Loader(Generic[Batch_co]):
         """Return epochs whose batches are torch tensors over the slots.
 
         ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of its own; the slot
-        comes back when the copy has passed. With ``pin=True`` the GPU copies beside what it computes. ``cast``: as for
-        `to_keras`; done on the device.
+        comes back when the copy has passed. The slots are registered with the CUDA driver, so that the GPU copies
+        beside what it computes; a warning says where that cannot be. ``cast``: as for `to_keras`; done on the device.
         """
         from ringfeed.frameworks.torch import to_torch  # noqa: PLC0415 - imports torch
 
@@ -560,8 +547,8 @@ class Loader(Generic[Batch_co]):
         """Return epochs whose batches are jax arrays over the slots.
 
         ``device``, a ``jax.Device`` or the name of a platform: on that device, each copied by JAX ahead of the step
-        that wants it; the slot comes back when the copy is there. With ``pin=True`` the slots are registered by JAX's
-        own client where it can (``dma_map``), since it puts what others registered through a buffer of its own.
+        that wants it; the slot comes back when the copy is there. The slots are registered by JAX's own client where
+        it can (``dma_map``), since it puts what others registered through a buffer of its own.
         ``cast``: as for `to_keras`; done on the device.
         """
         from ringfeed.frameworks.jax import to_jax  # noqa: PLC0415 - imports JAX

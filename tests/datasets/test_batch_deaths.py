@@ -62,7 +62,7 @@ NAMES = ["batch_transform", "collate_fn", "whole batches"]
 @pytest.mark.usefixtures("nothing_left")
 def test_the_function_and_the_batch_are_named(dataset: Any, settings: dict[str, Any], where: str) -> None:
     """And no sample of it, which did nothing wrong."""
-    loader = ringfeed.Loader(dataset, workers=2, start_method="fork", timeout_s=60, **settings)
+    loader = ringfeed.Loader(dataset, workers=2, backend="fork", timeout_s=60, **settings)
     with loader, pytest.raises(ringfeed.WorkerError) as caught:
         for _ in loader:
             pass
@@ -73,9 +73,7 @@ def test_the_function_and_the_batch_are_named(dataset: Any, settings: dict[str, 
 @pytest.mark.usefixtures("nothing_left")
 def test_the_whole_batch_is_left_out(dataset: Any, settings: dict[str, Any]) -> None:
     """With on_error="skip": not once more for each of its samples, and all others come."""
-    loader = ringfeed.Loader(
-        dataset, workers=2, start_method="fork", timeout_s=60, on_error="skip", max_restarts=4, **settings
-    )
+    loader = ringfeed.Loader(dataset, workers=2, backend="fork", timeout_s=60, on_error="skip", **settings)
     with loader:
         found = [number for batch in loader for number in batch[:, 0].tolist()]
         skipped = [*loader.stats().skipped]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 LENGTH, ROWS = 19, 8
 SETTINGS: list[dict[str, Any]] = [
     {"workers": 0},
-    {"workers": 2, "start_method": "fork"},
+    {"workers": 2, "backend": "fork"},
     {"workers": 3, "backend": "thread"},
 ]
 

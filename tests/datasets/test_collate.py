@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import Array, Buckets, Interleave, Loader, Mix, PrioritizedSampler, SpecError, WorkerError
+from ringfeed import Array, Loader, SpecError, WorkerError
+from ringfeed.datasets import Interleave, Mix
 from ringfeed.loader import stream_of
+from ringfeed.orders import Buckets, PrioritizedSampler
 from ringfeed.testing import check_resume
 
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "two": {"workers": 2},
     "threads": {"workers": 2, "backend": "thread"},
-    "fork": {"workers": 2, "start_method": "fork"},
-    "forkserver": {"workers": 1, "start_method": "forkserver"},
+    "fork": {"workers": 2, "backend": "fork"},
+    "process": {"workers": 1, "backend": "process"},
 }
 LENGTH = 41
 X = np.arange(LENGTH * 3, dtype=np.float32).reshape(LENGTH, 3)
@@ -87,7 +89,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mix": (Mix([Plain(), COLUMNS]), {"batch_size": 7, "shuffle": True}),
     "lists": (Samples(), {"batch_sampler": [[3, 1, 4], [1], [5, 9]]}),
     "buckets": (Samples(), {"batch_sampler": Buckets(range(1, LENGTH + 1), max_tokens=90)}),
-    "shard": (Samples(), {"batch_size": 7, "shuffle": True, "rank": 1, "world_size": 3}),
+    "shard": (Samples(), {"batch_size": 7, "shuffle": True, "shard": ringfeed.Shard(1, 3)}),
     "remainder": (Samples(), {"batch_size": 7, "shuffle": True, "drop_remainder": True}),
 }
 

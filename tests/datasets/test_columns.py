@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BACKENDS: list[dict[str, Any]] = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},
-    *({"workers": 2, "start_method": method} for method in ("spawn", "fork", "forkserver")),
+    *({"workers": 2, "backend": method} for method in ("spawn", "fork", "process")),
 ]
 KEPT = "keep their keys, dtypes and shapes of rows, or make a new loader"
 
@@ -171,7 +171,7 @@ def test_columns_of_unlike_lengths_are_refused(how: dict[str, Any]) -> None:
 def test_columns_that_change_before_the_first_epoch_are_looked_at(how: dict[str, Any], wrap: str) -> None:
     """Between the loader and its first epoch, too, a column may become one that the spec does not allow."""
     own = {"x": np.arange(80.0).reshape(8, 10)}
-    dataset: Any = ringfeed.Mix([own, own]) if wrap == "mix" else own
+    dataset: Any = ringfeed.datasets.Mix([own, own]) if wrap == "mix" else own
     with ringfeed.Loader(dataset, batch_size=4, transform=add if wrap == "transform" else None, **how) as loader:
         own["x"] = np.full((8, 5), 7.0)
         with pytest.raises(ringfeed.SpecError) as caught:

@@ -20,8 +20,8 @@ COUNT = 10
 PLACES: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "thread": {"workers": 1, "backend": "thread"},
-    "fork": {"workers": 1, "start_method": "fork"},
-    "forkserver": {"workers": 1},
+    "fork": {"workers": 1, "backend": "fork"},
+    "process": {"workers": 1},
 }
 
 
@@ -100,7 +100,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_element_is_lost(kind: str, place: str, function: str) -> None:
     """An iterable that keeps its place in itself gives its first element to the first epoch, wherever it is read."""
-    if place == "forkserver" and kind == "queue":
+    if place == "process" and kind == "queue":
         pytest.skip("a queue cannot be sent")
     if kind == "array" and function in {"collate_fn", "whole"}:
         pytest.skip("a list of one array, or a batch of another form")
@@ -147,7 +147,7 @@ def test_random_numbers_are_those_of_the_epoch() -> None:
                 yield np.int64(ringfeed.rng().integers(2**40))
 
     found = []
-    for place in ("here", "forkserver"):
+    for place in ("here", "process"):
         with ringfeed.Loader(Drawing(), batch_size=4, copy=True, **PLACES[place]) as loader:
             loader.set_epoch(2)
             found.append(firsts(loader))

@@ -1,4 +1,4 @@
-"""`ringfeed.Frozen`: a list without its objects, and the plan's word about a list that has them."""
+"""`ringfeed.datasets.Frozen`: a list without its objects, and the plan's word about a list that has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed import Frozen
+from ringfeed.datasets import Frozen
 from ringfeed.transport.object_size import advice
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Item:
 
 class Items:
     def __init__(self):
-        self.items = ringfeed.Frozen([Item(number, Kind(number % 2)) for number in range(50)])
+        self.items = ringfeed.datasets.Frozen([Item(number, Kind(number % 2)) for number in range(50)])
 
     def __len__(self):
         return 50
@@ -190,18 +190,18 @@ class Items:
 
 if __name__ == "__main__":
     assert Items().items[7] == Item(7, Kind.ODD)
-    with ringfeed.Loader(Items(), batch_size=10, workers=1, start_method=sys.argv[1]) as loader:
+    with ringfeed.Loader(Items(), batch_size=10, workers=1, backend=sys.argv[1]) as loader:
         print(sum(int(batch.sum()) for batch in loader))
 """
 
 
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver", "fork"])
-def test_items_of_the_programs_own_classes_are_read_in_workers(start_method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["spawn", "process", "fork"])
+def test_items_of_the_programs_own_classes_are_read_in_workers(backend: str, tmp_path: Path) -> None:
     """No worker can import the main file, where most of them are."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, str(program), start_method], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, str(program), backend], capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.stdout, done.stderr) == ("1225\n", "")
 
@@ -225,30 +225,30 @@ class Paths:
         return read, 1024 * sum(int(kb) for kb in re.findall(r"Private_Dirty: +(\d+) kB", "\n".join(own)))
 
 
-def private_in_worker(paths: Sequence[str], start_method: Any) -> int:
+def private_in_worker(paths: Sequence[str], backend: Any) -> int:
     """Return what one worker has to itself after an epoch."""
-    with ringfeed.Loader(Paths(paths), batch_size=1, workers=1, start_method=start_method) as loader:
+    with ringfeed.Loader(Paths(paths), batch_size=1, workers=1, backend=backend) as loader:
         read, private = np.concatenate([np.stack(batch, -1) for batch in loader]).T
     assert (read == sum(map(len, paths))).all()
     return int(private[-1])
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver", "fork"])
-def test_workers_have_no_copy(start_method: Any) -> None:
+@pytest.mark.parametrize("backend", ["spawn", "process", "fork"])
+def test_workers_have_no_copy(backend: Any) -> None:
     """A worker that has read all paths has hardly more memory of its own than one that had none to read."""
-    script = [sys.executable, __file__, start_method]  # by itself: pytest's pages become private where it goes on
+    script = [sys.executable, __file__, backend]  # by itself: pytest's pages become private where it goes on
     found = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
     few, frozen, listed = map(int, found.stdout.split())
     assert frozen - few < 2_000_000
     assert listed - few > 6_000_000  # what it is about
 
 
-def look(start_method: str) -> None:
+def look(backend: str) -> None:
     """Print what a worker has to itself: without paths, with frozen ones, with a list of them."""
     paths = [f"/data/train/class_{number % 1000:04}/picture_{number:08}.jpg" for number in range(MANY)]
     for held in (paths[:10], Frozen(paths), paths):
-        print(private_in_worker(held, start_method))  # noqa: T201 - to the test
+        print(private_in_worker(held, backend))  # noqa: T201 - to the test
 
 
 # ---- the plan's word ----
@@ -270,28 +270,28 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
         (
             Holder(paths=STRINGS, labels=[1] * 20_000),
             "dataset.paths, a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
-            "ringfeed.Frozen(paths) it is one copy for all",
+            "ringfeed.datasets.Frozen(paths) it is one copy for all",
         ),
         (
             Holder(inner=Holder(pairs=tuple((name, 1000 + number) for number, name in enumerate(STRINGS)))),
             "dataset.inner.pairs, a tuple of 100,000 items, is some 20.8 MB in each worker that reads it: as "
-            "ringfeed.Frozen(inner.pairs) it is one copy for all",
+            "ringfeed.datasets.Frozen(inner.pairs) it is one copy for all",
         ),
         (
             Holder(table={"path": STRINGS, "label": [1] * 100_000}),
             "dataset.table['path'], a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
-            "ringfeed.Frozen(table['path']) it is one copy for all",
+            "ringfeed.datasets.Frozen(table['path']) it is one copy for all",
         ),
         (
             STRINGS,
             "dataset, a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
-            "ringfeed.Frozen(dataset) "
+            "ringfeed.datasets.Frozen(dataset) "
             "it is one copy for all",
         ),
         (
             Holder(column=np.array(STRINGS, object)),
             "dataset.column, an object array of 100,000 items, is some 10.4 MB in each worker that reads it: as "
-            "ringfeed.Frozen(column) it is one copy for all",
+            "ringfeed.datasets.Frozen(column) it is one copy for all",
         ),
         (Holder(paths=STRINGS[:9999], text=np.array(STRINGS), square=np.full((300, 300), "a", object)), ""),
         (Holder(numbers=[1] * 100_000), ""),
@@ -306,8 +306,8 @@ def test_a_large_list_is_named(dataset: Any, text: str) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_plan_says_it(workers: int) -> None:
     """Where other processes read it."""
-    loader = ringfeed.Loader(Paths(STRINGS), workers=workers, start_method="fork")
-    assert ("ringfeed.Frozen(paths)" in str(loader.plan)) == bool(workers)
+    loader = ringfeed.Loader(Paths(STRINGS), workers=workers, backend="fork")
+    assert ("ringfeed.datasets.Frozen(paths)" in str(loader.plan)) == bool(workers)
     assert ("Dataset.paths, a list of 100,000 items" in str(ringfeed.plan(Paths(STRINGS), workers=1))) or not workers
 
 

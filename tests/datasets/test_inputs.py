@@ -173,9 +173,9 @@ def test_the_catalogue(in_this_process: list[Any]) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        {"start_method": "spawn"},
-        {"start_method": "fork"},
-        {"start_method": "forkserver"},
+        {"backend": "spawn"},
+        {"backend": "fork"},
+        {"backend": "process"},
         {"backend": "thread"},
     ],
     ids=lambda how: next(iter(how.values())),

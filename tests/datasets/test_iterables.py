@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import Array, Interleave, Loader
+from ringfeed import Array, Loader
+from ringfeed.datasets import Interleave
 from ringfeed.datasets.round_robin import RoundRobinEpoch
 from ringfeed.frameworks.base import Epoch
 from ringfeed.frameworks.batch import Framework, TensorBuilder
@@ -28,11 +29,11 @@ PATIENCE_S = 60.0
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "thread": {"backend": "thread"},
-    "spawn": {"start_method": "spawn"},
-    "fork": {"start_method": "fork"},
-    "forkserver": {"start_method": "forkserver"},
+    "spawn": {"backend": "spawn"},
+    "fork": {"backend": "fork"},
+    "process": {"backend": "process"},
 }
-PROCESSES = ("spawn", "fork", "forkserver")
+PROCESSES = ("spawn", "fork", "process")
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 

@@ -1,4 +1,4 @@
-"""`ringfeed.Mix`: samples of several datasets by weight, through every kind of worker, with errors that name them."""
+"""`Mix`: samples of several datasets by weight, through every kind of worker, with errors that name them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 
 import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
-from ringfeed import Array, Loader, Mix, SpecError
+from ringfeed import Array, Loader, SpecError
+from ringfeed.datasets import Mix
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from watching import lose_patience, wait_until
@@ -29,8 +30,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "one": {"workers": 1},
     "two": {"workers": 2},
     "threads": {"workers": 2, "backend": "thread"},
-    "fork": {"workers": 2, "start_method": "fork"},
-    "forkserver": {"workers": 1, "start_method": "forkserver"},
+    "fork": {"workers": 2, "backend": "fork"},
+    "process": {"workers": 1, "backend": "process"},
 }
 ALIKE = "a Mix needs samples of one structure, shape and dtype: convert those of one dataset in its __getitem__"
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
@@ -220,7 +221,7 @@ def test_hooks_of_all_datasets_run() -> None:
 
 def test_a_worker_imports_only_what_reads_a_mix() -> None:
     """No worker imports what orders the samples, or the kinds of dataset."""
-    settings: Any = {"workers": 1, "start_method": "spawn", "spec": Array((SAID,), "uint8")}
+    settings: Any = {"workers": 1, "backend": "spawn", "spec": Array((SAID,), "uint8")}
     with Loader(Mix([Imported(), Imported()]), batch_size=1, **settings) as loader:
         for batch in loader:
             assert batch.tobytes().decode().split() == [
@@ -299,7 +300,7 @@ def test_ranks_share_a_mix() -> None:
     """Each rank's batches have the quotas, and together the ranks have each sample once."""
     mix, found = Mix([Named(0, 100), Named(1, 50), Named(2, 50)], per_batch=True), []
     for rank in range(4):
-        settings: dict[str, Any] = {"rank": rank, "world_size": 4, "uneven": "keep", "workers": 0, "shuffle": True}
+        settings: dict[str, Any] = {"shard": ringfeed.Shard(rank, 4, "keep"), "workers": 0, "shuffle": True}
         with Loader(mix, batch_size=8, **settings) as loader:
             batches = [np.stack(batch, 1).tolist() for batch in loader]
         assert [[row[0] for row in batch].count(0) for batch in batches[:6]] == [4] * 6

@@ -1,4 +1,4 @@
-"""`ringfeed.Pack`: rows of several samples, read back, on several ranks, from any place on, and what is refused."""
+"""`Pack`: rows of several samples, read back, on several ranks, from any place on, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import Array, Interleave, Loader, Mix, Pack, ShipError, SpecError, StateError, WorkerError
+from ringfeed import Array, Loader, ShipError, SpecError, StateError, WorkerError
+from ringfeed.datasets import Interleave, Mix, Pack
 from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.testing import check_resume
 
@@ -29,8 +30,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "two": {"workers": 2},
     "threads": {"workers": 2, "backend": "thread"},
-    "fork": {"workers": 2, "start_method": "fork"},
-    "forkserver": {"workers": 1, "start_method": "forkserver"},
+    "fork": {"workers": 2, "backend": "fork"},
+    "process": {"workers": 1, "backend": "process"},
 }
 COUNT, MOST = 203, 64
 LENGTHS = np.clip(np.random.default_rng(3).lognormal(2.5, 1, COUNT).astype(np.int64), 0, MOST)
@@ -274,15 +275,15 @@ def test_a_run_goes_on_anywhere(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["ffd", "wrap"])
 def test_four_ranks_go_on_as_two(strategy: str) -> None:
     """With another batch size: each sample of the epoch comes once."""
-    settings: dict[str, Any] = {"pack": {"strategy": strategy}, "shuffle": True, "uneven": "keep"}
+    settings: dict[str, Any] = {"pack": {"strategy": strategy}, "shuffle": True}
     found = []
     for rank in range(4):
-        with loader(rank=rank, world_size=4, batch_size=2, **settings) as made:
+        with loader(shard=ringfeed.Shard(rank, 4, "keep"), batch_size=2, **settings) as made:
             batches = iter(made)
             found += [next(batches) for _ in range(2)]
             state = made.state_dict()
     for rank in range(2):
-        with loader(rank=rank, world_size=2, batch_size=3, **settings) as made:
+        with loader(shard=ringfeed.Shard(rank, 2, "keep"), batch_size=3, **settings) as made:
             made.load_state_dict(state)
             found += [*made]
     assert once(segments(found))

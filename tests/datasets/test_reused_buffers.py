@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import Interleave, Loader
+from ringfeed import Loader, Shard
+from ringfeed.datasets import Interleave
 from ringfeed.keras import GeneratorEnqueuer
 from watching import PATIENCE_S
 
@@ -105,7 +106,7 @@ def numbers(batches: Any) -> list[int]:
 
 def fed(dataset: Any, **parameters: Any) -> Loader:
     """Return a loader."""
-    _made.append(Loader(dataset, **{"batch_size": 4, "start_method": "fork", "timeout_s": PATIENCE_S, **parameters}))
+    _made.append(Loader(dataset, **{"batch_size": 4, "backend": "fork", "timeout_s": PATIENCE_S, **parameters}))
     return _made[-1]
 
 
@@ -121,7 +122,7 @@ def test_an_iterable_may_fill_what_it_yields_again(dataset: Any, work: dict[str,
 @pytest.mark.parametrize("dataset", [OneArray(), OneDict()], ids=["array", "dict"])
 def test_an_iterable_of_several_ranks_may_too(dataset: Any, work: dict[str, Any]) -> None:
     """Elements of a rank are kept until its global batch is read, as they were."""
-    found = [numbers(fed(dataset, workers=0, rank=rank, world_size=2, uneven="drop", **work)) for rank in range(2)]
+    found = [numbers(fed(dataset, workers=0, shard=Shard(rank, 2, "drop"), **work)) for rank in range(2)]
     expected = np.arange(COUNT).reshape(-1, 2, 4)
     assert found == [expected[:, rank].reshape(-1).tolist() for rank in range(2)]
 
@@ -129,12 +130,9 @@ def test_an_iterable_of_several_ranks_may_too(dataset: Any, work: dict[str, Any]
 @pytest.mark.parametrize("uneven", ["pad", "keep", "drop"])
 def test_an_iterable_of_several_ranks_that_says_its_length_may_too(uneven: Any) -> None:
     """The row that pads a last batch is the element as it was."""
-    found = [
-        numbers(fed(Counted(), batch_size=5, workers=0, rank=rank, world_size=3, uneven=uneven)) for rank in range(3)
-    ]
+    found = [numbers(fed(Counted(), batch_size=5, workers=0, shard=Shard(rank, 3, uneven))) for rank in range(3)]
     plain = [
-        numbers(fed(np.repeat(np.arange(COUNT)[:, None], 3, 1), batch_size=5, workers=0, rank=rank, world_size=3,
-                    uneven=uneven))
+        numbers(fed(np.repeat(np.arange(COUNT)[:, None], 3, 1), batch_size=5, workers=0, shard=Shard(rank, 3, uneven)))
         for rank in range(3)
     ]  # fmt: skip
     assert found == plain
@@ -172,8 +170,7 @@ def test_random_numbers_of_elements_that_are_kept_are_their_own() -> None:
 
     alone = [batch[1].tolist() for batch in fed(OneArray(), workers=0, transform=element)]
     ranks = [
-        [batch[1].tolist() for batch in fed(OneArray(), workers=0, transform=element, rank=rank, world_size=2,
-                                            uneven="drop")]
+        [batch[1].tolist() for batch in fed(OneArray(), workers=0, transform=element, shard=Shard(rank, 2, "drop"))]
         for rank in range(2)
     ]  # fmt: skip
     assert [*ranks[0], *ranks[1]] == [*alone[0::2], *alone[1::2]]

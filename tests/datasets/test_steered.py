@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 BACKENDS: dict[str, dict[str, Any]] = {
-    "forkserver": {"workers": 2},
-    "spawn": {"workers": 2, "start_method": "spawn"},
-    "fork": {"workers": 2, "start_method": "fork"},
+    "process": {"workers": 2},
+    "spawn": {"workers": 2, "backend": "spawn"},
+    "fork": {"workers": 2, "backend": "fork"},
     "thread": {"workers": 2, "backend": "thread"},
     "here": {"workers": 0},
 }
@@ -120,7 +120,9 @@ def test_an_epoch_is_of_the_dataset_as_it_is_when_it_begins(kind: str, backend: 
 def test_a_mix_is_of_its_datasets_as_they_are() -> None:
     """What changes in a member of a Mix is sent, too."""
     one, two = Samples(), Samples()
-    with ringfeed.Loader(ringfeed.Mix([one, two], weights=[1, 1]), batch_size=2, workers=1, timeout_s=50) as loader:
+    with ringfeed.Loader(
+        ringfeed.datasets.Mix([one, two], weights=[1, 1]), batch_size=2, workers=1, timeout_s=50
+    ) as loader:
         for level in range(3):
             one.level, two.level = level, level + 10
             assert {float(value) for batch in loader for value in batch} == {level, level + 10}
@@ -134,10 +136,10 @@ class Counting(Samples):
         return np.float32(self.level)
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
-def test_workers_keep_their_copy_where_nothing_has_changed(start_method: Any) -> None:
+@pytest.mark.parametrize("backend", ["process", "fork"])
+def test_workers_keep_their_copy_where_nothing_has_changed(backend: Any) -> None:
     """What a worker has in its copy of the dataset, such as a cache, stays from epoch to epoch."""
-    settings: dict[str, Any] = {"spec": ringfeed.Array((), "float32"), "start_method": start_method}
+    settings: dict[str, Any] = {"spec": ringfeed.Array((), "float32"), "backend": backend}
     with ringfeed.Loader(Counting(), batch_size=2, workers=1, timeout_s=50, **settings) as loader:
         seen = [float(value) for _ in range(3) for batch in loader for value in batch]
     assert seen == [*range(1, 25)]
@@ -148,17 +150,17 @@ def test_what_cannot_be_compared_stays_as_it_was_forked(held: Any) -> None:
     """A dataset that is large, or has no pickle, is forked as it is and read so in all epochs."""
     dataset: Any = Samples()
     dataset.held = held
-    with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50, start_method="fork") as loader:
+    with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50, backend="fork") as loader:
         for level in range(2):
             dataset.level = level
             assert {float(value) for batch in loader for value in batch} == {0.0}
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
-def test_what_can_no_longer_be_sent_is_an_error(start_method: Any) -> None:
+@pytest.mark.parametrize("backend", ["process", "fork"])
+def test_what_can_no_longer_be_sent_is_an_error(backend: Any) -> None:
     """A dataset that was given a lock between two epochs is refused by name; without it the loader goes on."""
     dataset: Any = Samples()
-    with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50, start_method=start_method) as loader:
+    with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50, backend=backend) as loader:
         assert sum(1 for _ in loader) == 4
         dataset.lock, dataset.level = threading.Lock(), 1
         with pytest.raises(ringfeed.ShipError, match=r"^dataset\.lock is a lock"):

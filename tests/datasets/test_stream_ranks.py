@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import Interleave, Loader, WorkerError
+from ringfeed import Loader, Shard, WorkerError
+from ringfeed.datasets import Interleave
 from watching import PATIENCE_S, inside, lose_patience, wait_until
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "thread": {"workers": 1, "backend": "thread"},
-    "spawn": {"workers": 1, "start_method": "spawn"},
-    "fork": {"workers": 1, "start_method": "fork"},
-    "forkserver": {"workers": 1, "start_method": "forkserver"},
+    "spawn": {"workers": 1, "backend": "spawn"},
+    "fork": {"workers": 1, "backend": "fork"},
+    "process": {"workers": 1, "backend": "process"},
 }
 UNEVEN = ["pad", "drop", "keep"]
 _made: list[Loader] = []
@@ -88,10 +89,10 @@ def fail() -> None:
     raise KeyError(message)
 
 
-def loaders(world_size: int, dataset: Any, way: str = "here", **parameters: Any) -> list[Loader]:
+def loaders(world_size: int, dataset: Any, way: str = "here", uneven: Any = "pad", **parameters: Any) -> list[Loader]:
     """Return the loaders of all ranks."""
     given = {"batch_size": 4, "timeout_s": PATIENCE_S, **WAYS[way], **parameters}
-    made = [Loader(dataset, rank=rank, world_size=world_size, **given) for rank in range(world_size)]
+    made = [Loader(dataset, shard=Shard(rank, world_size, uneven), **given) for rank in range(world_size)]
     _made.extend(made)
     return made
 
@@ -216,7 +217,7 @@ def test_functions_of_batches(dataset: Any) -> None:
 
 def test_an_iterator_is_shared_out() -> None:
     """A thread of each process reads it."""
-    made = [Loader(zip(range(20)), batch_size=4, rank=rank, world_size=2, uneven="drop") for rank in range(2)]
+    made = [Loader(zip(range(20)), batch_size=4, shard=Shard(rank, 2, "drop")) for rank in range(2)]
     _made.extend(made)
     assert [numbers(loader) for loader in made] == [[[0, 1, 2, 3], [8, 9, 10, 11]], [[4, 5, 6, 7], [12, 13, 14, 15]]]
 
@@ -225,7 +226,7 @@ def test_an_iterator_is_shared_out() -> None:
 
 EARLY = (
     "the iterable ended after 29 elements, and len() says 40, by which the batches of all ranks were planned; correct "
-    "len(), or leave __len__ out and give uneven='drop'"
+    "len(), or leave __len__ out and give drop_remainder=True"
 )
 
 
@@ -272,10 +273,10 @@ def test_an_exception_is_not_skipped(kind: Any, at: int) -> None:
 def test_what_has_no_plan_is_refused() -> None:
     """The message says what to give; see also `test_shards`."""
     with pytest.raises(ValueError, match="rank 1 of 2") as raised:
-        Loader(Interleave([Rows(9), Rows(9), Rows(9)]), rank=1, world_size=2, uneven="drop", workers=0)
+        Loader(Interleave([Rows(9), Rows(9), Rows(9)]), shard=Shard(1, 2, "drop"), workers=0)
     assert str(raised.value) == (
         "rank 1 of 2 of 3 iterables in turn: only reading all of them shows which have ended; give each rank its own "
-        "of them, leave rank=, world_size= and shard= out, and count the steps of an epoch with repeat()"
+        "of them, leave shard= out, and count the steps of an epoch with repeat()"
     )
 
 

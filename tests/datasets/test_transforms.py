@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import Array, Interleave, Loader, Mix, PrioritizedSampler, ShipError, SpecError, WorkerError
+from ringfeed import Array, Loader, ShipError, SpecError, WorkerError
+from ringfeed.datasets import Interleave, Mix
+from ringfeed.orders import PrioritizedSampler
 from watching import wait_until
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "two": {"workers": 2},
     "threads": {"workers": 2, "backend": "thread"},
-    "fork": {"workers": 2, "start_method": "fork"},
-    "forkserver": {"workers": 1, "start_method": "forkserver"},
+    "fork": {"workers": 2, "backend": "fork"},
+    "process": {"workers": 1, "backend": "process"},
 }
 LENGTH = 41
 X = np.arange(LENGTH * 3, dtype=np.float32).reshape(LENGTH, 3)
@@ -550,7 +552,7 @@ def test_batches_are_transformed_alike_everywhere(kind: str) -> None:
     for batch, other in zip(here, plain, strict=True):
         assert sorted(batch[1][1]) == sorted(other[1][1])
     assert here != plain
-    for way in ("two", "threads", "forkserver"):
+    for way in ("two", "threads", "process"):
         assert mixed_batches(kind, mixed, **WAYS[way]) == here, way
 
 
@@ -744,7 +746,7 @@ class Informed:
 
 def test_a_worker_knows_which_it_is() -> None:
     """Inside a worker worker_info() says its number, how many there are, a seed of its own, and its dataset."""
-    for way in ({"workers": 2}, {"workers": 2, "backend": "thread"}, {"workers": 2, "start_method": "fork"}):
+    for way in ({"workers": 2}, {"workers": 2, "backend": "thread"}, {"workers": 2, "backend": "fork"}):
         with Loader(Informed(), batch_size=1, copy=True, worker_init_fn=int, **way) as loader:
             rows = [tuple(int(part[0]) for part in batch) for batch in loader]
         assert {row[0] for row in rows} <= {0, 1}
@@ -796,12 +798,12 @@ def prepare(number: int) -> None:
     info.dataset.__dict__.setdefault("prepared", []).append(number)
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_each_worker_is_prepared_once(method: str, tmp_path: Path) -> None:
     """worker_init_fn runs once in each worker, ahead of its first sample, and in those that replace others."""
     dataset = Prepared()
     dataset.died = str(tmp_path / "died")
-    settings: dict[str, Any] = {"workers": 2, "start_method": method, "worker_init_fn": prepare}
+    settings: dict[str, Any] = {"workers": 2, "backend": method, "worker_init_fn": prepare}
     with Loader(dataset, batch_size=1, copy=True, **settings) as loader:
         rows = [tuple(int(part[0]) for part in batch) for _ in range(2) for batch in loader]
         wait_until(lambda: loader.stats().restarts == 1)  # the other worker may have done all that was left
@@ -824,7 +826,7 @@ def test_each_thread_is_prepared_once() -> None:
     assert len(prepared) == 2
 
 
-@pytest.mark.parametrize("way", ["two", "threads", "fork", "forkserver"])
+@pytest.mark.parametrize("way", ["two", "threads", "fork", "process"])
 def test_a_worker_that_cannot_be_prepared_is_named(way: str) -> None:
     """What worker_init_fn raises ends the loader, with the user's error behind it."""
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 WAYS = {
     "here": "workers=0",
     "thread": "workers=1, backend='thread'",
-    "spawn": "workers=1, start_method='spawn'",
-    "fork": "workers=1, start_method='fork'",
-    "forkserver": "workers=1, start_method='forkserver'",
+    "spawn": "workers=1, backend='spawn'",
+    "fork": "workers=1, backend='fork'",
+    "process": "workers=1, backend='process'",
 }
 
 SCRIPT = """

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.once
 BACKENDS: list[dict[str, Any]] = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},
-    {"workers": 2, "start_method": "spawn"},
-    {"workers": 2, "start_method": "fork"},
+    {"workers": 2, "backend": "spawn"},
+    {"workers": 2, "backend": "fork"},
 ]
 HERE = BACKENDS[:2]  # for what is the same in a process
 

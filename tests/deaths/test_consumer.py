@@ -26,7 +26,7 @@ from watching import pids, run_script, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-METHODS = ["spawn", "fork", "forkserver"]
+METHODS = ["spawn", "fork", "process"]
 GONE_S = 60.0  # nobody ends by itself for ten minutes
 
 # Tells the processes and the memory of its loader, once a batch has come; then waits for a line.
@@ -49,7 +49,7 @@ def tell(*loaders):
 
 def loader_of(method, dataset=None, spec=Oracle.SPEC):
     dataset = dataset or Misbehaving("sleeps", at=21)  # one worker is stuck in it, the other asleep
-    return ringfeed.Loader(dataset, batch_size=4, workers=2, slots=4, start_method=method, spec=spec)
+    return ringfeed.Loader(dataset, batch_size=4, workers=2, slots=4, backend=method, spec=spec)
 """
 
 
@@ -188,7 +188,7 @@ def test_the_consumer_dies(method: str, end: str, start: Any) -> None:
 
 
 ALL_METHODS = """
-loaders = [loader_of(method) for method in ("spawn", "fork", "forkserver")]
+loaders = [loader_of(method) for method in ("spawn", "fork", "process")]
 iterators = [iter(loader) for loader in loaders]
 kept = [next(iterator) for iterator in iterators]
 tell(*loaders)
@@ -208,7 +208,7 @@ def test_loaders_of_all_kinds_die_together(start: Any) -> None:
 
 
 ALL_CLOSED = """
-loaders = [loader_of(method, Oracle(40)) for method in ("spawn", "fork", "forkserver")]
+loaders = [loader_of(method, Oracle(40)) for method in ("spawn", "fork", "process")]
 for loader in loaders:
     next(iter(loader))
 tell(loaders[0])
@@ -383,7 +383,7 @@ def test_ctrl_c_in_a_terminal(method: str, start: Any) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "process"])
 def test_ctrl_c_while_the_workers_start(method: str, start: Any) -> None:
     """Ctrl-C while the dataset is still being unpickled elsewhere is one clean KeyboardInterrupt too."""
     run = start(UNCAUGHT.format(method=method, dataset="Unhurried(20)"))
@@ -410,7 +410,7 @@ def test_ctrl_c_while_the_workers_start(method: str, start: Any) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_thread_that_started_the_workers_ends(method: Any) -> None:
     """Workers belong to the process: they live on when the thread that began the epoch has ended."""
-    with ringfeed.Loader(Oracle(200), batch_size=4, workers=2, start_method=method) as loader:
+    with ringfeed.Loader(Oracle(200), batch_size=4, workers=2, backend=method) as loader:
         begun: list[Any] = []
 
         def begin() -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle, check, drain
 from dying import DEATHS, ERRORS, FIRST, FUTEX_SYSCALL, IN_C, SPACING, WAKE_ENDS, Doomed, DoomedInto
 from ringfeed.system import channel
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from ringfeed.workers.process import WorkerProcess
 
-METHODS = ("spawn", "fork", "forkserver")
+METHODS = ("spawn", "fork", "process")
 ALL = tuple(DEATHS)
 FEW = (("SIGKILL", "SIGSEGV"), ("SIGABRT",), ("exit 0", "exit 3"))  # of three in a row before any work, the run ends
 OUTSIDE = {"SIGKILL from outside": signal.SIGKILL, "SIGSEGV from outside": signal.SIGSEGV}
@@ -71,8 +72,8 @@ class Row(NamedTuple):
 
 
 MATRIX = (
-    Row("before its config", ("SIGKILL", "SIGSEGV"), ("spawn", "forkserver")),
-    Row("before its config", ("SIGABRT",), ("spawn", "forkserver")),
+    Row("before its config", ("SIGKILL", "SIGSEGV"), ("spawn", "process")),
+    Row("before its config", ("SIGABRT",), ("spawn", "process")),
     Row("before its config", ("SIGKILL", "SIGTERM"), ("fork",)),  # pytest reports the others at length
     *(Row("unpickling", few, ("spawn",)) for few in FEW),
     *(Row("unpickling anew", few) for few in FEW),
@@ -135,7 +136,7 @@ def doomed(where: str, deeds: tuple[str, ...], flags: Path, *, due: bool = True,
 def open_loader(dataset: Any, method: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader that never reads a sample in this process."""
     whole: Any = {"batch_size": BATCH, "workers": 2, "slots": 3, "timeout_s": 120, **settings}
-    return ringfeed.Loader(dataset, start_method=method, spec=Oracle.SPEC, **whole)
+    return loader_with(dataset, backend=method, spec=Oracle.SPEC, **whole)
 
 
 def whole_epoch(length: int) -> list[list[int]]:
@@ -241,7 +242,7 @@ def test_poison_is_an_error_in_its_place(where: str, method: str, tmp_path: Path
     """After max_attempts deaths a sample is an error that names it and how the last one ended; the rest is whole."""
     dataset = doomed(where, ALL, tmp_path, once=False)
     found: list[Any] = []
-    with open_loader(dataset, method, max_attempts=2, prefetch_epochs=False) as loader:
+    with open_loader(dataset, method, max_attempts=2, ahead=False) as loader:
         iterator = iter(loader)
         for _ in range(dataset.length // BATCH):
             try:
@@ -264,7 +265,7 @@ def test_poison_is_skipped(method: str, tmp_path: Path) -> None:
     """With on_error="skip" such samples are left out, the gaps closed in order, and listed."""
     dataset = doomed("mid-row", ALL, tmp_path, once=False)
     poison = [SPACING * number + FIRST for number in range(len(ALL))]
-    with open_loader(dataset, method, max_attempts=1, on_error="skip", prefetch_epochs=False) as loader:
+    with open_loader(dataset, method, max_attempts=1, on_error="skip", ahead=False) as loader:
         found = [check(batch) for batch in loader]
         assert loader.stats().skipped == poison
         assert loader.stats().samples == dataset.length - len(poison)
@@ -306,7 +307,7 @@ IN_THE_FORKSERVER = "the dataset could not be unpickled for the workers: {}"
 START_UP = [
     *(("opening", method, OPENING) for method in METHODS),
     ("unpickling", "spawn", OPENING),
-    ("unpickling", "forkserver", IN_THE_FORKSERVER),
+    ("unpickling", "process", IN_THE_FORKSERVER),
 ]
 
 
@@ -339,7 +340,7 @@ def test_a_forkserver_that_has_ended_before_its_first_order(tmp_path: Path, monk
 
     monkeypatch.setattr(launchers, "channels", SimpleNamespace(**{**vars(channel), "send": send_late}))
     dataset = doomed("unpickling", ("exception",), tmp_path)
-    with open_loader(dataset, "forkserver", workers=1) as loader, pytest.raises(ringfeed.WorkerError) as caught:
+    with open_loader(dataset, "process", workers=1) as loader, pytest.raises(ringfeed.WorkerError) as caught:
         next(iter(loader))
     assert str(caught.value) == IN_THE_FORKSERVER.format(SAID["exception"][0])
 
@@ -371,7 +372,7 @@ class Mine(Oracle):
             raise Rotten("only here", index)
         return super().__getitem__(index)
 
-with ringfeed.Loader(Mine(12), batch_size=4, workers=1, start_method="{method}") as loader:
+with ringfeed.Loader(Mine(12), batch_size=4, workers=1, backend="{method}") as loader:
     iterator = iter(loader)
     print(check(next(iterator)))
     try:
@@ -402,7 +403,7 @@ def test_an_error_that_lives_in_the_script(method: str) -> None:
 def test_a_forkserver_that_ends_while_unpickling(deed: str, tmp_path: Path) -> None:
     """The process that unpickles the dataset for all workers may end once; no worker is lost with it."""
     dataset = doomed("unpickling", (deed,), tmp_path)
-    with open_loader(dataset, "forkserver", workers=1) as loader:
+    with open_loader(dataset, "process", workers=1) as loader:
         assert [check(batch) for batch in loader] == whole_epoch(dataset.length)
         assert loader.stats().restarts == 0
     assert list(tmp_path.iterdir()) == []
@@ -413,11 +414,11 @@ def test_a_forkserver_that_ends_while_unpickling(deed: str, tmp_path: Path) -> N
 def test_a_forkserver_that_ends_again(deed: str, tmp_path: Path) -> None:
     """A dataset that ends whoever unpickles it is an error that says how."""
     dataset = doomed("unpickling", (deed,), tmp_path, once=False)
-    with open_loader(dataset, "forkserver", workers=1) as loader:
+    with open_loader(dataset, "process", workers=1) as loader:
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(iter(loader))
         assert str(caught.value) == (
-            f"the process that forks workers {exit_reason_of(deed)} twice; use start_method='spawn'"
+            f"the process that forks workers {exit_reason_of(deed)} twice; use backend='spawn'"
         )
 
 

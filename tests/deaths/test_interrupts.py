@@ -17,6 +17,7 @@ import pytest
 
 import interrupts
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle, check, drain
 from ringfeed._process import Finalizer
 from ringfeed.engine.batches import BatchIterator
@@ -77,7 +78,7 @@ def test_a_forking_loader_does_not_hold_up_another_threads_popen(captured: bool)
     run.daemon = True
     run.start()
     assert gate.reached.wait(120)
-    with ringfeed.Loader(Oracle(20), batch_size=4, workers=1, start_method="fork") as loader:
+    with ringfeed.Loader(Oracle(20), batch_size=4, workers=1, backend="fork") as loader:
         iterator = iter(loader)
         gate.opened.set()
         run.join(PATIENCE_S)
@@ -107,8 +108,8 @@ def test_a_forked_dataset_keeps_its_pipes() -> None:
     run.start()
     assert gate.reached.wait(120)
     reader, writer = os.pipe()
-    how: Any = {"workers": 1, "start_method": "fork", "spec": Oracle.SPEC, "prefetch_epochs": False}
-    with ringfeed.Loader(Telling(20, writer), batch_size=4, **how) as loader:
+    how: Any = {"workers": 1, "backend": "fork", "spec": Oracle.SPEC, "ahead": False}
+    with loader_with(Telling(20, writer), batch_size=4, **how) as loader:
         assert drain(loader) == list(range(20))
     gate.opened.set()
     run.join(120)
@@ -128,7 +129,7 @@ class NeverUnpickled(Oracle):
 def test_a_forkserver_is_waited_for_no_longer_than_timeout_s() -> None:
     """Where a process that is to fork workers does not get that far, workers are forked that are waited for as ever."""
     loader = ringfeed.Loader(
-        NeverUnpickled(20), batch_size=4, workers=1, start_method="forkserver", spec=Oracle.SPEC, timeout_s=1.5
+        NeverUnpickled(20), batch_size=4, workers=1, backend="process", spec=Oracle.SPEC, timeout_s=1.5
     )
     with pytest.raises(ringfeed.StallError) as caught:
         next(iter(loader))

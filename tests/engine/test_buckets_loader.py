@@ -17,7 +17,7 @@ import ringfeed
 pytestmark = pytest.mark.once
 
 LENGTHS = np.random.default_rng(4).integers(1, 40, 203)
-BUCKETS = ringfeed.Buckets(LENGTHS, max_tokens=160, window=60)
+BUCKETS = ringfeed.orders.Buckets(LENGTHS, max_tokens=160, window=60)
 
 
 class Texts:
@@ -32,7 +32,7 @@ class Texts:
         return {"tokens": tokens, "index": index, "noise": ringfeed.rng().random()}
 
 
-def loader(buckets: ringfeed.Buckets = BUCKETS, **given: Any) -> ringfeed.Loader:
+def loader(buckets: ringfeed.orders.Buckets = BUCKETS, **given: Any) -> ringfeed.Loader:
     """Return a loader of these texts that fills in this process, unless told otherwise."""
     return ringfeed.Loader(Texts(), batch_sampler=buckets, **{"workers": 0, "seed": 3, "timeout_s": 120, **given})
 
@@ -71,7 +71,7 @@ def test_each_sample_comes_once_an_epoch(workers: dict[str, Any]) -> None:
 
 def test_the_example_works_as_it_stands() -> None:
     """That of the docstring."""
-    text = inspect.getdoc(ringfeed.Buckets)
+    text = inspect.getdoc(ringfeed.orders.Buckets)
     assert text is not None
     code = textwrap.dedent(text[text.index("    texts =") : text.index("Samples of all lengths")])
     found: dict[str, Any] = {"np": np, "ringfeed": ringfeed}
@@ -97,9 +97,9 @@ def test_the_slots_hold_the_largest_batch() -> None:
 
 def test_smaller_batches_can_be_left_out() -> None:
     """With fewer batches then, all of the size that their bucket has."""
-    with loader(ringfeed.Buckets(LENGTHS, batch_sizes=4)) as made:
+    with loader(ringfeed.orders.Buckets(LENGTHS, batch_sizes=4)) as made:
         whole = batches(made)
-    with loader(ringfeed.Buckets(LENGTHS, batch_sizes=4), drop_remainder=True) as made:
+    with loader(ringfeed.orders.Buckets(LENGTHS, batch_sizes=4), drop_remainder=True) as made:
         assert [*map(len, whole)] == [4] * 50 + [3]
         assert len(made) == 50
         assert batches(made) == whole[:50]
@@ -135,7 +135,7 @@ def test_an_epoch_goes_on_where_it_was_left(cut: int, workers: int) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_all_ranks_have_like_batches_at_each_step(world_size: int, uneven: Any) -> None:
     """Of as many samples, and of like length; each sample comes once, but for what uneven= repeats or leaves out."""
-    made = [loader(rank=rank, world_size=world_size, uneven=uneven) for rank in range(world_size)]
+    made = [loader(shard=ringfeed.Shard(rank, world_size, uneven)) for rank in range(world_size)]
     for _ in range(2):
         found = [batches(one) for one in made]
         assert [*map(len, found)] == [*map(len, made)]
@@ -156,7 +156,7 @@ def test_all_ranks_have_like_batches_at_each_step(world_size: int, uneven: Any) 
 
 def test_padding_is_the_last_row_of_the_last_batch() -> None:
     """As for other orders: without these rows each sample comes once."""
-    made = [loader(rank=rank, world_size=4) for rank in range(4)]
+    made = [loader(shard=ringfeed.Shard(rank, 4)) for rank in range(4)]
     found = []
     for one in made:
         rows = batches(one)
@@ -166,11 +166,11 @@ def test_padding_is_the_last_row_of_the_last_batch() -> None:
 
 def test_ranks_go_on_together() -> None:
     """From one state, at the same step."""
-    made = [loader(rank=rank, world_size=2) for rank in range(2)]
+    made = [loader(shard=ringfeed.Shard(rank, 2)) for rank in range(2)]
     whole = [batches(one) for one in made]
     states = []
     for rank in range(2):
-        with loader(rank=rank, world_size=2) as one:
+        with loader(shard=ringfeed.Shard(rank, 2)) as one:
             iterator = iter(one)
             for _ in range(5):
                 next(iterator)
@@ -185,7 +185,7 @@ def test_ranks_go_on_together() -> None:
 
 def test_other_ranks_go_on_from_the_end_of_an_epoch() -> None:
     """Amid one, their batches are others: that is refused, or begins the epoch anew."""
-    with loader(rank=0, world_size=2) as one:
+    with loader(shard=ringfeed.Shard(0, 2)) as one:
         iterator = iter(one)
         next(iterator)
         amid = one.state_dict()
@@ -214,7 +214,7 @@ def test_another_cut_is_another_order() -> None:
     with loader() as one:
         next(iter(one))
         state = one.state_dict()
-    with loader(ringfeed.Buckets(LENGTHS, max_tokens=170, window=60)) as other:
+    with loader(ringfeed.orders.Buckets(LENGTHS, max_tokens=170, window=60)) as other:
         text = (
             f"the state was taken with order '{state['order']}', and this loader has order "
             f"'{other.state_dict()['order']}'; give the loader the same shuffle=, sampler= and weights; or load it "

@@ -1,4 +1,4 @@
-"""A loader with a `ringfeed.PrioritizedSampler`: indices and weights in the batch, how old they are, and going on."""
+"""A loader with a `PrioritizedSampler`: indices and weights in the batch, how old they are, and going on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 import ringfeed
 from datasets import Drawing, Misbehaving, Oracle
+from ringfeed.datasets import Mix
+from ringfeed.orders import PrioritizedSampler
 from ringfeed.testing import check_resume
 from watching import FORK_HINT
 
@@ -26,7 +28,7 @@ SEED = 3
 SETTINGS: list[dict[str, Any]] = [
     {"workers": 0},
     {"workers": 2},
-    {"workers": 1, "start_method": "fork", "copy": True},
+    {"workers": 1, "backend": "fork", "copy": True},
     {"workers": 5, "backend": "thread"},
 ]
 
@@ -63,12 +65,12 @@ COLUMNS = {
 }
 
 
-def sampler_of(**settings: Any) -> ringfeed.PrioritizedSampler:
+def sampler_of(**settings: Any) -> PrioritizedSampler:
     """Return a sampler over all samples."""
-    return ringfeed.PrioritizedSampler(LENGTH, beta=lambda step: min(1, step / 20), **settings)
+    return PrioritizedSampler(LENGTH, beta=lambda step: min(1, step / 20), **settings)
 
 
-def loader_of(sampler: ringfeed.PrioritizedSampler, dataset: Any = None, **settings: Any) -> ringfeed.Loader:
+def loader_of(sampler: PrioritizedSampler, dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader of some samples."""
     given = {"batch_size": ROWS, "seed": SEED, "slots": 3, "workers": 0, "timeout_s": 60, **settings}
     return ringfeed.Loader(Samples() if dataset is None else dataset, sampler=sampler, **given)
@@ -79,7 +81,7 @@ def priorities(index: Any, step: int) -> Any:
     return (index * 7 + step) % 11 / 3 + 0.01
 
 
-def steps(loader: ringfeed.Loader, sampler: ringfeed.PrioritizedSampler) -> Iterator[tuple[list[int], list[float]]]:
+def steps(loader: ringfeed.Loader, sampler: PrioritizedSampler) -> Iterator[tuple[list[int], list[float]]]:
     """Train on an epoch: give the indices and weights of each batch, checked against its samples."""
     for sample, index, weight in loader:
         assert sample["index"].tolist() == index.tolist()
@@ -139,16 +141,14 @@ def test_a_sample_has_its_own_random_numbers() -> None:
     """Those that it has in any other order."""
     with ringfeed.Loader(Drawing(), batch_size=61, seed=SEED, workers=0) as loader:
         plain = next(iter(loader))["noise"].copy()
-    with ringfeed.Loader(
-        Drawing(), batch_size=61, seed=SEED, sampler=ringfeed.PrioritizedSampler(61), workers=1
-    ) as loader:
+    with ringfeed.Loader(Drawing(), batch_size=61, seed=SEED, sampler=PrioritizedSampler(61), workers=1) as loader:
         sample, index, _ = next(iter(loader))
         assert np.array_equal(sample["noise"], plain[index])
 
 
 def test_a_plain_sample_stays_a_leaf() -> None:
     """The structure of a sample is the first of the three."""
-    with ringfeed.Loader(np.arange(9.0)[:, None], sampler=ringfeed.PrioritizedSampler(9), workers=0) as loader:
+    with ringfeed.Loader(np.arange(9.0)[:, None], sampler=PrioritizedSampler(9), workers=0) as loader:
         assert repr(loader.spec) == "Spec((Array((1,), 'float64'), Array((), 'int64'), Array((), 'float32')))"
         value, index, weight = next(iter(loader))
         assert np.array_equal(value[:, 0], index)
@@ -177,7 +177,7 @@ def test_breaking_off() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_that_are_left_out(workers: int) -> None:
     """Their index and weight go with them, and are named by the sample's own number."""
-    sampler = ringfeed.PrioritizedSampler(40)
+    sampler = PrioritizedSampler(40)
     sampler.update([17, 3], [40.0, 40.0])
     dataset = Misbehaving("raises")
     with loader_of(sampler, dataset, workers=workers, on_error="skip") as loader:
@@ -195,7 +195,7 @@ def test_samples_that_are_left_out(workers: int) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_names_the_sample(workers: int) -> None:
     """By its own number, also where a worker dies of it."""
-    sampler = ringfeed.PrioritizedSampler(40)
+    sampler = PrioritizedSampler(40)
     sampler.update(range(40), np.eye(40)[17])
     with loader_of(sampler, Misbehaving("raises"), workers=workers) as loader:
         with pytest.raises(ringfeed.WorkerError) as raised:
@@ -209,9 +209,9 @@ def test_an_error_names_the_sample(workers: int) -> None:
 
 def test_a_sample_that_kills() -> None:
     """It is named, and the others of its batch are left as they are."""
-    sampler = ringfeed.PrioritizedSampler(40)
+    sampler = PrioritizedSampler(40)
     sampler.update(range(40), np.eye(40)[17])
-    settings = {"workers": 1, "start_method": "fork", "max_attempts": 1, "batch_size": 1}
+    settings = {"workers": 1, "backend": "fork", "max_attempts": 1, "batch_size": 1}
     with loader_of(sampler, Misbehaving("dies"), **settings) as loader:
         with pytest.raises(ringfeed.WorkerError) as raised:
             next(iter(loader))
@@ -228,9 +228,9 @@ def test_a_draw_that_is_shown_is_its_sample() -> None:
 
 def test_a_stall_names_the_sample() -> None:
     """By its own number."""
-    sampler = ringfeed.PrioritizedSampler(40)
+    sampler = PrioritizedSampler(40)
     sampler.update(range(40), np.eye(40)[17])
-    settings: dict[str, Any] = {"workers": 1, "start_method": "fork", "timeout_s": 1, "spec": Oracle.SPEC}
+    settings: dict[str, Any] = {"workers": 1, "backend": "fork", "timeout_s": 1, "spec": Oracle.SPEC}
     with loader_of(sampler, Misbehaving("sleeps"), **settings) as loader:
         with pytest.raises(ringfeed.StallError) as raised:
             next(iter(loader))
@@ -241,7 +241,7 @@ def test_a_stall_names_the_sample() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_nothing_to_draw_is_an_error_of_the_loop(workers: int) -> None:
     """When a batch is planned; the loader goes on when there is something."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH, filled=0)
+    sampler = PrioritizedSampler(LENGTH, filled=0)
     with loader_of(sampler, workers=workers) as loader:
         with pytest.raises(ValueError, match="nothing to draw"):
             iter(loader)
@@ -252,9 +252,9 @@ def test_nothing_to_draw_is_an_error_of_the_loop(workers: int) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
-        {"world_size": 2},
+        {"shard": ringfeed.Shard(0, 2)},
         "PrioritizedSampler with world_size=2: no rank knows the updates of the others, so their orders would differ; "
-        "give each process a dataset and a sampler of its own, and leave rank=, world_size= and shard= out",
+        "give each process a dataset and a sampler of its own, and leave shard= out",
     ),
     (
         {"batch_size": None},
@@ -272,13 +272,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "the iterable, or give a dataset with __len__ and __getitem__",
     ),
     (
-        {"dataset": ringfeed.Mix([np.arange(7), np.arange(3)])},
+        {"dataset": Mix([np.arange(7), np.arange(3)])},
         "sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
         "shuffle=True or False",
-    ),
-    (
-        {"prefetch_epochs": True, "workers": 1},
-        "prefetch_epochs=True, but its sampler is read as the epoch goes on; leave it out, or give False",
     ),
     ({"shuffle": True}, "shuffle=True and sampler= exclude each other: give the one or the other"),
 ]
@@ -427,7 +423,7 @@ class Growing(Samples):
 def test_a_dataset_with_hooks() -> None:
     """Workers see what hooks change, and the draws are the same."""
     sampler = sampler_of()
-    with loader_of(sampler, Growing(), workers=1, start_method="fork") as loader:
+    with loader_of(sampler, Growing(), workers=1, backend="fork") as loader:
         found = []
         for epoch in range(2):
             for sample, index, weight in loader:
@@ -500,7 +496,7 @@ def test_a_buffer_that_fills_and_is_overwritten(method: Any, tmp_path: Path) -> 
     path = tmp_path / "buffer"
     np.zeros((capacity, 1000), np.int64).tofile(path)
     buffer, written = Buffer(path, capacity), 0
-    sampler = ringfeed.PrioritizedSampler(capacity, filled=0, num_samples=400)
+    sampler = PrioritizedSampler(capacity, filled=0, num_samples=400)
 
     def play() -> None:
         nonlocal written
@@ -513,7 +509,7 @@ def test_a_buffer_that_fills_and_is_overwritten(method: Any, tmp_path: Path) -> 
 
     for _ in range(5):
         play()
-    settings: dict[str, Any] = {"workers": 2, "start_method": method, "slots": slots}
+    settings: dict[str, Any] = {"workers": 2, "backend": method, "slots": slots}
     seen = set()
     with loader_of(sampler, buffer, batch_size=4, seed=0, **settings) as loader:
         for transition, index, _ in loader:

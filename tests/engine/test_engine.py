@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ahead import loader_with
 from datasets import Misbehaving, Oracle, check, flat
 from ringfeed.engine import settling
 from ringfeed.monitor._snapshot import Observer
@@ -19,9 +20,9 @@ from watching import lose_patience, pool_of, wait_until
 BACKENDS = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},
-    {"workers": 2, "start_method": "spawn"},
-    {"workers": 2, "start_method": "fork"},
-    {"workers": 2, "start_method": "forkserver"},
+    {"workers": 2, "backend": "spawn"},
+    {"workers": 2, "backend": "fork"},
+    {"workers": 2, "backend": "process"},
 ]
 
 ERRORS = {
@@ -117,26 +118,28 @@ def test_skipping_whole_batches() -> None:
         assert len(collect(loader)) == 39
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 @pytest.mark.parametrize(("deed", "end"), [("dies", "was killed by SIGKILL"), ("leaves", "exited with status 0")])
 def test_a_sample_that_ends_its_workers(method: Any, deed: str, end: str) -> None:
     """After max_attempts deaths the sample is an error that says how; all others arrive."""
-    how: Any = {"workers": 2, "start_method": method, "max_attempts": 2, "prefetch_epochs": False}
-    with ringfeed.Loader(Misbehaving(deed), batch_size=8, **how) as loader:
+    how: Any = {"workers": 2, "backend": method, "max_attempts": 2, "ahead": False}
+    with loader_with(Misbehaving(deed), batch_size=8, **how) as loader:
         found = collect(loader)
         wait_until(lambda: loader.stats().restarts == 2)
     assert str(found[2]) == f"dataset[17] ended 2 workers; the last one {end}; try it with workers=0"
     assert found[:2] + found[3:] == [list(range(first, first + 8)) for first in (0, 8, 24, 32)]
 
 
-def test_max_restarts() -> None:
-    """One death more than max_restarts ends the run with an error; the next epoch starts afresh."""
-    with ringfeed.Loader(Misbehaving("dies"), batch_size=8, workers=1, max_restarts=0) as loader:
+@pytest.mark.usefixtures("irreplaceable")
+def test_workers_that_have_ended_for_good() -> None:
+    """The run ends with an error; the next epoch starts afresh."""
+    with ringfeed.Loader(Misbehaving("dies"), batch_size=8, workers=1) as loader:
         iterator = iter(loader)
         with pytest.raises(ringfeed.WorkerError) as caught:
             list(map(check, iterator))
         assert str(caught.value) == (
-            "a worker was killed by SIGKILL, and max_restarts=0 are used up; raise it or look at the dataset"
+            "0 workers in a row ended before they filled anything; the last was killed by SIGKILL; look at its output "
+            "above, or try workers=0"
         )
         assert check(next(iter(loader))) == list(range(8))
 
@@ -153,14 +156,14 @@ class Unopenable(Oracle):
     ("method", "text"),
     [
         ("spawn", "a worker could not open the dataset: OSError: no such licence; try workers=0"),
-        ("forkserver", "the dataset could not be unpickled for the workers: OSError: no such licence"),
+        ("process", "the dataset could not be unpickled for the workers: OSError: no such licence"),
     ],
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_dataset_that_cannot_be_opened(method: Any, text: str) -> None:
     """What fails before any sample ends the run at once, with the worker's words."""
     with (
-        ringfeed.Loader(Unopenable(20), workers=2, start_method=method, spec=Oracle.SPEC) as loader,
+        ringfeed.Loader(Unopenable(20), workers=2, backend=method, spec=Oracle.SPEC) as loader,
         pytest.raises(ringfeed.WorkerError) as caught,
     ):
         next(iter(loader))
@@ -190,7 +193,7 @@ def test_workers_that_have_not_begun_are_shown() -> None:
 @pytest.mark.parametrize("how", BACKENDS[1:4], ids=str)
 def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
     """Past timeout_s a StallError names each worker, its sample, how long, and its Python stack."""
-    loader = ringfeed.Loader(Misbehaving("sleeps", length=24), batch_size=8, prefetch_epochs=False, **how)
+    loader = loader_with(Misbehaving("sleeps", length=24), batch_size=8, ahead=False, **how)
     batches = iter(loader)
     wait_until(lambda: filled(loader) == 20)  # all but the ticket of four rows that it is stuck in
     assert check(next(batches)) + check(next(batches)) == list(range(16))
@@ -201,9 +204,9 @@ def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
             next(batches)
         first, _, text = str(caught.value).partition("\n")
     expected = "no batch for 0.1 s: 1 of 2 workers inside dataset[i] (i = 17); raise timeout_s or look there"
-    if how.get("start_method") == "fork":
+    if how.get("backend") == "fork":
         expected += (
-            ", or give start_method='forkserver', with ringfeed.torch multiprocessing_context='forkserver': a forked "
+            ", or give backend='process', with ringfeed.torch multiprocessing_context='forkserver': a forked "
             "worker lacks the threads that libraries such as polars and tensorstore have started here, and a call "
             "that waits for them never ends"
         )

@@ -1,4 +1,4 @@
-"""The words of other loaders: an error that says the word here."""
+"""The words of other loaders, and of ringfeed up to 0.2: an error that says the word here."""
 
 from __future__ import annotations
 
@@ -44,6 +44,88 @@ def test_words_of_other_loaders_are_translated(settings: Any, text: str) -> None
     with pytest.raises(TypeError) as error:
         ringfeed.Loader(np.zeros((4, 2)), **settings)
     assert str(error.value) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"rank": 1, "world_size": 4}, "rank= and world_size= since 0.3; write shard=ringfeed.Shard(1, 4)"),
+        (
+            {"rank": 1, "world_size": 4, "uneven": "keep"},
+            "rank= and world_size= and uneven= since 0.3; write shard=ringfeed.Shard(1, 4, uneven='keep')",
+        ),
+        ({"world_size": 2}, "world_size= since 0.3; write shard=ringfeed.Shard(0, 2)"),
+        ({"uneven": "drop"}, "uneven= since 0.3; write shard=ringfeed.Shard(0, 1, uneven='drop')"),
+        (
+            {"shard": "auto", "uneven": "keep"},
+            "uneven= since 0.3; write shard=ringfeed.Shard.find(uneven='keep')",
+        ),
+        ({"start_method": "forkserver"}, "start_method= since 0.3; write backend='process'"),
+        ({"start_method": "fork"}, "start_method= since 0.3; write backend='fork'"),
+        (
+            {"pin": True},
+            "pin= since 0.3; leave it out: to_torch(device='cuda') and to_jax(device) register the slots",
+        ),
+        (
+            {"prefetch_epochs": False},
+            "prefetch_epochs= since 0.3; leave it out: worker processes read ahead, but not of a dataset with "
+            "on_epoch_end()",
+        ),
+        (
+            {"max_restarts": 3},
+            "max_restarts= since 0.3; leave it out: max_attempts= says how many workers may die of a sample",
+        ),
+        (
+            {"fingerprint": "v1"},
+            "fingerprint= since 0.3; give the dataset an attribute of this name, as in dataset.fingerprint = 'v1'",
+        ),
+    ],
+)
+def test_words_of_before_are_translated(settings: Any, text: str) -> None:
+    """Each says what to write in its place."""
+    with pytest.raises(TypeError) as error:
+        ringfeed.Loader(np.zeros((4, 2)), **settings)
+    assert str(error.value) == f"Loader() has no {text}"
+
+
+def test_several_words_of_before_are_one_error() -> None:
+    """With those of other loaders, too."""
+    with pytest.raises(TypeError) as error:
+        ringfeed.Loader(np.zeros((4, 2)), start_method="spawn", pin=True, num_workers=2)  # type: ignore[call-arg]
+    assert str(error.value) == (
+        "Loader() has no start_method= since 0.3; write backend='spawn'; Loader() has no pin= since 0.3; leave it out: "
+        "to_torch(device='cuda') and to_jax(device) register the slots; num_workers= is torch's, and here that is "
+        f"workers={TORCH}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        ("datasets", ["Frozen", "Interleave", "Mix", "Pack"]),
+        (
+            "orders",
+            ["Buckets", "PrioritizedSampler", "StratifiedSampler", "SubsetSampler", "WeightedSampler", "WindowShuffle"],
+        ),
+        ("ray", ["Ray"]),
+    ],
+)
+def test_names_that_have_moved_say_where_they_are(package: str, names: list[str]) -> None:
+    """And are there, as the package's own."""
+    for name in names:
+        with pytest.raises(AttributeError) as error:
+            getattr(ringfeed, name)
+        assert str(error.value) == (
+            f"module 'ringfeed' has no attribute {name!r}: it is ringfeed.{package}.{name} since 0.3"
+        )
+        assert callable(getattr(getattr(ringfeed, package), name))
+    assert sorted(getattr(ringfeed, package).__all__) == names
+
+
+def test_a_name_that_a_package_does_not_have() -> None:
+    """Is Python's own error."""
+    with pytest.raises(AttributeError, match=r"^module 'ringfeed.orders' has no attribute 'Sorted'$"):
+        _ = ringfeed.orders.Sorted  # type: ignore[attr-defined]
 
 
 def test_values_need_names() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import ringfeed
 import scribbling
+from ahead import loader_with
 from lengths import LONGEST, SPEC, Lengths, check, digests
 from ringfeed import Array, Bytes, Text
 from ringfeed.errors import SpecError
@@ -27,8 +28,8 @@ TIGHT = Array((None,), "float64", max_shape=(12,), form="ragged", total=16)
 SETTINGS: list[dict[str, Any]] = [
     {"workers": 1},
     {"workers": 2},
-    {"workers": 2, "start_method": "forkserver"},
-    {"workers": 5, "start_method": "fork"},
+    {"workers": 2, "backend": "process"},
+    {"workers": 5, "backend": "fork"},
     {"workers": 5, "backend": "thread"},
     {"workers": 0, "copy": True},
 ]
@@ -87,7 +88,7 @@ def test_batches_are_the_same(expected: list[str], settings: dict[str, Any]) -> 
         assert digests(loader) + digests(loader) == expected
 
 
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 3, "start_method": "fork"}], ids=str)
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 3, "backend": "fork"}], ids=str)
 @pytest.mark.parametrize(
     "dataset", [Lengths(LENGTH), Together(LENGTH), WithReadInto(LENGTH)], ids=lambda d: type(d).__name__
 )
@@ -101,7 +102,7 @@ def test_batches_hold_the_samples(dataset: Lengths, settings: dict[str, Any]) ->
 
 def test_batches_that_are_kept() -> None:
     """Batches that hold all slots are private copies; those before them are not touched."""
-    with ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, workers=2, start_method="fork") as loader:
+    with ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, workers=2, backend="fork") as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning):
             batches = [*loader]
         assert batches[-1]["boxes"].values.base is None
@@ -113,7 +114,7 @@ def test_batches_that_are_kept() -> None:
 def test_a_worker_dies_amid_a_sample(tmp_path: Path) -> None:
     """What it had placed of a leaf with a total is placed once: the budget holds."""
     dataset = Lengths(LENGTH, tmp_path, deaths=(2, 3, 11, 30))
-    with ringfeed.Loader(dataset, batch_size=ROWS, spec=SPEC, workers=2, start_method="fork") as loader:
+    with ringfeed.Loader(dataset, batch_size=ROWS, spec=SPEC, workers=2, backend="fork") as loader:
         for number, batch in enumerate(loader):
             check(batch, [*range(number * ROWS, min(LENGTH, (number + 1) * ROWS))])
             del batch
@@ -126,7 +127,7 @@ def test_a_budget_that_is_used_up_again(tmp_path: Path) -> None:
     total = sum(len(Lengths(0)[index]["ids"]) for index in range(ROWS))
     spec = {**SPEC, "tight": Array((None, 2), "float64", max_shape=(LONGEST, 2), form="ragged", total=max(total, 30))}
     dataset = Lengths(ROWS, tmp_path, deaths=(1, 4, 6))
-    with ringfeed.Loader(dataset, batch_size=ROWS, spec=spec, workers=1, start_method="fork") as loader:
+    with ringfeed.Loader(dataset, batch_size=ROWS, spec=spec, workers=1, backend="fork") as loader:
         check(next(iter(loader)), [*range(ROWS)])
 
 
@@ -150,7 +151,7 @@ def outcome(dataset: Any, spec: Any, **settings: Any) -> tuple[list[Any], list[s
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_batch_over_its_total(workers: int) -> None:
     """The error names the batch, what it needs and has, whichever rows came too late; the next batch comes."""
-    batches, errors = outcome(Sized(10), TIGHT, workers=workers, start_method="fork")
+    batches, errors = outcome(Sized(10), TIGHT, workers=workers, backend="fork")
     assert [len(batch) for batch in batches] == [4]
     assert errors == [
         "the batch of dataset[4], dataset[5], dataset[6], dataset[7]: sample needs 22 elements, expected at most "
@@ -175,7 +176,7 @@ def test_many_samples_over_their_total() -> None:
 def test_a_batch_over_its_total_is_skipped(workers: int) -> None:
     """As a whole, since which rows fitted depends on the workers."""
     with ringfeed.Loader(
-        Sized(11), batch_size=4, spec=TIGHT, workers=workers, start_method="fork", on_error="skip"
+        Sized(11), batch_size=4, spec=TIGHT, workers=workers, backend="fork", on_error="skip"
     ) as loader:
         assert [[len(sample) for sample in batch] for batch in loader] == [[0, 1, 2, 3]]
         assert loader.stats().skipped == [4, 5, 6, 7, 8, 9, 10]
@@ -195,7 +196,7 @@ def test_skipped_samples_leave_no_gap() -> None:
             array = super().__getitem__(9 - index)
             return {"pad": array, "tight": array, "ragged": array, "text": str(index)}
 
-    for settings in ({"workers": 0}, {"workers": 2, "start_method": "fork"}):
+    for settings in ({"workers": 0}, {"workers": 2, "backend": "fork"}):
         with ringfeed.Loader(Failing(8), batch_size=8, spec=spec, on_error="skip", **settings) as loader:  # type: ignore[arg-type]
             (batch,) = loader
         assert [len(sample) for sample in batch["ragged"]] == [5, 4, 3, 2]
@@ -317,7 +318,7 @@ def test_strings_without_a_spec() -> None:
 # ---- beside what else a loader does ----
 
 
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 2, "start_method": "fork"}], ids=str)
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 2, "backend": "fork"}], ids=str)
 def test_transforms(settings: dict[str, Any]) -> None:
     """Of samples, in place and anew."""
     whole = Lengths(LENGTH)
@@ -363,7 +364,7 @@ def test_whole_batches(workers: int) -> None:
             splits = np.cumsum([0, *map(len, samples)])
             return ringfeed.Ragged(np.concatenate(samples), splits), samples, [str(row) for row in range(index + 1)]
 
-    settings: dict[str, Any] = {"batch_size": None, "max_batch_size": 9, "workers": workers, "start_method": "fork"}
+    settings: dict[str, Any] = {"batch_size": None, "max_batch_size": 9, "workers": workers, "backend": "fork"}
     with ringfeed.Loader(Batches(5), spec=spec, **settings) as loader:
         for index, (ragged, padded, text) in enumerate(loader):
             assert ragged.lengths.tolist() == [*range(index + 1)]
@@ -384,7 +385,7 @@ def test_ctrl_c_while_a_batch_is_put_together(monkeypatch: pytest.MonkeyPatch) -
 
     whole = Form.beside_of
     monkeypatch.setattr(Form, "beside_of", beside_of)
-    with ringfeed.Loader(Lengths(ROWS), batch_size=ROWS, spec=SPEC, workers=2, start_method="fork") as loader:
+    with ringfeed.Loader(Lengths(ROWS), batch_size=ROWS, spec=SPEC, workers=2, backend="fork") as loader:
         epoch = iter(loader)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
@@ -417,19 +418,19 @@ def test_streams() -> None:
     def samples() -> Any:
         return (np.full(number, 1.0) for number in range(10))
 
-    with ringfeed.Loader(samples, batch_size=4, spec=RAGGED, workers=1, start_method="fork") as loader:
+    with ringfeed.Loader(samples, batch_size=4, spec=RAGGED, workers=1, backend="fork") as loader:
         assert [batch.lengths.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_mix_and_weights() -> None:
     """Of several datasets, one of which could write samples itself; and under a PrioritizedSampler."""
-    mix = ringfeed.Mix([Lengths(20), WithReadInto(20)])
+    mix = ringfeed.datasets.Mix([Lengths(20), WithReadInto(20)])
     with ringfeed.Loader(mix, batch_size=8, spec=SPEC, workers=0) as loader:
         for batch in loader:
             check(batch, batch["label"].tolist())
-    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH)
     with ringfeed.Loader(
-        Lengths(LENGTH), batch_size=8, spec=SPEC, workers=2, start_method="fork", sampler=sampler
+        Lengths(LENGTH), batch_size=8, spec=SPEC, workers=2, backend="fork", sampler=sampler
     ) as loader:
         for batch, indices, _ in loader:
             check(batch, indices.tolist())
@@ -438,7 +439,7 @@ def test_mix_and_weights() -> None:
 def test_ranks() -> None:
     """The last batch of a rank is filled up with a sample of its own."""
     for rank in range(2):
-        with ringfeed.Loader(Lengths(21), batch_size=8, spec=SPEC, workers=0, rank=rank, world_size=2) as loader:
+        with ringfeed.Loader(Lengths(21), batch_size=8, spec=SPEC, workers=0, shard=ringfeed.Shard(rank, 2)) as loader:
             assert [len(batch["text"]) for batch in loader] == [8, 3]
 
 
@@ -493,13 +494,13 @@ class Overwriting(Lengths):
 def test_records_that_are_overwritten(pattern: int | str, tmp_path: Path) -> None:
     """What is delivered lies within the slot, whatever it is, and the next epoch is right."""
     dataset = Overwriting(pattern, tmp_path)
-    settings: dict[str, Any] = {"spec": SPEC, "workers": 2, "start_method": "fork", "prefetch_epochs": False}
-    with ringfeed.Loader(dataset, batch_size=ROWS, **settings) as loader:
+    settings: dict[str, Any] = {"spec": SPEC, "workers": 2, "backend": "fork", "ahead": False}
+    with loader_with(dataset, batch_size=ROWS, **settings) as loader:
         layout = loader.plan.layout
     dataset.slot_size = layout.slot_size
     leaves = [(leaf, begin) for leaf, begin in zip(loader.spec.leaves, layout.offsets, strict=True) if leaf.form]
     dataset.stretches = [(at - 64 - ROWS * leaf.form.record_size(), at) for leaf, at in leaves if leaf.form]
-    with ringfeed.Loader(dataset, batch_size=ROWS, copy=True, **settings) as loader:
+    with loader_with(dataset, batch_size=ROWS, copy=True, **settings) as loader:
         epoch = iter(loader)
         while True:
             try:
@@ -534,7 +535,7 @@ class Restless(Sized):
 def test_samples_that_come_in_other_lengths_after_a_death(tmp_path: Path) -> None:
     """What they had been placed in is lost, and the error says so: they would fit into the total."""
     spec = Array((None,), "float64", max_shape=(8,), form="ragged", total=16)
-    loader = ringfeed.Loader(Restless(tmp_path / "died"), batch_size=3, spec=spec, workers=1, start_method="fork")
+    loader = ringfeed.Loader(Restless(tmp_path / "died"), batch_size=3, spec=spec, workers=1, backend="fork")
     with loader, pytest.raises(SpecError) as caught:
         next(iter(loader))
     assert str(caught.value) == (

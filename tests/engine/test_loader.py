@@ -23,7 +23,7 @@ from watching import wait_until, while_it_waits
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROCESSES = [{"workers": 2, "start_method": method} for method in ("spawn", "fork", "forkserver")]
+PROCESSES = [{"workers": 2, "backend": method} for method in ("spawn", "fork", "process")]
 BACKENDS = [{"workers": 0}, {"workers": 2, "backend": "thread"}, *PROCESSES]
 
 
@@ -58,7 +58,7 @@ def reference() -> str:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("slots", [2, 3, 8])
-@pytest.mark.parametrize("how", [{"backend": "thread"}, {"start_method": "fork"}, {}], ids=str)
+@pytest.mark.parametrize("how", [{"backend": "thread"}, {"backend": "fork"}, {}], ids=str)
 def test_same_batches_whatever_the_machinery(reference: str, workers: int, slots: int, how: dict[str, Any]) -> None:
     """One hash over all numbers of workers and slots, threads and processes: promise 2."""
     assert digest(workers=workers, slots=slots, **how) == reference
@@ -66,7 +66,7 @@ def test_same_batches_whatever_the_machinery(reference: str, workers: int, slots
 
 def test_same_batches_with_forkserver_and_in_process(reference: str) -> None:
     """The remaining start method and slots agree too."""
-    assert digest(workers=2, start_method="forkserver") == reference
+    assert digest(workers=2, backend="process") == reference
     assert digest(workers=0, slots=8) == reference
 
 
@@ -396,10 +396,10 @@ def test_ctrl_c_in_process_loses_nothing() -> None:
         assert flat(check(batch) for batch in iterator) == list(range(4, 12))
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_workers_killed_in_mid_epoch(method: Any) -> None:
     """Whichever workers are killed, every batch arrives, in order, right."""
-    with ringfeed.Loader(Oracle(600, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:
+    with ringfeed.Loader(Oracle(600, sleep_s=0.001), batch_size=4, workers=2, backend=method) as loader:
         seen: list[int] = []
         for number, batch in enumerate(loader):
             seen += check(batch)

@@ -1,4 +1,4 @@
-"""The next epoch, read while this one's last batches are used: `prefetch_epochs`."""
+"""The next epoch, read while this one's last batches are used."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle, check, drain
 from ringfeed.orders.sampler import Epoch, Sampler
 from watching import pids, wait_until
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 ROWS = 4
 EPOCHS = 4
 SPEC = (ringfeed.Array((), "int64"), ringfeed.Array((), "float64"))
-LOCAL: dict[str, Any] = {"workers": 2, "backend": "thread", "prefetch_epochs": True}
-FORKED: dict[str, Any] = {"workers": 2, "start_method": "fork"}
+LOCAL: dict[str, Any] = {"workers": 2, "backend": "thread", "ahead": True}
+FORKED: dict[str, Any] = {"workers": 2, "backend": "fork"}
 
 
 class Noted:
@@ -51,7 +52,7 @@ def contents(batches: Any) -> list[Any]:
 
 def epochs_of(length: int, epochs: int = EPOCHS, **settings: Any) -> list[list[Any]]:
     """Return what some epochs bring."""
-    with ringfeed.Loader(Noted(length), batch_size=ROWS, shuffle=True, seed=3, **settings) as loader:
+    with loader_with(Noted(length), batch_size=ROWS, shuffle=True, seed=3, **settings) as loader:
         return [contents(loader) for _ in range(epochs)]
 
 
@@ -73,7 +74,7 @@ def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
 
     def make(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
         given = Noted(23) if dataset is None else dataset
-        loader = ringfeed.Loader(given, batch_size=ROWS, shuffle=True, seed=3, **{"slots": 3, **LOCAL, **settings})
+        loader = loader_with(given, batch_size=ROWS, shuffle=True, seed=3, **{"slots": 3, **LOCAL, **settings})
         made.append(loader)
         assert len(contents(loader)) == len(loader)
         wait_for_next(loader)
@@ -88,7 +89,7 @@ def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("how", [LOCAL, FORKED, {"workers": 2}, {"workers": 1, "start_method": "forkserver"}], ids=str)
+@pytest.mark.parametrize("how", [LOCAL, FORKED, {"workers": 2}, {"workers": 1, "backend": "process"}], ids=str)
 def test_the_same_batches_come(slots: int, how: dict[str, Any]) -> None:
     """Whatever the start method and the number of slots, each epoch has its own batches in its own order."""
     assert epochs_of(23, slots=slots, **how) == epochs_of(23, workers=0)
@@ -107,7 +108,7 @@ def test_epochs_shorter_than_the_slots(length: int, slots: int, drop: bool) -> N
 def test_each_sample_is_read_once_an_epoch() -> None:
     """What is read ahead is what the next epoch hands out; nothing is read for it again."""
     dataset = Noted(23)
-    with ringfeed.Loader(dataset, batch_size=ROWS, shuffle=True, slots=3, spec=SPEC, **LOCAL) as loader:
+    with loader_with(dataset, batch_size=ROWS, shuffle=True, slots=3, spec=SPEC, **LOCAL) as loader:
         came = Counter(
             (drawn, index) for _ in range(3) for batch in loader for index, drawn in zip(*batch, strict=True)
         )
@@ -120,7 +121,7 @@ def test_each_sample_is_read_once_an_epoch() -> None:
 
 def test_only_the_next_epoch_is_read_ahead() -> None:
     """Where its batches leave slots free, they stay free."""
-    with ringfeed.Loader(Noted(8), batch_size=ROWS, slots=5, **LOCAL) as loader:
+    with loader_with(Noted(8), batch_size=ROWS, slots=5, **LOCAL) as loader:
         assert len(contents(loader)) == 2
         wait_until(lambda: sorted(loader.slot_states()) == ["free"] * 3 + ["ready"] * 2)
         assert (ring_of(loader).planned, ring_of(loader).left) == (2, 0)
@@ -132,7 +133,7 @@ def test_only_the_next_epoch_is_read_ahead() -> None:
 @pytest.mark.parametrize("how", [LOCAL, FORKED], ids=str)
 def test_the_next_epoch_is_ready_before_it_is_asked_for(how: dict[str, Any]) -> None:
     """Slots that the last batches leave free are filled with the next epoch's first; the loop is not handed them."""
-    with ringfeed.Loader(Oracle(6 * ROWS), batch_size=ROWS, slots=4, **how) as loader:
+    with loader_with(Oracle(6 * ROWS), batch_size=ROWS, slots=4, **how) as loader:
         batches = iter(loader)
         seen = [index for _ in range(5) for index in check(next(batches))]
         wait_for_next(loader)
@@ -152,17 +153,15 @@ def test_the_next_epoch_is_ready_before_it_is_asked_for(how: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"workers": 1, "start_method": "fork", "prefetch_epochs": False},
         {"workers": 1, "backend": "thread"},
-        {"workers": 1, "start_method": "fork", "sampler": list(range(8))},
+        {"workers": 1, "backend": "fork", "sampler": list(range(8))},
         {"workers": 0},
-        {"workers": 0, "prefetch_epochs": True},
     ],
     ids=str,
 )
 def test_nothing_is_read_ahead_where_it_is_not_wanted(settings: dict[str, Any]) -> None:
-    """False; and by itself not with threads, a sampler of the user's, or without workers."""
-    with ringfeed.Loader(Oracle(8), batch_size=ROWS, **settings) as loader:
+    """Not with threads, a sampler of the user's, or without workers."""
+    with loader_with(Oracle(8), batch_size=ROWS, **settings) as loader:
         for _ in range(2):
             assert drain(loader) == list(range(8))
             assert ring_of(loader).planned == 0
@@ -177,30 +176,20 @@ class Hooked(Oracle):
 
 def numbers() -> Iterator[int]:
     """Give some samples."""
-    yield from range(3)
+    yield from range(8)
 
 
 @pytest.mark.parametrize(
-    ("dataset", "settings", "obstacle"),
-    [
-        (Hooked(8), {}, "on_epoch_end() of the dataset run between its epochs"),
-        (numbers, {}, "an iterable begins anew with each epoch"),
-        (Oracle(8), {"sampler": [1, 2]}, "its sampler is read as the epoch goes on"),
-    ],
+    ("dataset", "settings"),
+    [(Hooked(8), {}), (numbers, {}), (Oracle(8), {"sampler": [1, 2]})],
     ids=["hooks", "iterable", "sampler"],
 )
-def test_what_cannot_be_read_ahead_is_refused(dataset: Any, settings: dict[str, Any], obstacle: str) -> None:
-    """True says why it cannot be."""
-    with pytest.raises(ValueError, match="prefetch_epochs") as caught:
-        ringfeed.Loader(dataset, prefetch_epochs=True, workers=1, **settings)
-    assert str(caught.value) == f"prefetch_epochs=True, but {obstacle}; leave it out, or give False"
-
-
-def test_another_word_is_refused() -> None:
-    """Three values are known."""
-    with pytest.raises(ValueError, match="prefetch_epochs") as caught:
-        ringfeed.Loader(Oracle(8), prefetch_epochs="always")  # type: ignore[arg-type]
-    assert str(caught.value) == "prefetch_epochs='always'; choose one of 'auto', True, False"
+def test_an_epoch_that_may_change_is_not_read_ahead(dataset: Any, settings: dict[str, Any]) -> None:
+    """By hooks that run between the epochs, by an iterable that begins anew, by a sampler read as the epoch goes on."""
+    with ringfeed.Loader(dataset, batch_size=ROWS, workers=1, backend="fork", **settings) as loader:
+        for _ in range(2):
+            assert sum(1 for _ in loader)
+            assert ring_of(loader).planned == 0
 
 
 # ---- going elsewhere ----
@@ -244,7 +233,7 @@ def test_another_place_is_gone_to(
 def test_an_epoch_that_is_broken_off_ahead_of_the_border(taken: int) -> None:
     """Wherever it is broken off, the next epoch is whole and its own; what was read ahead is thrown away."""
     expected = epochs_of(23, workers=0)
-    with ringfeed.Loader(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=4, **LOCAL) as loader:
+    with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=4, **LOCAL) as loader:
         batches = iter(loader)
         for number in range(taken):
             assert contents([next(batches)]) == [expected[0][number]]
@@ -270,7 +259,7 @@ def test_an_older_iterator_is_told_of_the_newer(at_border: Callable[..., ringfee
 def test_a_newer_iterator_gets_its_own_epoch(taken: int) -> None:
     """Where an older one has batches left, none of them comes in the next epoch, though that is planned already."""
     expected = epochs_of(23, workers=0)
-    with ringfeed.Loader(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=7, **LOCAL) as loader:
+    with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=7, **LOCAL) as loader:
         older = iter(loader)
         for number in range(taken):
             assert contents([next(older)]) == [expected[0][number]]
@@ -295,7 +284,7 @@ class Failing(Noted):
 
 def test_a_sample_that_fails_does_so_in_its_own_epoch() -> None:
     """An error that was met ahead of its epoch is raised in its place there."""
-    with ringfeed.Loader(Failing(12), batch_size=ROWS, slots=3, spec=SPEC, **LOCAL) as loader:
+    with loader_with(Failing(12), batch_size=ROWS, slots=3, spec=SPEC, **LOCAL) as loader:
         for epoch in range(3):
             batches = iter(loader)
             with pytest.raises(ringfeed.WorkerError, match="no such picture"):
@@ -307,7 +296,7 @@ def test_a_sample_that_fails_does_so_in_its_own_epoch() -> None:
 
 def test_skipped_samples_are_counted_in_their_own_epoch() -> None:
     """What is left out ahead of its epoch is no part of the statistics yet."""
-    with ringfeed.Loader(Failing(12), batch_size=ROWS, slots=3, spec=SPEC, on_error="skip", **LOCAL) as loader:
+    with loader_with(Failing(12), batch_size=ROWS, slots=3, spec=SPEC, on_error="skip", **LOCAL) as loader:
         for epoch in range(1, 4):
             assert [len(batch[0]) for batch in loader] == [3, 4, 4]
             wait_for_next(loader)
@@ -319,7 +308,7 @@ def test_skipped_samples_are_counted_in_their_own_epoch() -> None:
 def test_a_worker_that_dies_ahead_of_its_epoch(slots: int) -> None:
     """Workers are killed at the border, in the midst of the next epoch's rows or idle: nothing is lost."""
     dataset = Oracle(23, sleep_s=0.002)
-    with ringfeed.Loader(dataset, batch_size=ROWS, slots=slots, max_attempts=100, **FORKED) as loader:
+    with loader_with(dataset, batch_size=ROWS, slots=slots, max_attempts=100, **FORKED) as loader:
         for _ in range(4):
             assert drain(loader) == list(range(23))
             for pid in pids(loader):
@@ -351,7 +340,7 @@ class Order(Sampler, Epoch):
 
 def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:
     """An error of the next epoch's order is not raised in this one."""
-    with ringfeed.Loader(Oracle(8), batch_size=ROWS, slots=3, **LOCAL) as loader:
+    with loader_with(Oracle(8), batch_size=ROWS, slots=3, **LOCAL) as loader:
         loader._runner.position.sampler = Order(RuntimeError("no order"), once=False)
         assert drain(loader) == list(range(8))
         with pytest.raises(RuntimeError, match="no order"):
@@ -362,7 +351,7 @@ def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:
 
 def test_ctrl_c_while_the_next_epoch_is_planned_costs_no_batch() -> None:
     """What was read of the order and not planned is not missing: that epoch begins from its start."""
-    with ringfeed.Loader(Oracle(8), batch_size=ROWS, slots=2, **LOCAL) as loader:
+    with loader_with(Oracle(8), batch_size=ROWS, slots=2, **LOCAL) as loader:
         loader._runner.position.sampler = Order(KeyboardInterrupt(), once=True)
         batches = iter(loader)
         seen = check(next(batches))
@@ -378,7 +367,7 @@ def test_ctrl_c_while_the_next_epoch_is_planned_costs_no_batch() -> None:
 def test_views_that_are_kept_hold_no_epoch_up() -> None:
     """Batches of several epochs that are all kept come as private copies, and stay what they were."""
     expected = epochs_of(23, 3, workers=0)
-    with ringfeed.Loader(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=3, **LOCAL) as loader:
+    with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=3, **LOCAL) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning):
             kept = [[*loader] for _ in range(3)]
         assert [contents(epoch) for epoch in kept] == expected
@@ -411,11 +400,11 @@ def test_the_time_between_epochs_is_not_counted(at_border: Callable[..., ringfee
 @pytest.mark.parametrize("how", [LOCAL, FORKED], ids=str)
 def test_nothing_is_left_of_what_was_read_ahead(how: dict[str, Any]) -> None:
     """A loader that is closed, or dropped, with the next epoch ready leaves nothing."""
-    loader = ringfeed.Loader(Oracle(24), batch_size=ROWS, slots=3, **how)
+    loader = loader_with(Oracle(24), batch_size=ROWS, slots=3, **how)
     assert drain(loader) == list(range(24))
     wait_for_next(loader)
     loader.close()
-    dropped = ringfeed.Loader(Oracle(24), batch_size=ROWS, slots=3, **how)
+    dropped = loader_with(Oracle(24), batch_size=ROWS, slots=3, **how)
     assert drain(dropped) == list(range(24))
     wait_for_next(dropped)
     del dropped
@@ -423,7 +412,7 @@ def test_nothing_is_left_of_what_was_read_ahead(how: dict[str, Any]) -> None:
 
 def test_the_last_number_has_no_next() -> None:
     """The epoch of the greatest number is the last, and reads nothing ahead."""
-    with ringfeed.Loader(Oracle(8), batch_size=ROWS, **LOCAL) as loader:
+    with loader_with(Oracle(8), batch_size=ROWS, **LOCAL) as loader:
         loader.set_epoch(2**63 - 1)
         assert drain(loader) == list(range(8))
         assert ring_of(loader).planned == 0
@@ -448,11 +437,12 @@ class Deadly:
         return np.int64(index)
 
 
+@pytest.mark.usefixtures("irreplaceable")
 def test_an_epoch_that_is_handed_out_is_over_though_the_next_one_has_ended_the_workers() -> None:
     """The workers' end is raised in the epoch that is not filled for it; each epoch here has workers of its own."""
     spec = ringfeed.Array((), "int64")
-    settings: dict[str, Any] = {"workers": 1, "start_method": "fork", "max_restarts": 0, "slots": 4, "spec": spec}
-    with ringfeed.Loader(Deadly(8), batch_size=ROWS, **settings) as loader:
+    settings: dict[str, Any] = {"workers": 1, "backend": "fork", "slots": 4, "spec": spec}
+    with loader_with(Deadly(8), batch_size=ROWS, **settings) as loader:
         for _ in range(2):
             batches = iter(loader)
             seen = [batch.tolist() for batch in (next(batches), next(batches))]

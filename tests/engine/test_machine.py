@@ -133,7 +133,7 @@ class LoaderMachine(RuleBasedStateMachine):
 @pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")
 @pytest.mark.parametrize(
     ("how", "examples"),
-    [({"workers": 0}, 60), ({"workers": 2, "backend": "thread"}, 40), ({"workers": 2, "start_method": "fork"}, 20)],
+    [({"workers": 0}, 60), ({"workers": 2, "backend": "thread"}, 40), ({"workers": 2, "backend": "fork"}, 20)],
     ids=["in process", "threads", "fork"],
 )
 def test_any_order_of_steps(how: dict[str, Any], examples: int) -> None:

@@ -26,16 +26,12 @@ DEFAULTS: dict[str, Any] = {
     "slots": None,
     "memory": None,
     "backend": "process",
-    "start_method": "forkserver",
     "copy": False,
     "drop_remainder": False,
     "timeout_s": None,
     "on_stall": "raise",
     "on_error": "raise",
     "max_attempts": 3,
-    "max_restarts": None,
-    "pin": False,
-    "prefetch_epochs": "auto",
 }
 
 
@@ -98,15 +94,6 @@ def test_another_word_is_refused(name: str) -> None:
     assert str(caught.value) == f"{name}='Auto'; give a number, or 'auto'"
 
 
-def test_pinned_slots_are_a_number() -> None:
-    """A driver is told of all slots at once."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        ringfeed.Loader(Oracle(8), slots="auto", pin=True)
-    assert (
-        str(caught.value) == "slots='auto' with pin=True: the driver is told of all slots at the start; give a number"
-    )
-
-
 def test_both_numbers_are_refused() -> None:
     """Of slots and memory each decides the other, unless the slots are "auto"."""
     with pytest.raises(ValueError, match="not both"):
@@ -131,7 +118,7 @@ def loader_of(dataset: Any, **parameters: Any) -> ringfeed.Loader:
 
 def test_a_budget_bounds_workers_and_slots_together() -> None:
     """The plan of the most of both is within it."""
-    loader = loader_of(Heavy(100), workers="auto", slots="auto", memory="5MB", start_method="spawn")
+    loader = loader_of(Heavy(100), workers="auto", slots="auto", memory="5MB", backend="spawn")
     assert loader.memory <= 5 * 10**6
     assert loader.plan.workers == 3  # halved until the slots fit beside them
     assert loader.plan.slots == MOST_AUTO_SLOTS

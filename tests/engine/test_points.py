@@ -10,6 +10,7 @@ import pytest
 
 import points
 import ringfeed
+from ahead import loader_with
 
 
 class Numbers:
@@ -26,7 +27,7 @@ def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Make a loader that fills its batches itself, so that each life comes to the same points."""
     sizes = {} if "batch_sampler" in settings else {"batch_size": 4}
     how = {**sizes, "workers": 0, "timeout_s": 0.5, "spec": ringfeed.Array((), "int64"), **settings}
-    return ringfeed.Loader(dataset, **how)
+    return loader_with(dataset, **how)
 
 
 class Dicts(Numbers):
@@ -93,12 +94,12 @@ LISTS = [[0, 1, 2], [5], [7, 7, 3, 2], [9, 8]]
 
 def ended(count: int) -> Any:
     """Return iterables, all but one of which an error ends."""
-    return ringfeed.Interleave([Ended] * count + [lambda: iter(map(np.int64, range(6)))])
+    return ringfeed.datasets.Interleave([Ended] * count + [lambda: iter(map(np.int64, range(6)))])
 
 
 def mix_of(**settings: Any) -> Any:
     """Mix three datasets."""
-    return ringfeed.Mix([np.arange(7), np.arange(11), np.arange(5)], **settings)
+    return ringfeed.datasets.Mix([np.arange(7), np.arange(11), np.arange(5)], **settings)
 
 
 CASES = {
@@ -115,10 +116,12 @@ CASES = {
     "an iterable's error": lambda: loader_of(Ended(), on_error="skip"),
     "an iterable's error that is raised": lambda: loader_of(Ended()),
     "several iterables": lambda: loader_of(ended(1), on_error="skip", slots=2),
-    "a rank of two": lambda: loader_of(Numbers(), sampler=[*range(21)], rank=1, world_size=2, batch_size=3),
+    "a rank of two": lambda: loader_of(Numbers(), sampler=[*range(21)], shard=ringfeed.Shard(1, 2), batch_size=3),
     "a mix": lambda: loader_of(mix_of(weights=[3, 2, 1])),
     "a mix with quotas": lambda: loader_of(mix_of(weights=[3, 2, 1], per_batch=True)),
-    "draws by priority": lambda: loader_of(Numbers(), sampler=ringfeed.PrioritizedSampler(len(Numbers())), slots=2),
+    "draws by priority": lambda: loader_of(
+        Numbers(), sampler=ringfeed.orders.PrioritizedSampler(len(Numbers())), slots=2
+    ),
     "a mix of changing weights": lambda: loader_of(mix_of(weights=lambda _, batch: [3, 1 + batch % 2, 1]), slots=2),
 }
 
@@ -140,8 +143,8 @@ def test_ctrl_c_at_any_point_of_next_changes_nothing(case: str) -> None:
 
 WORKERS: dict[str, tuple[dict[str, Any], int]] = {
     "threads": ({"workers": 2, "backend": "thread"}, 1),
-    "processes": ({"workers": 2, "start_method": "fork"}, 5),
-    "an epoch ahead": ({"workers": 1, "backend": "thread", "prefetch_epochs": True, "slots": 4}, 1),
+    "processes": ({"workers": 2, "backend": "fork"}, 5),
+    "an epoch ahead": ({"workers": 1, "backend": "thread", "ahead": True, "slots": 4}, 1),
 }
 
 

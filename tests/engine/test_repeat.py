@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle
 from ringfeed.engine._repeated import Repeated
 from ringfeed.frameworks.base import Epochs
@@ -26,8 +27,8 @@ ROWS = 4
 LENGTH = 23  # 6 batches
 HOW: list[dict[str, Any]] = [
     {"workers": 0},
-    {"workers": 2, "start_method": "fork"},
-    {"workers": 2, "backend": "thread", "prefetch_epochs": True},
+    {"workers": 2, "backend": "fork"},
+    {"workers": 2, "backend": "thread", "ahead": True},
     {"workers": 2, "backend": "thread", "copy": True},
 ]
 
@@ -48,7 +49,7 @@ class Drawn:
 def loader_of(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose epochs differ."""
     given = Drawn() if dataset is None else dataset
-    return ringfeed.Loader(given, **{"batch_size": ROWS, "shuffle": True, "seed": 3, "workers": 0, **settings})
+    return loader_with(given, **{"batch_size": ROWS, "shuffle": True, "seed": 3, "workers": 0, **settings})
 
 
 def contents(batches: Any) -> list[Any]:
@@ -94,7 +95,7 @@ def test_it_goes_on_without_end(how: dict[str, Any]) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_state_is_right_at_any_batch(workers: int) -> None:
     """So are remaining and len; after the last batch of an epoch, they are those of the next one's start."""
-    with loader_of(workers=workers, start_method="fork") as loader:
+    with loader_of(workers=workers, backend="fork") as loader:
         seen = []
         for number, _ in enumerate(loader.repeat(3), 1):
             seen.append((place(loader), loader.remaining, len(loader)))
@@ -141,7 +142,7 @@ def test_breaking_off(taken: int, how: dict[str, Any]) -> None:
 
 def test_an_exception_in_the_loop_breaks_it_off() -> None:
     """It holds nothing afterwards, and the next epoch is whole."""
-    with loader_of(workers=2, start_method="fork") as loader:
+    with loader_of(workers=2, backend="fork") as loader:
         with pytest.raises(ZeroDivisionError):
             [1 / (8 - number) for number, _ in enumerate(loader.repeat(2))]
         assert contents(loader) == epochs(3)[12:]
@@ -250,9 +251,10 @@ class Dying(Oracle):
         signal.raise_signal(signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("irreplaceable")
 def test_workers_that_have_failed_end_it() -> None:
     """What ends an epoch before its time ends the iteration, as it ends a `for`."""
-    how: dict[str, Any] = {"workers": 1, "start_method": "fork", "spec": Oracle.SPEC, "max_restarts": 0}
+    how: dict[str, Any] = {"workers": 1, "backend": "fork", "spec": Oracle.SPEC}
     with ringfeed.Loader(Dying(12), batch_size=4, **how) as loader:
         batches = loader.repeat()
         with pytest.raises(ringfeed.WorkerError):
@@ -429,7 +431,7 @@ def test_a_thread_that_asks_while_another_begins_the_next_epoch() -> None:
 
 def test_the_next_epoch_is_ready_at_the_border() -> None:
     """The slots have its batches before the last of this one was let go of, as for two `for` loops."""
-    with loader_of(Drawn(6 * ROWS), workers=1, backend="thread", prefetch_epochs=True) as loader:
+    with loader_of(Drawn(6 * ROWS), workers=1, backend="thread", ahead=True) as loader:
         batches = loader.repeat()
         for _ in range(5):
             next(batches)

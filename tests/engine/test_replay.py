@@ -181,7 +181,7 @@ def opened_by(path: Path, caught: list[Any]) -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.parametrize("settings", [{"backend": "thread"}, {"start_method": "spawn"}, {"start_method": "fork"}])
+@pytest.mark.parametrize("settings", [{"backend": "thread"}, {"backend": "spawn"}, {"backend": "fork"}])
 def test_workers_that_read_again_are_told_of(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
-BACKENDS = [{"backend": "thread"}, {"start_method": "spawn"}, {"start_method": "fork"}]
+BACKENDS = [{"backend": "thread"}, {"backend": "spawn"}, {"backend": "fork"}]
 
 
 @pytest.fixture(autouse=True)
@@ -281,10 +281,10 @@ def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(monkeypatch: pytest
         assert flat(seen) + drain(iterator) == list(range(400))
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "process"])
 def test_ctrl_c_while_a_worker_is_forked_does_not_mix_up_workers(method: Any) -> None:
     """The forkserver's answer to an order that was given up is not taken for that to the next one."""
-    loader, _ = scripted(Oracle(400, sleep_s=0.002), (1, 2), start_method=method)
+    loader, _ = scripted(Oracle(400, sleep_s=0.002), (1, 2), backend=method)
     with loader:
         iterator = iter(loader)
         seen = [check(next(iterator))]
@@ -329,7 +329,7 @@ def test_memory_that_the_kernel_does_not_take_back_stays(monkeypatch: pytest.Mon
 def test_the_first_worker_is_woken_though_others_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that sleeps is all there are, however many are allowed: what is to be filled does not wait for them."""
     monkeypatch.setattr(reader, "IDLE_NS", 10**12)  # or it would look round by itself
-    loader, _ = scripted((np.arange(8000),), (1, 4), start_method="fork")
+    loader, _ = scripted((np.arange(8000),), (1, 4), backend="fork")
     with loader:
         iterator = iter(loader)
         for _ in range(300):

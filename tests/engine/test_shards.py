@@ -18,10 +18,14 @@ ROWS = np.arange(37)
 UNEVEN = ["pad", "drop", "keep"]
 
 
-def loaders(world_size: int = 3, dataset: Any = (ROWS,), **parameters: Any) -> list[ringfeed.Loader]:
+def loaders(
+    world_size: int = 3, dataset: Any = (ROWS,), uneven: Any = "pad", **parameters: Any
+) -> list[ringfeed.Loader]:
     """Return the loaders of all ranks, which fill in this process unless told otherwise."""
     given = {"batch_size": 4, "workers": 0, "slots": 3, "timeout_s": 120, **parameters}
-    return [ringfeed.Loader(dataset, rank=rank, world_size=world_size, **given) for rank in range(world_size)]
+    return [
+        ringfeed.Loader(dataset, shard=ringfeed.Shard(rank, world_size, uneven), **given) for rank in range(world_size)
+    ]
 
 
 def batches(loader: ringfeed.Loader) -> list[list[int]]:
@@ -92,7 +96,7 @@ def test_a_hook_that_changes_the_length_changes_all_ranks_alike() -> None:
         def on_epoch_begin(self) -> None:
             self.rows += 1
 
-    made = [ringfeed.Loader(Growing(), batch_size=2, rank=rank, world_size=2, workers=0) for rank in range(2)]
+    made = [ringfeed.Loader(Growing(), batch_size=2, shard=ringfeed.Shard(rank, 2), workers=0) for rank in range(2)]
     assert [batches(loader) for loader in made] == [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [8]]]
     assert [batches(loader) for loader in made] == [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
     assert [*map(len, made)] == [3, 3]
@@ -108,7 +112,7 @@ def test_a_sampler_of_the_users_is_shared_out() -> None:
 
 def test_one_rank_alone_is_not_shown() -> None:
     """It is the default."""
-    assert "rank" not in repr(ringfeed.Loader((ROWS,), workers=0, world_size=1))
+    assert "rank" not in repr(ringfeed.Loader((ROWS,), workers=0, shard=ringfeed.Shard(0, 1)))
 
 
 # ---- what is known of it ----
@@ -136,7 +140,7 @@ def test_frameworks_know_the_shapes_of_a_rank(parameters: dict[str, Any], fixed:
 
 def test_dropping_what_is_uneven_holds_for_one_rank_too() -> None:
     """Otherwise the samples of an epoch would depend on the number of processes."""
-    loader = ringfeed.Loader((ROWS,), batch_size=12, workers=0, uneven="drop")
+    loader = ringfeed.Loader((ROWS,), batch_size=12, workers=0, shard=ringfeed.Shard(0, 1, "drop"))
     assert (len(loader), len(batches(loader)), loader.drop_remainder) == (3, 3, True)
 
 
@@ -170,36 +174,35 @@ class Ours(DistributedSampler):
 @pytest.mark.parametrize(
     ("dataset", "parameters", "kind", "text"),
     [
-        ((ROWS,), {"rank": 2, "world_size": 2}, ValueError, "rank=2 with world_size=2; ranks go from 0 to 1"),
-        ((ROWS,), {"rank": True, "world_size": 2}, TypeError, "rank=True must be an int"),
+        ((ROWS,), {"shard": ringfeed.Shard(2, 2)}, ValueError, "rank=2 with world_size=2; ranks go from 0 to 1"),
+        ((ROWS,), {"shard": ringfeed.Shard(rank=True, world_size=2)}, TypeError, "rank=True must be an int"),
         (
             (ROWS,),
-            {"world_size": 2, "shuffle": True, "seed": None},
+            {"shard": ringfeed.Shard(0, 2), "shuffle": True, "seed": None},
             ValueError,
             "seed=None draws a seed, and each rank of 2 another; give all of them one number",
         ),
-        ((ROWS,), {"world_size": 0}, ValueError, "world_size=0 must be at least 1"),
-        ((ROWS,), {"uneven": "wrap"}, ValueError, "uneven='wrap'; choose one of 'pad', 'drop', 'keep'"),
+        ((ROWS,), {"shard": ringfeed.Shard(0, 0)}, ValueError, "world_size=0 must be at least 1"),
         (
             (ROWS,),
-            {"rank": 1, "world_size": 2, "shard": "auto"},
+            {"shard": ringfeed.Shard(0, 2, "wrap")},
             ValueError,
-            "shard='auto' finds the rank, and rank=1, world_size=2 give it; leave one of them out",
+            "uneven='wrap'; choose one of 'pad', 'drop', 'keep'",
         ),
         (
             lambda: iter(ROWS),
-            {"rank": 1, "world_size": 2},
+            {"shard": ringfeed.Shard(1, 2)},
             ValueError,
             "rank 1 of 2 of an iterable without len(): where it ends is only seen when the batches before were handed "
-            "out, too late for uneven='pad'; give uneven='drop', which leaves out a last global batch that is not "
-            "full, or give the iterable __len__",
+            "out, too late for uneven='pad'; give drop_remainder=True, which leaves out a last global batch that "
+            "is not full, or give the iterable __len__",
         ),
         (
             (ROWS,),
-            {"rank": 1, "world_size": 2, "sampler": Ours()},
+            {"shard": ringfeed.Shard(1, 2), "sampler": Ours()},
             ValueError,
             "sampler is a Ours, which gives the samples of one process, and rank 1 of 2 would get a part of these; "
-            "leave it out and give shuffle=True, or leave rank=, world_size= and shard= out",
+            "leave it out and give shuffle=True, or leave shard= out",
         ),
     ],
 )
@@ -243,9 +246,9 @@ ORDERS: dict[str, dict[str, Any]] = {
     "shuffled": {"shuffle": True, "seed": 5},
     "windows": {"shuffle": 20},
     "array": {"sampler": np.arange(101)[::-1].copy()},
-    "subset": {"sampler": ringfeed.SubsetSampler(range(101))},
-    "strata": {"sampler": ringfeed.StratifiedSampler(np.arange(101) % 3)},
-    "weights": {"sampler": ringfeed.WeightedSampler(np.arange(1, 102), replacement=False)},
+    "subset": {"sampler": ringfeed.orders.SubsetSampler(range(101))},
+    "strata": {"sampler": ringfeed.orders.StratifiedSampler(np.arange(101) % 3)},
+    "weights": {"sampler": ringfeed.orders.WeightedSampler(np.arange(1, 102), replacement=False)},
 }
 
 
@@ -310,7 +313,8 @@ def test_a_state_after_the_last_batch_can_be_loaded(world_size: int) -> None:
             pass
 
     made = [
-        ringfeed.Loader(Hooked(), batch_size=4, rank=r, world_size=world_size, workers=0) for r in range(world_size)
+        ringfeed.Loader(Hooked(), batch_size=4, shard=ringfeed.Shard(r, world_size), workers=0)
+        for r in range(world_size)
     ]
     iterators = [iter(loader) for loader in made]
     for batches_ in iterators * len(made[0]):

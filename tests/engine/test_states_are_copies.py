@@ -177,11 +177,11 @@ def test_an_order_may_fill_what_it_yields_again(order: dict[str, Any]) -> None:
 
 def test_a_sampler_of_priorities_keeps_no_state_of_the_users() -> None:
     """What was loaded may be changed afterwards."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH)
     with ringfeed.Loader(np.arange(LENGTH), batch_size=4, sampler=sampler, workers=0) as loader:
         next(iter(loader))
         state = sampler.state_dict()
-    other = ringfeed.PrioritizedSampler(LENGTH)
+    other = ringfeed.orders.PrioritizedSampler(LENGTH)
     other.load_state_dict(state)
     for value in state.values():
         value[...] = 0

@@ -28,9 +28,9 @@ NEAR = 75 * ROWS  # a state every 64 batches at least, and what is read ahead
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "thread": {"backend": "thread", "workers": 1},
-    "spawn": {"workers": 1, "start_method": "spawn"},
-    "fork": {"workers": 1, "start_method": "fork"},
-    "forkserver": {"workers": 1, "start_method": "forkserver"},
+    "spawn": {"workers": 1, "backend": "spawn"},
+    "fork": {"workers": 1, "backend": "fork"},
+    "process": {"workers": 1, "backend": "process"},
 }
 
 
@@ -188,7 +188,7 @@ def whole_epoch(log: Path, kind: str = "iterable") -> list[Any]:
 
 # How a state is had is a matter of the kind; where it is had, of the way, and the same for all kinds.
 @pytest.mark.parametrize(
-    ("kind", "way"), [*product(KINDS, ["here", "spawn"]), *product(["iterable"], ["thread", "fork", "forkserver"])]
+    ("kind", "way"), [*product(KINDS, ["here", "spawn"]), *product(["iterable"], ["thread", "fork", "process"])]
 )
 def test_a_state_of_its_own_spares_what_was_read(way: str, kind: str, log: Path) -> None:
     """Twice in one epoch; what is read again does not depend on the place, and epochs after it are whole."""
@@ -248,10 +248,10 @@ def test_an_iterator_goes_on_from_its_state(log: Path) -> None:
     assert lines(log) - before <= LENGTH - 300 * ROWS + NEAR
 
 
-def three(log: Path, kind: type = Counted) -> ringfeed.Interleave:
+def three(log: Path, kind: type = Counted) -> ringfeed.datasets.Interleave:
     """Return three shards of different lengths."""
     lengths = (LENGTH, 25, 2003)
-    return ringfeed.Interleave([kind(log, length, number * 10_000) for number, length in enumerate(lengths)])
+    return ringfeed.datasets.Interleave([kind(log, length, number * 10_000) for number, length in enumerate(lengths)])
 
 
 @pytest.mark.parametrize("way", ["here", "thread", "spawn"])
@@ -282,7 +282,7 @@ def die_once(log: Path, at: int, number: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("way", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("way", ["spawn", "fork", "process"])
 def test_a_replacement_reads_few_elements_again(way: str, log: Path) -> None:
     """It goes on from the newest state that the dead worker has left, also in an epoch that went on from one."""
     whole = whole_epoch(log)
@@ -541,7 +541,7 @@ def batches_of(loader: ringfeed.Loader) -> list[Any]:
 @pytest.mark.parametrize("drop", [False, True])
 def test_shards_of_different_lengths_wherever_they_are_cut(settings: dict[str, Any], *, drop: bool) -> None:
     """Each stop, and again two batches later: the rest, in the same batches; then whole epochs."""
-    dataset = ringfeed.Interleave(SHORT)
+    dataset = ringfeed.datasets.Interleave(SHORT)
     settings = {"batch_size": 4, "drop_remainder": drop, **settings}
     with ringfeed.Loader(dataset, **settings) as loader:
         whole = batches_of(loader)
@@ -568,7 +568,9 @@ def test_shards_of_different_lengths_wherever_they_are_cut(settings: dict[str, A
 def test_shards_that_are_read_far_ahead(slots: int, stop: int) -> None:
     """Where each is, is known for every batch that is planned; also of the last of them, which is planned at once."""
     lengths = (999, 50, 8)
-    shards = ringfeed.Interleave([partial(range, at * 1000, at * 1000 + length) for at, length in enumerate(lengths)])
+    shards = ringfeed.datasets.Interleave(
+        [partial(range, at * 1000, at * 1000 + length) for at, length in enumerate(lengths)]
+    )
     settings: dict[str, Any] = {"batch_size": 4, "workers": 1, "backend": "thread", "slots": slots}
     with ringfeed.Loader(shards, **settings) as loader:
         whole = batches_of(loader)
@@ -587,7 +589,7 @@ def test_shards_that_are_read_far_ahead(slots: int, stop: int) -> None:
 
 def test_a_place_far_behind_is_refused() -> None:
     """What only the loop knows may be further back than is kept."""
-    shards = ringfeed.Interleave([partial(range, 999), partial(range, 999)])
+    shards = ringfeed.datasets.Interleave([partial(range, 999), partial(range, 999)])
     with ringfeed.Loader(shards, batch_size=2, workers=0) as loader:
         batches = iter(loader)
         for _ in range(100):
@@ -603,7 +605,7 @@ def test_a_place_far_behind_is_refused() -> None:
 @pytest.mark.parametrize("stop", range(14))
 def test_shards_with_batches_of_another_size(stop: int) -> None:
     """Each element that was not handed out comes once, in the order of its shard."""
-    dataset = ringfeed.Interleave(SHORT)
+    dataset = ringfeed.datasets.Interleave(SHORT)
     with ringfeed.Loader(dataset, batch_size=4, workers=0) as loader:
         seen = [row for batch in islice(loader, stop) for row in batch.tolist()]
         state = saved(loader)

@@ -76,7 +76,7 @@ def test_a_hook_amid_a_pass() -> None:
 
 def test_workers_that_were_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is started in the place of one that was not told has the new dataset, and no ticket of the old."""
-    feed = DatasetFeed(Counting(), workers=1, start_method="fork", timeout_s=PATIENCE_S)
+    feed = DatasetFeed(Counting(), workers=1, backend="fork", timeout_s=PATIENCE_S)
     with feed.loader:
         batches = feed.begin()
         seen = [read(next(batches)) for _ in range(BEFORE)]

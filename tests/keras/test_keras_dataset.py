@@ -218,7 +218,7 @@ def test_shuffle_and_seed_mean_what_they_mean_to_a_loader() -> None:
     """A number of batches is a window; what is no shuffle is refused at once, and no seed is one that is drawn."""
     with fed(Changing([7]), shuffle=3, seed=5, workers=0) as data:
         seen = [int(x[0, 2]) for x, _ in seen_by_fit(data, epochs=2, shuffle=True)]
-    window = ringfeed.WindowShuffle(3).bind(7, 5)
+    window = ringfeed.orders.WindowShuffle(3).bind(7, 5)
     assert seen == [*window.epoch(0).take(7), *window.epoch(1).take(7)]
     with fed(Changing([7]), shuffle=True, seed=None, workers=0) as data:
         assert sorted(int(x[0, 2]) for x, _ in seen_by_fit(data, epochs=1, shuffle=True)) == [*range(7)]

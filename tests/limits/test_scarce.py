@@ -17,8 +17,8 @@ from watching import run_script, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-METHODS = ("spawn", "fork", "forkserver")
-BY_PROCESSES = [f"workers=2, start_method={method!r}" for method in METHODS]
+METHODS = ("spawn", "fork", "process")
+BY_PROCESSES = [f"workers=2, backend={method!r}" for method in METHODS]
 WITHOUT_PROCESSES = ["workers=2, backend='thread'", "workers=0"]
 WAYS = BY_PROCESSES + WITHOUT_PROCESSES
 
@@ -99,7 +99,7 @@ def test_what_can_be_done_without(poverty: str) -> None:
 
 def test_few_descriptors() -> None:
     """64 descriptors are enough for 8 workers; 32 are refused with how many can be had, and they can."""
-    counts = [f"workers={count}, start_method={method!r}" for count in (2, 8, 32) for method in METHODS]
+    counts = [f"workers={count}, backend={method!r}" for count in (2, 8, 32) for method in METHODS]
     found = live("limit(NOFILE=64)", *trials([*counts, "workers=32, backend='thread'", "workers=0"]))
     # The warm forkserver's are in use, too, where there is one.
     limits = [re.findall(r"the (\d+) in use.*workers=(\d+)", refusal)[0] for refusal in found[6:9]]
@@ -109,7 +109,7 @@ def test_few_descriptors() -> None:
         for opened, most in limits
     ]
     assert found == ["right"] * 6 + refusals + ["right"] * 2
-    again = [f"workers={most}, start_method={method!r}" for method, (_, most) in zip(METHODS, limits, strict=True)]
+    again = [f"workers={most}, backend={method!r}" for method, (_, most) in zip(METHODS, limits, strict=True)]
     assert live("limit(NOFILE=64)", *trials(again)) == ["right"] * 3
 
 
@@ -126,7 +126,7 @@ def test_too_few_descriptors_for_any_worker() -> None:
 
 def test_no_descriptor_for_a_replacement() -> None:
     """Where a dead worker cannot be replaced, the consumer hears why; the next epoch is right once there is room."""
-    found = live("limit(NOFILE=64)", *[f"outcome_of_a_death(start_method={method!r})" for method in METHODS])
+    found = live("limit(NOFILE=64)", *[f"outcome_of_a_death(backend={method!r})" for method in METHODS])
     limit = "RLIMIT_NOFILE (ulimit -n) is 64; raise it, or use fewer workers"
     full = f"WorkerError: no worker can be started: Too many open files: {limit}"
     no_room = f"WorkerError: no worker can be started: no room for the descriptors of a message: {limit}"
@@ -305,7 +305,7 @@ def test_the_limit_of_a_cgroup(cgroup: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_no_exec_keeps_what_is_ours(method: str) -> None:
     """No descriptor of a consumer or of a worker, beside the standard streams, goes to what they start."""
-    consumer, worker = live("", f"descriptors_of(start_method={method!r})")[0]
+    consumer, worker = live("", f"descriptors_of(backend={method!r})")[0]
     assert {"/memfd:ringfeed-control (deleted)", "/memfd:ringfeed-slots (deleted)"} <= {what for _, what, _ in consumer}
     assert [each for each in consumer + worker if each[0] > 2 and each[2]] == []
 

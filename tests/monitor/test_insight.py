@@ -63,10 +63,10 @@ START = "s before the first batch: workers start and read the dataset"
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_start_up_is_said_apart(start_method: Any) -> None:
+@pytest.mark.parametrize("backend", ["spawn", "process"])
+def test_start_up_is_said_apart(backend: Any) -> None:
     """What training waits for workers to start is part of no share, and no reason for more slots."""
-    how: Any = {"start_method": start_method, "spec": Oracle.SPEC}
+    how: Any = {"backend": backend, "spec": Oracle.SPEC}
     with ringfeed.Loader(Slow(96), batch_size=8, workers=1, **how) as loader:
         for _ in loader:
             time.sleep(0.1)
@@ -94,10 +94,10 @@ def test_start_up_ends_with_the_first_batch() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_before_the_first_batch(start_method: Any) -> None:
+@pytest.mark.parametrize("backend", ["spawn", "process"])
+def test_before_the_first_batch(backend: Any) -> None:
     """Another thread that asks meanwhile is told that there is no batch yet, and what workers do."""
-    how: Any = {"workers": 1, "start_method": start_method, "spec": Oracle.SPEC}
+    how: Any = {"workers": 1, "backend": backend, "spec": Oracle.SPEC}
     with ringfeed.Loader(Slow(8), batch_size=8, **how) as loader, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: (time.sleep(1.5), loader.stats().verdict)[1])
         next(iter(loader))

@@ -86,10 +86,10 @@ def shared_plan(loader: ringfeed.Loader) -> int:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_the_kernel_agrees_with_the_plan(method: str) -> None:
     """Once all slots were used, every byte is reserved and, within two percent, somewhere resident."""
-    with ringfeed.Loader(Filled(BIG), batch_size=64, slots=40, workers=2, start_method=method) as loader:
+    with ringfeed.Loader(Filled(BIG), batch_size=64, slots=40, workers=2, backend=method) as loader:
         stats = loader.stats()
         assert stats.memory == Memory(loader.plan, 0, Pages(0, 0), (), ())
         batches = used(loader)

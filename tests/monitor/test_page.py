@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle
 from looks import MS, look, slot, worker
 from ringfeed.monitor.trace import Trace
@@ -117,7 +118,7 @@ def test_a_name_for_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_a_loader_draws_its_own(tmp_path: Path, name: str) -> None:
     """``loader.trace("run.html")`` makes the page at once, of what was done since the trace began."""
     slow = Oracle(64, sleep_s=0.005)  # a trace looks once in a while, and is to see some of it
-    with ringfeed.Loader(slow, batch_size=8, workers=1, slots=2, prefetch_epochs=False) as loader:
+    with loader_with(slow, batch_size=8, workers=1, slots=2, ahead=False) as loader:
         assert len(list(map(len, loader))) == 8
         with loader.trace(tmp_path / name) as trace:
 

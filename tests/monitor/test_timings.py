@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ahead import loader_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,8 +66,8 @@ class SlowInPlace(Slow):
 
 def timings(dataset: Any, workers: dict[str, Any], **settings: Any) -> tuple[int, int, int, int]:
     """Return rows, read_ns and write_ns of all workers after an epoch, and the tickets they claimed."""
-    settings = {"batch_size": 4, "prefetch_epochs": False, **settings}
-    with ringfeed.Loader(dataset, **settings, **workers) as loader:
+    settings = {"batch_size": 4, "ahead": False, **settings}
+    with loader_with(dataset, **settings, **workers) as loader:
         for batch in loader:
             del batch
         seen = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle
 from looks import MS, look, slot, worker
 from ringfeed.monitor.trace import Trace
@@ -133,8 +134,8 @@ def test_the_names_of_the_lines(tmp_path: Path) -> None:
 def test_a_loader_that_runs(tmp_path: Path) -> None:
     """The lines add up to the statistics, nothing overlaps on a line, and each batch is a step."""
     path = tmp_path / "run.json"
-    settings: Any = {"workers": 2, "slots": 2, "prefetch_epochs": False}  # so that the workers rest at the end
-    with ringfeed.Loader(Oracle(200, sleep_s=0.002), batch_size=8, **settings) as loader:
+    settings: Any = {"workers": 2, "slots": 2, "ahead": False}  # so that the workers rest at the end
+    with loader_with(Oracle(200, sleep_s=0.002), batch_size=8, **settings) as loader:
         with loader.trace(path) as trace:
             for _ in loader:
                 time.sleep(0.005)  # longer than the time between two looks

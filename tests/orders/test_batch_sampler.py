@@ -412,7 +412,7 @@ def test_lists_are_not_cut_into_parts_of_ranks() -> None:
     """Each rank has lists of its own."""
     message = (
         "batch_sampler= with world_size=2: lists cannot be cut into the parts of ranks; give each rank a batch_sampler "
-        "of its own lists, and leave rank=, world_size= and shard= out"
+        "of its own lists, and leave shard= out"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        ringfeed.Loader([*range(8)], batch_sampler=[[0, 1], [2]], world_size=2, workers=0)
+        ringfeed.Loader([*range(8)], batch_sampler=[[0, 1], [2]], shard=ringfeed.Shard(0, 2), workers=0)

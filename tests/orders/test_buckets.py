@@ -20,7 +20,7 @@ import ringfeed
 from ringfeed.errors import StateError
 from ringfeed.orders.permutation import permute
 from ringfeed.orders.rng import derive
-from ringfeed.orders.shard import Shard
+from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
     from ringfeed.orders.buckets import BucketOrder
@@ -34,13 +34,13 @@ BOUNDARIES = (10, 100)
 
 
 def order_of(
-    buckets: ringfeed.Buckets, ranks: int = 1, uneven: Uneven = "pad", seed: int = 0, most: int | None = None
+    buckets: ringfeed.orders.Buckets, ranks: int = 1, uneven: Uneven = "pad", seed: int = 0, most: int | None = None
 ) -> BucketOrder:
     """Return a loader's order."""
     return buckets.shared_by(ranks, uneven, most).bind(None, seed)
 
 
-def lists_of(order: BucketOrder, shard: Shard | None = None, epoch: int = 0, start: int = 0) -> list[list[int]]:
+def lists_of(order: BucketOrder, shard: Part | None = None, epoch: int = 0, start: int = 0) -> list[list[int]]:
     """Return the batches of an epoch, or of a rank's part."""
     whole = order.epoch(epoch, start)
     part = whole if shard is None else whole.part_of(shard)
@@ -129,7 +129,7 @@ class Model:
     def shared(self, bucket: tuple[int, int, int], places: range) -> list[list[int]]:
         """Return each rank's samples of a run of places, none where it has none."""
         begin, end, size = bucket
-        parts = [Shard(rank, self.ranks, size, self.uneven).select(np.array(places)) for rank in range(self.ranks)]
+        parts = [Part(rank, self.ranks, size, self.uneven).select(np.array(places)) for rank in range(self.ranks)]
         mixed = end - begin > size or self.ranks > 1
         return [[self.sample(place, begin, end, mixed=mixed) for place in part.tolist()] for part in parts]
 
@@ -148,11 +148,11 @@ def test_the_order_is_what_the_docstrings_say(lengths: list[int], data: Any, ran
     """Cut, mixed and shared by plain Python as by the arrays, for each rank."""
     seed, epoch = data.draw(st.integers(0, 2**70)), data.draw(st.integers(0, 2**62))
     given_settings = data.draw(settings_of_buckets(lengths))
-    order = order_of(ringfeed.Buckets(lengths, **given_settings), ranks, uneven, seed)
+    order = order_of(ringfeed.orders.Buckets(lengths, **given_settings), ranks, uneven, seed)
     steps = Model(lengths, ranks, uneven, given_settings, seed).steps(epoch)
     for rank in range(ranks):
         expected = [step[rank] for step in steps if step[rank]]
-        assert lists_of(order, Shard(rank, ranks, 1, uneven), epoch) == expected
+        assert lists_of(order, Part(rank, ranks, 1, uneven), epoch) == expected
 
 
 def test_long_rows_are_mixed_in_the_same_way() -> None:
@@ -160,7 +160,7 @@ def test_long_rows_are_mixed_in_the_same_way() -> None:
     lengths = np.random.default_rng(0).integers(1, 4, 12_000).tolist()
     for given_settings in ({"batch_sizes": 7, "boundaries": (1,)}, {"batch_sizes": 2, "boundaries": ()}):
         every = {"window": None, **given_settings}
-        order = order_of(ringfeed.Buckets(lengths, **every), 1, "pad", 5)
+        order = order_of(ringfeed.orders.Buckets(lengths, **every), 1, "pad", 5)
         whole = lists_of(order, epoch=3)
         model = Model(lengths, 1, "pad", every, 5)
         model.epoch = 3
@@ -175,7 +175,7 @@ def test_long_rows_are_mixed_in_the_same_way() -> None:
 def test_the_order_stays_as_it_is() -> None:
     """On every machine, and in every version to come."""
     lengths = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
-    order = order_of(ringfeed.Buckets(lengths, max_tokens=20, window=8), seed=1)
+    order = order_of(ringfeed.orders.Buckets(lengths, max_tokens=20, window=8), seed=1)
     assert (order.order, lists_of(order, epoch=2)) == (
         "buckets:6a241e39",
         [[10, 7], [5, 14], [8, 1, 0, 2], [11, 12], [13, 4], [3, 9, 6]],
@@ -192,9 +192,9 @@ def test_each_sample_comes_once_and_no_batch_is_over_its_budget(
 ) -> None:
     """On all ranks together, but for what ``uneven`` repeats or leaves out; steps have as many rows on all ranks."""
     given_settings = data.draw(settings_of_buckets(lengths))
-    bound = ringfeed.Buckets(lengths, **given_settings).shared_by(ranks, uneven, None)
+    bound = ringfeed.orders.Buckets(lengths, **given_settings).shared_by(ranks, uneven, None)
     order = bound.bind(len(lengths), 3)
-    shards = [Shard(rank, ranks, 1, uneven) for rank in range(ranks)]
+    shards = [Part(rank, ranks, 1, uneven) for rank in range(ranks)]
     parts = [lists_of(order, shard, epoch) for shard in shards]
     assert [len(part) for part in parts] == [shard.batches(order.length) for shard in shards]
     assert sum(len(part) for part in parts) == order.length
@@ -220,7 +220,7 @@ def test_an_epoch_goes_on_at_any_position(
     lengths: list[int], data: Any, ranks: int, uneven: Uneven, counts: list[int]
 ) -> None:
     """What comes is what comes there in an epoch from its start, however it is taken, and it needs no state."""
-    order = order_of(ringfeed.Buckets(lengths, **data.draw(settings_of_buckets(lengths))), ranks, uneven)
+    order = order_of(ringfeed.orders.Buckets(lengths, **data.draw(settings_of_buckets(lengths))), ranks, uneven)
     whole = lists_of(order, epoch=4)
     start = data.draw(st.integers(0, len(whole) + 2))
     rest = order.epoch(4, start)
@@ -236,7 +236,7 @@ def test_an_epoch_goes_on_at_any_position(
 @given(LENGTHS, st.data(), st.sampled_from([1, 2, 5]))
 def test_uneven_concerns_the_end_alone(lengths: list[int], data: Any, ranks: int) -> None:
     """The full steps are the same, so that a state is good for each."""
-    buckets = ringfeed.Buckets(lengths, **data.draw(settings_of_buckets(lengths)))
+    buckets = ringfeed.orders.Buckets(lengths, **data.draw(settings_of_buckets(lengths)))
     found: list[Any] = [lists_of(order_of(buckets, ranks, uneven)) for uneven in ("pad", "keep", "drop")]
     padded, kept, full = found
     assert padded[: len(full)] == kept[: len(full)] == full
@@ -252,7 +252,7 @@ def test_batches_are_of_like_length() -> None:
         return 1 - float(lengths.sum() / sum(lengths[batch].max() * len(batch) for batch in batches))
 
     def padding(**given_settings: Any) -> tuple[float, int]:
-        whole = lists_of(order_of(ringfeed.Buckets(lengths, **given_settings)))
+        whole = lists_of(order_of(ringfeed.orders.Buckets(lengths, **given_settings)))
         return padding_of(whole), len(whole)
 
     anyhow = rng.permutation(20_480)
@@ -271,14 +271,14 @@ def test_each_epoch_and_each_seed_has_batches_of_its_own() -> None:
     """In windows that are smaller than the dataset, and of samples of equal length in any."""
     lengths = np.arange(4000)
     for given_lengths, window in ((lengths, 500), (lengths // 500, 65536), (np.ones(4000), 65536)):
-        buckets = ringfeed.Buckets(given_lengths, batch_sizes=10, window=window)
+        buckets = ringfeed.orders.Buckets(given_lengths, batch_sizes=10, window=window)
         whole = [
             {frozenset(batch) for batch in lists_of(order_of(buckets, seed=seed), epoch=epoch)}
             for seed, epoch in ((0, 0), (0, 1), (1, 0))
         ]
         assert len(whole[0] & whole[1]) < 5
         assert len(whole[0] & whole[2]) < 5
-    sorted_whole = ringfeed.Buckets(lengths, batch_sizes=10)  # in one window: batches stay, but not their order
+    sorted_whole = ringfeed.orders.Buckets(lengths, batch_sizes=10)  # in one window: batches stay, but not their order
     one, two = (lists_of(order_of(sorted_whole), epoch=epoch) for epoch in range(2))
     assert one != two
     assert sorted(one) == sorted(two)
@@ -286,15 +286,15 @@ def test_each_epoch_and_each_seed_has_batches_of_its_own() -> None:
 
 def test_ranks_share_one_batch_anew_in_each_epoch() -> None:
     """Samples that one rank would have in one batch."""
-    order = order_of(ringfeed.Buckets(range(8), batch_sizes=32), 2)
-    firsts = {tuple(sorted(lists_of(order, Shard(0, 2, 1, "pad"), epoch)[0])) for epoch in range(9)}
+    order = order_of(ringfeed.orders.Buckets(range(8), batch_sizes=32), 2)
+    firsts = {tuple(sorted(lists_of(order, Part(0, 2, 1, "pad"), epoch)[0])) for epoch in range(9)}
     assert len(firsts) > 5
 
 
 def test_boundaries_divide_the_samples() -> None:
     """A length that is a boundary lies below it, and each part has its batch size."""
     lengths = np.arange(1, 301)
-    order = order_of(ringfeed.Buckets(lengths, (64, 128), batch_sizes=(8, 4, 2)))
+    order = order_of(ringfeed.orders.Buckets(lengths, (64, 128), batch_sizes=(8, 4, 2)))
     rows = Counter()
     for batch in lists_of(order):
         low, high = lengths[batch].min(), lengths[batch].max()
@@ -322,21 +322,21 @@ def test_boundaries_divide_the_samples() -> None:
 )
 def test_few_samples(lengths: Any, given_settings: Any, expected: list[list[int]]) -> None:
     """One sample, fewer than a window or a batch, all alike, none in a part."""
-    whole = lists_of(order_of(ringfeed.Buckets(lengths, **given_settings)))
+    whole = lists_of(order_of(ringfeed.orders.Buckets(lengths, **given_settings)))
     assert sorted(len(batch) for batch in whole) == sorted(len(batch) for batch in expected)
     assert sorted(chain(*whole)) == sorted(chain(*expected))
 
 
 def test_the_largest_batch_is_known() -> None:
     """And bounded, where the slots are to be smaller."""
-    buckets = ringfeed.Buckets([1] * 52 + [10] * 48, max_tokens=40)
+    buckets = ringfeed.orders.Buckets([1] * 52 + [10] * 48, max_tokens=40)
     assert buckets.shared_by(1, "pad", None).most == 40
     assert buckets.shared_by(4, "pad", None).most == 13
     bounded = buckets.shared_by(1, "pad", 16)
     assert bounded.most == 16
     assert max(map(len, lists_of(bounded.bind(100, 0)))) == 16
     assert bounded.bind(100, 0).order != order_of(buckets).order
-    assert order_of(ringfeed.Buckets([1, 2], batch_sizes=2), most=9).length == 1
+    assert order_of(ringfeed.orders.Buckets([1, 2], batch_sizes=2), most=9).length == 1
 
 
 def test_the_name_tells_orders_apart() -> None:
@@ -344,7 +344,7 @@ def test_the_name_tells_orders_apart() -> None:
     lengths = np.arange(1, 100)
 
     def name(*given_lengths: Any, **given_settings: Any) -> str:
-        found = order_of(ringfeed.Buckets(*given_lengths, **given_settings)).order
+        found = order_of(ringfeed.orders.Buckets(*given_lengths, **given_settings)).order
         assert len(found) <= 40
         return found
 
@@ -366,10 +366,10 @@ def test_the_name_tells_orders_apart() -> None:
 
 def test_it_can_be_pickled_and_shown() -> None:
     """As other samplers."""
-    buckets = pickle.loads(pickle.dumps(ringfeed.Buckets([3, 5, 4], (4,), max_tokens=10)))
+    buckets = pickle.loads(pickle.dumps(ringfeed.orders.Buckets([3, 5, 4], (4,), max_tokens=10)))
     assert repr(buckets) == "<Buckets: 3 lengths from 3 to 5, 1 boundaries, max_tokens=10>"
     assert (
-        repr(ringfeed.Buckets([0.5], batch_sizes=2))
+        repr(ringfeed.orders.Buckets([0.5], batch_sizes=2))
         == "<Buckets: 1 lengths from 0.5 to 0.5, 0 boundaries, batch_sizes=(2,)>"
     )
     assert sorted(chain(*lists_of(order_of(buckets)))) == [0, 1, 2]
@@ -378,7 +378,7 @@ def test_it_can_be_pickled_and_shown() -> None:
 def test_what_is_given_is_not_changed() -> None:
     """Nor does a later change of it count; a cost function cannot write."""
     lengths = np.array([3, 1, 2])
-    buckets = ringfeed.Buckets(lengths, batch_sizes=1)
+    buckets = ringfeed.orders.Buckets(lengths, batch_sizes=1)
     lengths[:] = 0
     assert "from 1 to 3" in repr(buckets)
 
@@ -387,16 +387,16 @@ def test_what_is_given_is_not_changed() -> None:
         return 0.0
 
     with pytest.raises(ValueError, match="read-only"):
-        ringfeed.Buckets([1, 2], max_tokens=5, cost=writes)
+        ringfeed.orders.Buckets([1, 2], max_tokens=5, cost=writes)
 
 
 def test_memory_is_what_the_docstring_says() -> None:
     """16 bytes a sample, 24 a batch, and while an epoch is read 6 more a sample, whatever is taken."""
     lengths = np.random.default_rng(0).integers(1, 500, 400_000)
-    lists_of(order_of(ringfeed.Buckets([1, 2], batch_sizes=1)))  # imports what is used
+    lists_of(order_of(ringfeed.orders.Buckets([1, 2], batch_sizes=1)))  # imports what is used
     tracemalloc.start()
     try:
-        buckets = ringfeed.Buckets(lengths, batch_sizes=20)
+        buckets = ringfeed.orders.Buckets(lengths, batch_sizes=20)
         order = order_of(buckets)
         kept = tracemalloc.get_traced_memory()[0]
         epoch = order.epoch(0)
@@ -413,9 +413,9 @@ def test_memory_is_what_the_docstring_says() -> None:
 def test_another_process_has_the_same_order() -> None:
     """Whatever its hashes are."""
     program = (
-        "import ringfeed; order = ringfeed.Buckets(range(50), max_tokens=99, window=9).shared_by(2, 'pad', None)"
+        "import ringfeed; order = ringfeed.orders.Buckets(range(50), max_tokens=99, window=9).shared_by(2, 'pad', None)"
         ".bind(50, 3); print(order.order, [batch.tolist() for batch in order.epoch(2).take(99)])"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    order = order_of(ringfeed.Buckets(range(50), max_tokens=99, window=9), 2, "pad", 3)
+    order = order_of(ringfeed.orders.Buckets(range(50), max_tokens=99, window=9), 2, "pad", 3)
     assert ran.stdout.strip() == f"{order.order} {lists_of(order, epoch=2)}"

@@ -127,7 +127,7 @@ def test_what_cannot_be_cut_is_refused(
 ) -> None:
     """By its name, what it is and what was expected, when it is made, or when a loader cuts it."""
     with pytest.raises(error) as e:
-        ringfeed.Buckets(lengths, **given_settings).shared_by(1, "pad", None)
+        ringfeed.orders.Buckets(lengths, **given_settings).shared_by(1, "pad", None)
     assert str(e.value) == text
 
 
@@ -140,30 +140,34 @@ def made(**given_settings: Any) -> ringfeed.Loader:
     ("make", "text"),
     [
         (
-            lambda: made(batch_sampler=ringfeed.Buckets([1, 2], batch_sizes=2)),
+            lambda: made(batch_sampler=ringfeed.orders.Buckets([1, 2], batch_sizes=2)),
             "Buckets has 2 lengths, but the dataset has 3 samples; give one for each",
         ),
         (
-            lambda: made(sampler=ringfeed.Buckets([1, 2, 3], batch_sizes=2)),
+            lambda: made(sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=2)),
             "Buckets gives whole batches: give it as batch_sampler=, and leave sampler= out",
         ),
         (
-            lambda: made(batch_sampler=ringfeed.Buckets([1, 2, 3], batch_sizes=4), max_batch_size=2),
+            lambda: made(batch_sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=4), max_batch_size=2),
             "batch_sizes has 4, but a batch may have max_batch_size=2 samples; leave max_batch_size= out, or make "
             "batch_sizes smaller",
         ),
         (
-            lambda: made(batch_sampler=ringfeed.Buckets([1, 2, 3], batch_sizes=4), batch_size=4, shuffle=True),
+            lambda: made(batch_sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=4), batch_size=4, shuffle=True),
             "batch_sampler= says which samples each batch has; leave batch_size= and shuffle= out",
         ),
         (
-            lambda: ringfeed.Loader(lambda: iter(range(3)), batch_sampler=ringfeed.Buckets([1] * 3, batch_sizes=2)),
+            lambda: ringfeed.Loader(
+                lambda: iter(range(3)), batch_sampler=ringfeed.orders.Buckets([1] * 3, batch_sizes=2)
+            ),
             "batch_sampler= needs a dataset whose samples have numbers, and an iterable comes in its own order; "
             "shuffle inside the iterable, or give a dataset with __len__ and __getitem__",
         ),
         (
             lambda: ringfeed.Loader(
-                ringfeed.Mix([[1], [2]]), batch_sampler=ringfeed.Buckets([1] * 2, batch_sizes=2), workers=0
+                ringfeed.datasets.Mix([[1], [2]]),
+                batch_sampler=ringfeed.orders.Buckets([1] * 2, batch_sizes=2),
+                workers=0,
             ),
             "batch_sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
             "shuffle=",

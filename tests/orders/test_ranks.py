@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.orders.ranks import Rank
+from ringfeed.orders.shard import Shard
 from watching import run_script
 
 pytestmark = pytest.mark.once
@@ -61,52 +61,44 @@ def config(kind: str, index: int, **cluster: int) -> str:
 
 def test_a_rank_as_given() -> None:
     """Nothing is looked for; in words it is rank and world size."""
-    assert Rank.of(0, 1, None) == (0, 1, "")
-    assert Rank.of(3, 4, None) == (3, 4, "")
-    assert str(Rank.of(3, 4, None)) == "rank 3 of 4"
+    assert Shard.of(None) == (0, 1, "pad", "")
+    assert Shard.of(Shard(3, 4, "keep")) == (3, 4, "keep", "")
+    assert str(Shard(3, 4)) == "rank 3 of 4"
 
 
 @pytest.mark.parametrize(
     ("given", "kind", "text"),
     [
-        ((4, 4, None), ValueError, "rank=4 with world_size=4; ranks go from 0 to 3"),
-        ((1, 1, None), ValueError, "rank=1 with world_size=1; ranks go from 0 to 0"),
-        ((-1, 4, None), ValueError, "rank=-1 must be at least 0"),
-        ((True, 4, None), TypeError, "rank=True must be an int"),
-        ((1.0, 4, None), TypeError, "rank=1.0 must be an int"),
-        ((None, 4, None), TypeError, "rank=None must be an int"),
-        ((0, 0, None), ValueError, "world_size=0 must be at least 1"),
-        ((0, -2, None), ValueError, "world_size=-2 must be at least 1"),
-        ((0, True, None), TypeError, "world_size=True must be an int"),
-        ((0, "2", None), TypeError, "world_size='2' must be an int"),
-        ((0, 2**63, None), ValueError, f"world_size={2**63} must be at most {2**63 - 1}"),
-        ((0, 1, "torch"), ValueError, "shard='torch'; give 'auto', or leave it out and give rank= and world_size="),
-        ((0, 1, True), ValueError, "shard=True; give 'auto', or leave it out and give rank= and world_size="),
-        (
-            (1, 2, "auto"),
-            ValueError,
-            "shard='auto' finds the rank, and rank=1, world_size=2 give it; leave one of them out",
-        ),
-        (
-            (0, 2, "auto"),
-            ValueError,
-            "shard='auto' finds the rank, and rank=0, world_size=2 give it; leave one of them out",
-        ),
+        (Shard(4, 4), ValueError, "rank=4 with world_size=4; ranks go from 0 to 3"),
+        (Shard(1, 1), ValueError, "rank=1 with world_size=1; ranks go from 0 to 0"),
+        (Shard(-1, 4), ValueError, "rank=-1 must be at least 0"),
+        (Shard(rank=True, world_size=4), TypeError, "rank=True must be an int"),
+        (Shard(1.0, 4), TypeError, "rank=1.0 must be an int"),  # type: ignore[arg-type]
+        (Shard(None, 4), TypeError, "rank=None must be an int"),  # type: ignore[arg-type]
+        (Shard(0, 0), ValueError, "world_size=0 must be at least 1"),
+        (Shard(0, -2), ValueError, "world_size=-2 must be at least 1"),
+        (Shard(0, world_size=True), TypeError, "world_size=True must be an int"),
+        (Shard(0, "2"), TypeError, "world_size='2' must be an int"),  # type: ignore[arg-type]
+        (Shard(0, 2**63), ValueError, f"world_size={2**63} must be at most {2**63 - 1}"),
+        (Shard(0, 2, "wrap"), ValueError, "uneven='wrap'; choose one of 'pad', 'drop', 'keep'"),  # type: ignore[arg-type]
+        ("torch", ValueError, "shard='torch'; give ringfeed.Shard(rank, world_size), or 'auto'"),
+        (True, ValueError, "shard=True; give ringfeed.Shard(rank, world_size), or 'auto'"),
+        ((0, 2), ValueError, "shard=(0, 2); give ringfeed.Shard(rank, world_size), or 'auto'"),
     ],
 )
-def test_what_is_no_rank_is_refused(given: tuple[Any, Any, Any], kind: type[Exception], text: str) -> None:
+def test_what_is_no_rank_is_refused(given: Any, kind: type[Exception], text: str) -> None:
     """The parameter is named, with what it takes."""
     with pytest.raises(kind) as raised:
-        Rank.of(*given)
+        Shard.of(given)
     assert str(raised.value) == text
 
 
 def test_a_seed_that_is_drawn_is_refused_for_several_ranks() -> None:
     """Each rank would draw another."""
-    Rank(0, 1, "").check(None, None)
-    Rank(0, 2, "").check(None, 0)
+    Shard(0, 1).check(None, None)
+    Shard(0, 2).check(None, 0)
     with pytest.raises(ValueError, match="seed") as raised:
-        Rank(0, 2, "").check(None, None)
+        Shard(0, 2).check(None, None)
     assert str(raised.value) == "seed=None draws a seed, and each rank of 2 another; give all of them one number"
 
 
@@ -126,8 +118,8 @@ def test_what_is_initialized_knows_the_rank(
 ) -> None:
     """A module that the program has imported is asked."""
     monkeypatch.setitem(sys.modules, module, stand_in)
-    assert Rank.of(0, 1, "auto") == (1, 2, name)
-    assert str(Rank.find()) == f"rank 1 of 2 ({name})"
+    assert Shard.of("auto") == (1, 2, "pad", name)
+    assert str(Shard.find()) == f"rank 1 of 2 ({name})"
 
 
 @pytest.mark.parametrize(("name", "variables"), WORLDS.items())
@@ -135,7 +127,7 @@ def test_the_environment_knows_the_rank(monkeypatch: pytest.MonkeyPatch, name: s
     """So do the variables of each launcher."""
     monkeypatch.setenv(variables[0], "1")
     monkeypatch.setenv(variables[1], "2")
-    assert Rank.find() == (1, 2, name)
+    assert Shard.find() == (1, 2, "pad", name)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +145,7 @@ def test_the_cluster_of_tensorflow_knows_the_rank(
 ) -> None:
     """The chief is the first, as for TensorFlow's own strategies."""
     monkeypatch.setenv("TF_CONFIG", text)
-    assert Rank.find() == (*expected, "TF_CONFIG")
+    assert Shard.find() == (*expected, "pad", "TF_CONFIG")
 
 
 def test_all_that_agree_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,14 +153,14 @@ def test_all_that_agree_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", torch_distributed(1, 2))
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert Rank.find() == (1, 2, "torch.distributed, torchrun")
+    assert Shard.find() == (1, 2, "pad", "torch.distributed, torchrun")
 
 
 NOTHING = (
     "shard='auto' found nothing that knows the rank of this process: torch.distributed, jax.distributed, mpi4py are "
     "not initialized (or not imported), and the environment has neither TF_CONFIG nor RANK and WORLD_SIZE, "
     "OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, MV2_COMM_WORLD_RANK and _SIZE; make the loader after the "
-    "framework is initialized, or give rank= and world_size="
+    "framework is initialized, or give shard=ringfeed.Shard(rank, world_size)"
 )
 
 
@@ -193,7 +185,7 @@ def test_where_nothing_is_found_all_that_was_looked_for_is_named(
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("TF_CONFIG", '{"rpc_layer": "grpc"}')
     with pytest.raises(ValueError, match="found nothing") as raised:
-        Rank.find()
+        Shard.find()
     assert str(raised.value) == NOTHING
 
 
@@ -209,38 +201,39 @@ def test_where_nothing_is_found_all_that_was_looked_for_is_named(
                 "TF_CONFIG": config("worker", 1, worker=2),
             },
             "shard='auto' found rank 1 of 2 in TF_CONFIG, rank 1 of 2 in torchrun, rank 0 of 2 in MPICH, which "
-            "contradict each other; give rank= and world_size=",
+            "contradict each other; give shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"RANK": "2", "WORLD_SIZE": "2"},
-            "shard='auto' found rank 2 of 2 in torchrun, expected a rank from 0 to world size - 1; give rank= and "
-            "world_size=",
+            "shard='auto' found rank 2 of 2 in torchrun, expected a rank from 0 to world size - 1; give "
+            "shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"RANK": "one", "WORLD_SIZE": ""},
-            "shard='auto' found RANK='one' and WORLD_SIZE='', expected two ints; give rank= and world_size=",
+            "shard='auto' found RANK='one' and WORLD_SIZE='', expected two ints; give "
+            "shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"TF_CONFIG": "{'cluster'"},
             "shard='auto' found TF_CONFIG=\"{'cluster'\", expected JSON as in "
-            '{"cluster": {"worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}; give rank= and '
-            "world_size=",
+            '{"cluster": {"worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}; give '
+            "shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
             'shard=\'auto\' found TF_CONFIG=\'{"cluster": {"worker": ["a:1"]}}\', expected JSON as in '
-            '{"cluster": {"worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}; give rank= and '
-            "world_size=",
+            '{"cluster": {"worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}; give '
+            "shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"TF_CONFIG": config("evaluator", 0, chief=1, worker=1, evaluator=1)},
             "shard='auto' found task type 'evaluator' in a cluster of chief, worker, evaluator in TF_CONFIG, expected "
-            "a chief or worker, and no parameter servers; give rank= and world_size=",
+            "a chief or worker, and no parameter servers; give shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"TF_CONFIG": config("worker", 0, chief=1, worker=1, ps=1)},
             "shard='auto' found task type 'worker' in a cluster of chief, worker, ps in TF_CONFIG, expected "
-            "a chief or worker, and no parameter servers; give rank= and world_size=",
+            "a chief or worker, and no parameter servers; give shard=ringfeed.Shard(rank, world_size)",
         ),
     ],
 )
@@ -251,7 +244,7 @@ def test_what_is_contradicting_or_broken_is_said(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="shard='auto' found") as raised:
-        Rank.find()
+        Shard.find()
     assert str(raised.value) == text
 
 
@@ -260,8 +253,8 @@ def test_no_framework_is_imported() -> None:
     script = """
 import os, sys
 os.environ["RANK"], os.environ["WORLD_SIZE"] = "1", "2"
-from ringfeed.orders.ranks import Rank
-assert Rank.find() == (1, 2, "torchrun")
+from ringfeed.orders.shard import Shard
+assert Shard.find() == (1, 2, "pad", "torchrun")
 assert not {"torch", "jax", "tensorflow", "keras", "mpi4py"} & set(sys.modules)
 """
     assert run_script(script) == ("", "", 0)

@@ -31,16 +31,16 @@ RNG = np.random.default_rng(0)
 WEIGHTS = RNG.integers(0, 5, LENGTH)
 LABELS = RNG.choice(7, LENGTH, p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.04, 0.01])
 MAKE: dict[str, Callable[[], SeededSampler]] = {
-    "weighted": lambda: ringfeed.WeightedSampler(WEIGHTS),
-    "weighted, longer": lambda: ringfeed.WeightedSampler(WEIGHTS, 2 * LENGTH + 1),
-    "weighted without replacement": lambda: ringfeed.WeightedSampler(WEIGHTS, 5000, replacement=False),
-    "subset": lambda: ringfeed.SubsetSampler(np.arange(LENGTH)[::2]),
-    "subset in order": lambda: ringfeed.SubsetSampler([5, 3, 5, 9], shuffle=False),
-    "subset of a range": lambda: ringfeed.SubsetSampler(range(LENGTH - 1, 3, -2)),
-    "stratified": lambda: ringfeed.StratifiedSampler(LABELS),
-    "window": lambda: ringfeed.WindowShuffle(1000),
-    "wide window": lambda: ringfeed.WindowShuffle(7000, block=64),
-    "small window": lambda: ringfeed.WindowShuffle(10, block=3),
+    "weighted": lambda: ringfeed.orders.WeightedSampler(WEIGHTS),
+    "weighted, longer": lambda: ringfeed.orders.WeightedSampler(WEIGHTS, 2 * LENGTH + 1),
+    "weighted without replacement": lambda: ringfeed.orders.WeightedSampler(WEIGHTS, 5000, replacement=False),
+    "subset": lambda: ringfeed.orders.SubsetSampler(np.arange(LENGTH)[::2]),
+    "subset in order": lambda: ringfeed.orders.SubsetSampler([5, 3, 5, 9], shuffle=False),
+    "subset of a range": lambda: ringfeed.orders.SubsetSampler(range(LENGTH - 1, 3, -2)),
+    "stratified": lambda: ringfeed.orders.StratifiedSampler(LABELS),
+    "window": lambda: ringfeed.orders.WindowShuffle(1000),
+    "wide window": lambda: ringfeed.orders.WindowShuffle(7000, block=64),
+    "small window": lambda: ringfeed.orders.WindowShuffle(10, block=3),
 }
 BOUND: dict[str, Sampler] = {name: make().bind(LENGTH, 7) for name, make in MAKE.items()}
 
@@ -130,11 +130,11 @@ import numpy as np
 import ringfeed
 weights = np.arange(5000) % 7
 made = {
-    "weighted": ringfeed.WeightedSampler(weights),
-    "without": ringfeed.WeightedSampler(weights, replacement=False),
-    "subset": ringfeed.SubsetSampler(range(0, 10000, 2)),
-    "stratified": ringfeed.StratifiedSampler(weights),
-    "window": ringfeed.WindowShuffle(300, block=7),
+    "weighted": ringfeed.orders.WeightedSampler(weights),
+    "without": ringfeed.orders.WeightedSampler(weights, replacement=False),
+    "subset": ringfeed.orders.SubsetSampler(range(0, 10000, 2)),
+    "stratified": ringfeed.orders.StratifiedSampler(weights),
+    "window": ringfeed.orders.WindowShuffle(300, block=7),
 }
 for name, sampler in made.items():
     bound = sampler.bind(10000 if name == "subset" else 5000, 11)
@@ -157,7 +157,10 @@ def test_the_orders_are_what_they_were() -> None:
 
 @pytest.mark.parametrize(
     ("make", "length"),
-    [(lambda: ringfeed.WindowShuffle(10_000), 10**12), (lambda: ringfeed.SubsetSampler(range(5, 10**12)), 10**12)],
+    [
+        (lambda: ringfeed.orders.WindowShuffle(10_000), 10**12),
+        (lambda: ringfeed.orders.SubsetSampler(range(5, 10**12)), 10**12),
+    ],
     ids=["window", "subset of a range"],
 )
 def test_memory_is_flat(make: Callable[[], SeededSampler], length: int) -> None:
@@ -181,10 +184,10 @@ def test_memory_is_what_the_docstring_says(name: str, most: int) -> None:
     """Bytes a sample that stay while an epoch is read, and little besides."""
     size = 100_000
     make: Callable[[], Any] = {
-        "weighted": lambda: ringfeed.WeightedSampler(np.arange(size)),
-        "weighted without replacement": lambda: ringfeed.WeightedSampler(np.arange(size), replacement=False),
-        "subset": lambda: ringfeed.SubsetSampler(np.arange(size)),
-        "stratified": lambda: ringfeed.StratifiedSampler(np.arange(size) % 10),
+        "weighted": lambda: ringfeed.orders.WeightedSampler(np.arange(size)),
+        "weighted without replacement": lambda: ringfeed.orders.WeightedSampler(np.arange(size), replacement=False),
+        "subset": lambda: ringfeed.orders.SubsetSampler(np.arange(size)),
+        "stratified": lambda: ringfeed.orders.StratifiedSampler(np.arange(size) % 10),
     }[name]
     make().bind(size, 0).epoch(0).take(1)  # what is imported
     tracemalloc.start()
@@ -246,9 +249,9 @@ def test_a_loader_goes_on_in_the_order(name: str) -> None:
 
 def test_a_state_of_other_weights_is_refused() -> None:
     """The same length, seed and dataset do not make the same order."""
-    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.WeightedSampler([1, 2, 3])) as loader:
+    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 3])) as loader:
         state = loader.state_dict()
-    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.WeightedSampler([1, 2, 4])) as other:
+    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 4])) as other:
         with pytest.raises(ringfeed.StateError) as e:
             other.load_state_dict(state)
         ours = other.state_dict()["order"]
@@ -267,9 +270,9 @@ class Growing(Numbers):
 
 def test_a_dataset_that_grew_is_measured_again() -> None:
     """A sampler that does not fit it any more says so, in the epoch that it does not fit."""
-    with ringfeed.Loader(Growing(3), batch_size=9, workers=0, sampler=ringfeed.WindowShuffle(2)) as loader:
+    with ringfeed.Loader(Growing(3), batch_size=9, workers=0, sampler=ringfeed.orders.WindowShuffle(2)) as loader:
         assert [sorted(next(iter(loader)).tolist()) for _ in range(2)] == [[0, 1, 2, 3], [0, 1, 2, 3, 4]]
-    given = ringfeed.WeightedSampler([1, 2, 3])
+    given = ringfeed.orders.WeightedSampler([1, 2, 3])
     with ringfeed.Loader(Growing(3), batch_size=9, workers=0, sampler=given) as loader:
         with pytest.raises(ValueError, match="weights") as e:
             iter(loader)
@@ -305,7 +308,7 @@ def test_a_number_shuffles_windows() -> None:
     window = make_sampler(LENGTH, shuffle=100, seed=7, sampler=None)
     assert window.order == "window:100:10"
     assert window.epoch(1).take(LENGTH).tolist() == (
-        ringfeed.WindowShuffle(100).bind(LENGTH, 7).epoch(1).take(LENGTH).tolist()
+        ringfeed.orders.WindowShuffle(100).bind(LENGTH, 7).epoch(1).take(LENGTH).tolist()
     )
     for whole in (True, np.True_):
         shuffle: Any = whole
@@ -351,7 +354,7 @@ def test_a_number_shuffles_windows() -> None:
             "shuffle=20 and sampler= exclude each other: give the one or the other",
         ),
         (
-            {"shuffle": True, "sampler": ringfeed.WindowShuffle(5)},
+            {"shuffle": True, "sampler": ringfeed.orders.WindowShuffle(5)},
             ValueError,
             "shuffle=True and sampler= exclude each other: give the one or the other",
         ),
@@ -362,7 +365,7 @@ def test_a_number_shuffles_windows() -> None:
             "inside the iterable, or give a dataset with __len__ and __getitem__",
         ),
         (
-            {"dataset": lambda: iter(range(9)), "sampler": ringfeed.SubsetSampler([1])},
+            {"dataset": lambda: iter(range(9)), "sampler": ringfeed.orders.SubsetSampler([1])},
             ValueError,
             "sampler= needs a dataset whose samples have numbers, and an iterable comes in its own order; shuffle "
             "inside the iterable, or give a dataset with __len__ and __getitem__",

@@ -1,4 +1,4 @@
-"""`ringfeed.PrioritizedSampler` by itself: its draws, its weights, what it is told, and its state."""
+"""`ringfeed.orders.PrioritizedSampler` by itself: its draws, its weights, what it is told, and its state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unpack(draws: Any) -> tuple[Any, Any]:
     return draws & (2**32 - 1), (draws >> 32).astype(np.uint32).view(np.float32)
 
 
-def drawn(sampler: ringfeed.PrioritizedSampler, count: int, epoch: int = 0, start: int = 0) -> tuple[Any, Any]:
+def drawn(sampler: ringfeed.orders.PrioritizedSampler, count: int, epoch: int = 0, start: int = 0) -> tuple[Any, Any]:
     """Return some draws."""
     return unpack(sampler.bind(None, SEED).epoch(epoch, start).take(count))
 
@@ -101,7 +101,7 @@ def test_what_broke_off_is_added_up_later(monkeypatch: pytest.MonkeyPatch) -> No
 def test_frequencies_and_weights_are_those_of_the_paper(alpha: float, beta: float) -> None:
     """10**6 draws pass a chi-squared test; weights are (N P(i))**-beta over the largest."""
     priorities = np.random.default_rng(0).random(LENGTH) + 0.05
-    sampler = ringfeed.PrioritizedSampler(LENGTH, alpha=alpha, beta=beta, num_samples=10**6)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, alpha=alpha, beta=beta, num_samples=10**6)
     sampler.update(np.arange(LENGTH), priorities)
     numbers, weights = drawn(sampler, 10**6)
     chances = priorities**alpha / (priorities**alpha).sum()
@@ -116,7 +116,7 @@ def test_frequencies_and_weights_are_those_of_the_paper(alpha: float, beta: floa
 def test_draws_follow_updates_at_once() -> None:
     """A chi-squared test over what is left after many small updates, with samples of priority 0."""
     random = np.random.default_rng(1)
-    sampler = ringfeed.PrioritizedSampler(LENGTH, alpha=1, num_samples=10**9)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, alpha=1, num_samples=10**9)
     priorities = np.ones(LENGTH)
     order = sampler.bind(LENGTH, SEED).epoch(0)
     for _ in range(300):
@@ -137,7 +137,7 @@ def test_draws_follow_updates_at_once() -> None:
 
 def test_draws_depend_on_seed_epoch_and_position() -> None:
     """Priorities that stay have an order that can be begun anywhere, in parts of any length."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH, num_samples=1000)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, num_samples=1000)
     sampler.update(np.arange(LENGTH), np.arange(LENGTH) + 1)
     whole = drawn(sampler, 1000)[0]
     for start in (0, 1, 5, 998):
@@ -152,7 +152,7 @@ def test_draws_depend_on_seed_epoch_and_position() -> None:
 
 def test_the_draws_are_what_they_were() -> None:
     """Written down once: a change would alter everyone's runs. With alpha=1 no power is rounded."""
-    sampler = ringfeed.PrioritizedSampler(5000, alpha=1, beta=1)
+    sampler = ringfeed.orders.PrioritizedSampler(5000, alpha=1, beta=1)
     sampler.update(np.arange(5000), np.arange(5000) % 7 + 1)
     numbers, weights = drawn(sampler, 6, epoch=2)
     assert numbers.tolist() == [4675, 4429, 637, 685, 4668, 4835]
@@ -171,7 +171,7 @@ def test_beta() -> None:
         steps.append(step)
         return step / 10
 
-    sampler = ringfeed.PrioritizedSampler(4, alpha=1, beta=beta)
+    sampler = ringfeed.orders.PrioritizedSampler(4, alpha=1, beta=beta)
     order = sampler.bind(4, SEED).epoch(0)
     sampler.update([0, 1, 2, 3], [1, 2, 2, 2])
     found = [unpack(order.take(1)) for _ in range(2)]
@@ -191,7 +191,7 @@ def test_beta() -> None:
 
 def test_what_is_not_there_is_not_drawn() -> None:
     """New samples come with the highest priority so far, or with their own; what is removed comes no more."""
-    sampler = ringfeed.PrioritizedSampler(6, alpha=1, filled=0, num_samples=10**6)
+    sampler = ringfeed.orders.PrioritizedSampler(6, alpha=1, filled=0, num_samples=10**6)
     order = sampler.bind(6, SEED).epoch(0)
 
     def there() -> dict[int, int]:
@@ -216,14 +216,14 @@ def test_what_is_not_there_is_not_drawn() -> None:
 
 def test_the_last_of_an_index_counts() -> None:
     """Where a batch had a sample twice."""
-    sampler = ringfeed.PrioritizedSampler(2, alpha=1)
+    sampler = ringfeed.orders.PrioritizedSampler(2, alpha=1)
     sampler.update([0, 1, 0], [5.0, 1.0, 0.0])
     assert not drawn(sampler, 2)[0].tolist().count(0)
 
 
 def test_pending() -> None:
     """Samples that were drawn in this epoch, and not updated since."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH)
     assert sampler.pending == 0
     order = sampler.bind(LENGTH, SEED).epoch(0)
     numbers, _ = unpack(order.take(30))
@@ -239,7 +239,7 @@ def test_pending() -> None:
 
 def test_updates_from_other_threads() -> None:
     """While draws go on; in the end the sums are those of the priorities."""
-    sampler = ringfeed.PrioritizedSampler(1000, alpha=1, num_samples=10**9)
+    sampler = ringfeed.orders.PrioritizedSampler(1000, alpha=1, num_samples=10**9)
     order = sampler.bind(1000, SEED).epoch(0)
     failures: list[BaseException] = []
 
@@ -262,7 +262,7 @@ def test_updates_from_other_threads() -> None:
     assert numbers.min() >= 0
     assert numbers.max() < 1000
     state = sampler.state_dict()
-    other = ringfeed.PrioritizedSampler(1000, alpha=1, num_samples=10**9)
+    other = ringfeed.orders.PrioritizedSampler(1000, alpha=1, num_samples=10**9)
     other.load_state_dict(state)
     for one in (sampler, other):
         one.beta = 1
@@ -273,10 +273,10 @@ def test_updates_from_other_threads() -> None:
 def test_memory_is_what_the_docstring_says() -> None:
     """17 bytes a sample, and little besides."""
     size = 200_000
-    ringfeed.PrioritizedSampler(10).bind(10, 0).epoch(0).take(1)  # what is imported
+    ringfeed.orders.PrioritizedSampler(10).bind(10, 0).epoch(0).take(1)  # what is imported
     tracemalloc.start()
     try:
-        sampler = ringfeed.PrioritizedSampler(size)
+        sampler = ringfeed.orders.PrioritizedSampler(size)
         order = sampler.bind(size, 0).epoch(0)
         for _ in range(500):
             sampler.update(unpack(order.take(128))[0], np.ones(128))
@@ -292,11 +292,11 @@ def test_memory_is_what_the_docstring_says() -> None:
 def test_a_state_goes_on_bit_for_bit() -> None:
     """Through a file; draws that were made ahead come again as they were, weights too."""
 
-    def begin() -> tuple[ringfeed.PrioritizedSampler, Any]:
-        sampler = ringfeed.PrioritizedSampler(LENGTH, filled=50, beta=0.5)
+    def begin() -> tuple[ringfeed.orders.PrioritizedSampler, Any]:
+        sampler = ringfeed.orders.PrioritizedSampler(LENGTH, filled=50, beta=0.5)
         return sampler, sampler.bind(LENGTH, SEED)
 
-    def go_on(sampler: ringfeed.PrioritizedSampler, epoch: Any, steps: range) -> list[int]:
+    def go_on(sampler: ringfeed.orders.PrioritizedSampler, epoch: Any, steps: range) -> list[int]:
         found: list[int] = []
         for step in steps:
             draws = epoch.take(4)
@@ -330,7 +330,7 @@ def test_a_state_goes_on_bit_for_bit() -> None:
 
 def test_weights_may_be_zero_where_numpy_raises() -> None:
     """With np.seterr(all="raise"): 2**-900 of 2**900 is not there any more in 64 bits."""
-    sampler = ringfeed.PrioritizedSampler(2, alpha=1, beta=1)
+    sampler = ringfeed.orders.PrioritizedSampler(2, alpha=1, beta=1)
     with np.errstate(all="raise"):
         sampler.update([0, 1], [1e-270, 1e270])
         _, weights = unpack(sampler.bind(2, SEED).epoch(0).take(2))
@@ -339,16 +339,16 @@ def test_weights_may_be_zero_where_numpy_raises() -> None:
 
 def test_beta_is_in_the_state_where_it_is_a_number() -> None:
     """One that was assigned comes back; a function stays, and is asked for the same step."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH, beta=0.4)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, beta=0.4)
     sampler.beta = 0.7
-    again = ringfeed.PrioritizedSampler(LENGTH, beta=0.4)
+    again = ringfeed.orders.PrioritizedSampler(LENGTH, beta=0.4)
     again.load_state_dict(sampler.state_dict())
     assert again.beta == 0.7
 
     def anneal(step: int) -> float:
         return 1 / step
 
-    other = ringfeed.PrioritizedSampler(LENGTH, beta=anneal)
+    other = ringfeed.orders.PrioritizedSampler(LENGTH, beta=anneal)
     other.load_state_dict(sampler.state_dict())
     assert other.beta is anneal
     again.load_state_dict(other.state_dict())
@@ -357,7 +357,7 @@ def test_beta_is_in_the_state_where_it_is_a_number() -> None:
 
 def test_the_last_draws_are_kept() -> None:
     """As many as are ahead of any loop."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH, num_samples=10**9)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, num_samples=10**9)
     epoch = sampler.bind(LENGTH, SEED).epoch(0)
     epoch.take(30 * 8)
     for _ in range(300):
@@ -365,7 +365,7 @@ def test_the_last_draws_are_kept() -> None:
     state = sampler.state_dict()
     assert state["draws"].size == 4 * 30 * 8
     assert state["first"] == (300 + 30) * 8 - 4 * 30 * 8
-    again = ringfeed.PrioritizedSampler(LENGTH, num_samples=10**9)
+    again = ringfeed.orders.PrioritizedSampler(LENGTH, num_samples=10**9)
     again.load_state_dict(state)
     with pytest.raises(ringfeed.StateError) as raised:
         again.bind(LENGTH, SEED).epoch(0, 5, 0)
@@ -390,13 +390,13 @@ def test_the_last_draws_are_kept() -> None:
 
 def test_what_ctrl_c_keeps_from_the_loop_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once it was drawn, the next call returns it."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH)
     whole = sampler.bind(LENGTH, SEED).epoch(0).take(20).tolist()
     epoch = sampler.bind(LENGTH, SEED).epoch(0)
     found = epoch.take(5).tolist()
 
     def interrupted(*arguments: Any) -> None:
-        ringfeed.PrioritizedSampler.draw(sampler, *arguments)
+        ringfeed.orders.PrioritizedSampler.draw(sampler, *arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -458,7 +458,7 @@ EXPECTED = "expected what PrioritizedSampler.state_dict() returned"
 )
 def test_states_that_do_not_fit(change: Callable[[Any], Any], text: str) -> None:
     """The error names both sides; nothing has changed."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH)
     before = sampler.state_dict()
     with pytest.raises(ringfeed.StateError) as raised:
         sampler.load_state_dict(change(before))
@@ -472,7 +472,7 @@ def test_states_that_do_not_fit(change: Callable[[Any], Any], text: str) -> None
 def test_it_is_not_pickled() -> None:
     """A copy would hear of no update."""
     with pytest.raises(TypeError) as raised:
-        pickle.dumps(ringfeed.PrioritizedSampler(LENGTH))
+        pickle.dumps(ringfeed.orders.PrioritizedSampler(LENGTH))
     assert str(raised.value) == (
         "a PrioritizedSampler stays in the process that trains; leave it out of what __getstate__ of the dataset "
         "returns, and save its state_dict()"
@@ -501,7 +501,7 @@ def test_it_is_not_pickled() -> None:
 def test_parameters_that_do_not_fit(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     """When the sampler is made."""
     with pytest.raises(error) as raised:
-        ringfeed.PrioritizedSampler(**{"n": LENGTH, **arguments})
+        ringfeed.orders.PrioritizedSampler(**{"n": LENGTH, **arguments})
     assert str(raised.value) == text
 
 
@@ -537,7 +537,7 @@ def test_parameters_that_do_not_fit(arguments: dict[str, Any], error: type[Excep
 )
 def test_updates_that_do_not_fit(arguments: Any, error: type[Exception], text: str) -> None:
     """They change nothing; neither does `add`."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH, alpha=2)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, alpha=2)
     before = sampler.state_dict()
     for tell in (sampler.update, sampler.add):
         with pytest.raises(error) as raised:
@@ -548,14 +548,14 @@ def test_updates_that_do_not_fit(arguments: Any, error: type[Exception], text: s
 
 def test_nothing_to_update() -> None:
     """A batch of which every sample was left out, say."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH)
     sampler.update([], [])
     assert sampler.updates == 1
 
 
 def test_small_and_large_priorities() -> None:
     """What is above 0 stays so, and no sum overflows."""
-    sampler = ringfeed.PrioritizedSampler(3, alpha=2, beta=1)
+    sampler = ringfeed.orders.PrioritizedSampler(3, alpha=2, beta=1)
     sampler.update([0, 1, 2], [1e-300, 1e-200, 0])
     numbers, weights = drawn(sampler, 3)
     assert set(numbers.tolist()) <= {0, 1}
@@ -567,9 +567,9 @@ def test_small_and_large_priorities() -> None:
 @pytest.mark.parametrize(
     "make", [lambda s: s.update(range(LENGTH), np.zeros(LENGTH)), lambda s: s.remove(range(LENGTH))]
 )
-def test_nothing_to_draw(make: Callable[[ringfeed.PrioritizedSampler], None]) -> None:
+def test_nothing_to_draw(make: Callable[[ringfeed.orders.PrioritizedSampler], None]) -> None:
     """Not an endless search, but an error."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH)
     make(sampler)
     with pytest.raises(ValueError, match="nothing to draw") as raised:
         drawn(sampler, 1)
@@ -588,7 +588,7 @@ def test_nothing_to_draw(make: Callable[[ringfeed.PrioritizedSampler], None]) ->
 )
 def test_a_function_that_returns_no_beta(answer: Any, error: type[Exception], text: str) -> None:
     """When it is asked."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH, beta=lambda _: answer)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, beta=lambda _: answer)
     with pytest.raises(error) as raised:
         drawn(sampler, 1)
     assert str(raised.value) == text

@@ -25,24 +25,27 @@ pytestmark = pytest.mark.once
 @given(indices=st.lists(st.integers(0, 50), max_size=30), epoch=st.integers(0, 5))
 def test_a_subset_is_permuted(indices: list[int], epoch: int) -> None:
     """Each index comes as often as it is given, in the order of `permute` over the places."""
-    bound = ringfeed.SubsetSampler(indices).bind(51, 3)
+    bound = ringfeed.orders.SubsetSampler(indices).bind(51, 3)
     places = permute(np.arange(len(indices)), len(indices), 3, epoch) if indices else []
     assert bound.epoch(epoch).take(99).tolist() == [indices[place] for place in places]
-    kept = ringfeed.SubsetSampler(indices, shuffle=False).bind(51, 3)
+    kept = ringfeed.orders.SubsetSampler(indices, shuffle=False).bind(51, 3)
     assert kept.epoch(epoch).take(99).tolist() == indices
 
 
 @pytest.mark.parametrize("indices", [range(3, 30, 4), range(30, 3, -5), range(5, 5), range(7, 8)], ids=str)
 def test_a_range_is_not_unfolded(indices: range) -> None:
     """It comes as the list of its numbers would."""
-    one, other = ringfeed.SubsetSampler(indices).bind(31, 0), ringfeed.SubsetSampler([*indices]).bind(31, 0)
+    one, other = (
+        ringfeed.orders.SubsetSampler(indices).bind(31, 0),
+        ringfeed.orders.SubsetSampler([*indices]).bind(31, 0),
+    )
     assert one.epoch(4).take(99).tolist() == other.epoch(4).take(99).tolist()
 
 
 def test_indices_are_copied() -> None:
     """What becomes of the array later is not read."""
     indices = np.array([3, 4], np.uint16)
-    sampler = ringfeed.SubsetSampler(indices, shuffle=False)
+    sampler = ringfeed.orders.SubsetSampler(indices, shuffle=False)
     indices[:] = 0
     assert sampler.bind(5, 0).epoch(0).take(9).tolist() == [3, 4]
 
@@ -63,7 +66,7 @@ def test_indices_are_copied() -> None:
 def test_what_are_no_indices_is_refused(indices: Any, error: type[Exception], text: str) -> None:
     """When the sampler is made."""
     with pytest.raises(error) as e:
-        ringfeed.SubsetSampler(indices)
+        ringfeed.orders.SubsetSampler(indices)
     assert str(e.value) == text
 
 
@@ -71,7 +74,7 @@ def test_shuffle_is_a_bool() -> None:
     """A window is for samples that lie side by side."""
     window: Any = 100
     with pytest.raises(TypeError) as e:
-        ringfeed.SubsetSampler([1], shuffle=window)
+        ringfeed.orders.SubsetSampler([1], shuffle=window)
     assert str(e.value) == "shuffle is 100, expected True or False; the order of indices= is kept by False"
 
 
@@ -89,7 +92,7 @@ def test_shuffle_is_a_bool() -> None:
 def test_an_index_that_the_dataset_has_not_is_refused(indices: Any, length: int | None, text: str) -> None:
     """When a loader is made, before anything is read."""
     with pytest.raises(IndexError) as e:
-        ringfeed.SubsetSampler(indices).bind(length, 0)
+        ringfeed.orders.SubsetSampler(indices).bind(length, 0)
     assert str(e.value) == text
 
 
@@ -160,18 +163,18 @@ def documented_order(labels: list[Any], seed: int, epoch: int) -> list[int]:
 def test_the_order_is_what_the_docstring_says(labels: list[int], epoch: int) -> None:
     """Every sample once, each class permuted by a seed of its own; names of classes make no difference."""
     expected = documented_order(labels, 5, epoch)
-    bound = ringfeed.StratifiedSampler(labels).bind(len(labels), 5)
+    bound = ringfeed.orders.StratifiedSampler(labels).bind(len(labels), 5)
     assert bound.epoch(epoch).take(99).tolist() == expected
     names = [f"class {label + 2}" for label in labels]
     for strings in (names, np.array(names), np.array(names, object)):
-        named = ringfeed.StratifiedSampler(strings).bind(None, 5)
+        named = ringfeed.orders.StratifiedSampler(strings).bind(None, 5)
         assert (named.epoch(epoch).take(99).tolist(), named.order) == (expected, bound.order)
 
 
 def test_batches_are_alike() -> None:
     """A rare class comes in every batch that has room for it, and epochs differ within the classes alone."""
     labels = np.array([0] * 90 + [1] * 10)[np.random.default_rng(0).permutation(100)]
-    bound = ringfeed.StratifiedSampler(labels).bind(100, 0)
+    bound = ringfeed.orders.StratifiedSampler(labels).bind(100, 0)
     epochs = [bound.epoch(epoch).take(100) for epoch in range(2)]
     for order in epochs:
         assert [Counter(batch.tolist()) for batch in labels[order].reshape(10, 10)] == [Counter({0: 9, 1: 1})] * 10
@@ -181,7 +184,7 @@ def test_batches_are_alike() -> None:
 
 def test_classes_are_permuted_apart() -> None:
     """Two classes of one size do not come in the same order of theirs."""
-    bound = ringfeed.StratifiedSampler([0] * 50 + [1] * 50).bind(100, 0)
+    bound = ringfeed.orders.StratifiedSampler([0] * 50 + [1] * 50).bind(100, 0)
     order = bound.epoch(0).take(100)
     assert (order[order < 50] + 50).tolist() != order[order >= 50].tolist()
 
@@ -212,12 +215,12 @@ def test_classes_are_permuted_apart() -> None:
 def test_what_are_no_labels_is_refused(labels: Any, error: type[Exception], text: str) -> None:
     """When the sampler is made."""
     with pytest.raises(error) as e:
-        ringfeed.StratifiedSampler(labels)
+        ringfeed.orders.StratifiedSampler(labels)
     assert str(e.value) == text
 
 
 def test_there_is_a_label_for_each_sample() -> None:
     """More or fewer are of another dataset."""
     with pytest.raises(ValueError, match="labels") as e:
-        ringfeed.StratifiedSampler([1, 2, 3]).bind(4, 0)
+        ringfeed.orders.StratifiedSampler([1, 2, 3]).bind(4, 0)
     assert str(e.value) == "StratifiedSampler has 3 labels, but the dataset has 4 samples; give one for each"

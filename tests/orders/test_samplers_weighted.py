@@ -64,7 +64,7 @@ WEIGHTS = st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_siz
 @given(weights=WEIGHTS, position=st.integers(0, 2**64), seed=st.integers(0, 2**200), epoch=st.integers(0, 2**70))
 def test_draws_are_what_the_docstring_says(weights: list[float], position: int, seed: int, epoch: int) -> None:
     """The stream of words, and what a word means, as written down; at any position."""
-    bound = ringfeed.WeightedSampler(weights, 2**65).bind(len(weights), seed)
+    bound = ringfeed.orders.WeightedSampler(weights, 2**65).bind(len(weights), seed)
     numbers = bound.epoch(epoch, position).take(3).tolist()
     assert numbers == [drawn(weights, position + i, seed, epoch) for i in range(3)]
 
@@ -73,7 +73,7 @@ def test_draws_are_what_the_docstring_says(weights: list[float], position: int, 
 @given(weights=WEIGHTS, seed=st.integers(0, 2**200), epoch=st.integers(0, 2**70))
 def test_draws_without_replacement_are_what_the_docstring_says(weights: list[float], seed: int, epoch: int) -> None:
     """Each sample of a weight above 0 once, in the order of their keys."""
-    sampler = ringfeed.WeightedSampler(weights, replacement=False)
+    sampler = ringfeed.orders.WeightedSampler(weights, replacement=False)
     assert sampler.bind(len(weights), seed).epoch(epoch).take(99).tolist() == ordered(weights, seed, epoch)
 
 
@@ -98,14 +98,14 @@ def chi_squared(counts: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) ->
 def test_draws_follow_the_weights(seed: int) -> None:
     """A million draws of 100 weights pass Pearson's test: 148.2 is its 99.9 % point for 99 degrees of freedom."""
     weights = np.random.default_rng(5).integers(1, 50, 100)
-    numbers = ringfeed.WeightedSampler(weights, 10**6).bind(100, seed).epoch(0).take(10**6)
+    numbers = ringfeed.orders.WeightedSampler(weights, 10**6).bind(100, seed).epoch(0).take(10**6)
     assert chi_squared(np.bincount(numbers, minlength=100), 10**6 * weights / weights.sum()) < 148.2
 
 
 def test_neighbours_are_independent() -> None:
     """Pairs of draws, one after another, too: 124.8 is the 99.9 % point for 80 degrees of freedom."""
     weights = np.array([1, 2, 3, 4, 5, 4, 3, 2, 1]) / 25
-    numbers = ringfeed.WeightedSampler(weights, 10**6).bind(9, 3).epoch(0).take(10**6)
+    numbers = ringfeed.orders.WeightedSampler(weights, 10**6).bind(9, 3).epoch(0).take(10**6)
     pairs = np.bincount(numbers[::2] * 9 + numbers[1::2], minlength=81)
     assert chi_squared(pairs, 5 * 10**5 * np.outer(weights, weights).ravel()) < 124.8
 
@@ -113,7 +113,7 @@ def test_neighbours_are_independent() -> None:
 def test_draws_without_replacement_follow_the_weights_that_are_left() -> None:
     """All orders of 4 samples, over 20,000 epochs: 49.7 is the 99.9 % point for 23 degrees of freedom."""
     weights = [1.0, 2.0, 3.0, 5.0]
-    bound = ringfeed.WeightedSampler(weights, replacement=False).bind(4, 0)
+    bound = ringfeed.orders.WeightedSampler(weights, replacement=False).bind(4, 0)
     found = Counter(tuple(bound.epoch(epoch).take(4).tolist()) for epoch in range(20_000))
     expected = {}
     for order in found:
@@ -128,14 +128,17 @@ def test_draws_without_replacement_follow_the_weights_that_are_left() -> None:
 def test_what_weighs_nothing_is_never_drawn() -> None:
     """At the first place, the last, and between."""
     weights = [0, 0, 1, 0, 2, 0]
-    assert {*ringfeed.WeightedSampler(weights, 10_000).bind(6, 0).epoch(0).take(10_000).tolist()} == {2, 4}
-    assert sorted(ringfeed.WeightedSampler(weights, replacement=False).bind(6, 0).epoch(0).take(9).tolist()) == [2, 4]
+    assert {*ringfeed.orders.WeightedSampler(weights, 10_000).bind(6, 0).epoch(0).take(10_000).tolist()} == {2, 4}
+    assert sorted(ringfeed.orders.WeightedSampler(weights, replacement=False).bind(6, 0).epoch(0).take(9).tolist()) == [
+        2,
+        4,
+    ]
 
 
 def test_weights_far_apart() -> None:
     """What is too small beside the rest comes last without replacement, and no key that overflows is lost."""
     weights = [1e-300, 1.0, 5e-324, 0.0]
-    bound = ringfeed.WeightedSampler(weights, replacement=False).bind(4, 0)
+    bound = ringfeed.orders.WeightedSampler(weights, replacement=False).bind(4, 0)
     assert len(bound.epoch(0).take(9)) == 3
     assert bound.epoch(0).take(1).tolist() == [1]
 
@@ -147,10 +150,10 @@ def test_weights_far_apart() -> None:
 )
 def test_any_numbers_are_weights(weights: Any) -> None:
     """As float64, so that all make the same draws; later changes to the array change nothing."""
-    sampler = ringfeed.WeightedSampler(weights)
+    sampler = ringfeed.orders.WeightedSampler(weights)
     if isinstance(weights, np.ndarray):
         weights[:] = 0
-    expected = ringfeed.WeightedSampler([1.0, 2.0, 3.0]).bind(3, 0)
+    expected = ringfeed.orders.WeightedSampler([1.0, 2.0, 3.0]).bind(3, 0)
     assert sampler.bind(None, 0).epoch(0).take(3).tolist() == expected.epoch(0).take(3).tolist()
     assert sampler.bind(3, 0).order == expected.order
 
@@ -191,7 +194,7 @@ def test_any_numbers_are_weights(weights: Any) -> None:
 def test_what_are_no_weights_is_refused(given_arguments: Any, error: type[Exception], text: str) -> None:
     """When the sampler is made."""
     with pytest.raises(error) as e:
-        ringfeed.WeightedSampler(*given_arguments)
+        ringfeed.orders.WeightedSampler(*given_arguments)
     assert str(e.value) == text
 
 
@@ -199,5 +202,5 @@ def test_what_are_no_weights_is_refused(given_arguments: Any, error: type[Except
 def test_there_is_a_weight_for_each_sample(length: int) -> None:
     """More or fewer are of another dataset."""
     with pytest.raises(ValueError, match="weights") as e:
-        ringfeed.WeightedSampler([1, 2, 3]).bind(length, 0)
+        ringfeed.orders.WeightedSampler([1, 2, 3]).bind(length, 0)
     assert str(e.value) == f"WeightedSampler has 3 weights, but the dataset has {length} samples; give one for each"

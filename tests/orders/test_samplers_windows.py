@@ -45,7 +45,7 @@ def documented_order(length: int, window: int, block: int, seed: int, epoch: int
 def test_the_order_is_what_the_docstring_says(length: int, window: int, data: Any, seed: int, epoch: int) -> None:
     """Every sample once, from any position, also where the last block is short."""
     block = data.draw(st.integers(1, window))
-    bound = ringfeed.WindowShuffle(window, block).bind(length, seed)
+    bound = ringfeed.orders.WindowShuffle(window, block).bind(length, seed)
     expected = documented_order(length, window, block, seed, epoch)
     assert sorted(expected) == [*range(length)]
     assert bound.epoch(epoch).take(length + 1).tolist() == expected
@@ -56,13 +56,13 @@ def test_the_order_is_what_the_docstring_says(length: int, window: int, data: An
 @pytest.mark.parametrize(("length", "window", "block"), [(100_003, 10_000, 100), (100_000, 9000, 4000)])
 def test_long_orders_are_what_the_docstring_says(length: int, window: int, block: int) -> None:
     """Past the lengths that are sorted."""
-    bound = ringfeed.WindowShuffle(window, block=block).bind(length, 3)
+    bound = ringfeed.orders.WindowShuffle(window, block=block).bind(length, 3)
     assert bound.epoch(1).take(length).tolist() == documented_order(length, window, block, 3, 1)
 
 
 def test_a_window_reads_few_blocks() -> None:
     """Each window of the order has whole blocks alone, each of them in one window only."""
-    order = ringfeed.WindowShuffle(100, block=20).bind(1000, 0).epoch(0).take(1000)
+    order = ringfeed.orders.WindowShuffle(100, block=20).bind(1000, 0).epoch(0).take(1000)
     blocks = [{*(window // 20).tolist()} for window in order.reshape(10, 100)]
     assert all(len(those) == 5 for those in blocks)
     assert set[int]().union(*blocks) == {*range(50)}
@@ -70,7 +70,7 @@ def test_a_window_reads_few_blocks() -> None:
 
 def test_the_short_block_has_no_place_of_its_own() -> None:
     """The last samples of a dataset come early and late: 37.7 is the 99.9 % point for 15 degrees of freedom."""
-    bound = ringfeed.WindowShuffle(4, block=4).bind(61, 0)
+    bound = ringfeed.orders.WindowShuffle(4, block=4).bind(61, 0)
     places = [bound.epoch(epoch).take(61).tolist().index(60) // 4 for epoch in range(3200)]
     assert ((np.bincount(places, minlength=16) - 200) ** 2 / 200).sum() < 37.7
 
@@ -78,10 +78,10 @@ def test_the_short_block_has_no_place_of_its_own() -> None:
 def test_a_window_as_long_as_the_dataset_mixes_all() -> None:
     """So does a longer one; nothing is asked of memory for it."""
     for window in (100, 10**30):
-        order = ringfeed.WindowShuffle(window, block=10).bind(100, 0).epoch(0).take(100).tolist()
+        order = ringfeed.orders.WindowShuffle(window, block=10).bind(100, 0).epoch(0).take(100).tolist()
         assert sorted(order) == [*range(100)]
         assert len({number // 10 for number in order[:10]}) > 3
-    order = ringfeed.WindowShuffle(10**40).bind(100, 0).epoch(0).take(100).tolist()
+    order = ringfeed.orders.WindowShuffle(10**40).bind(100, 0).epoch(0).take(100).tolist()
     assert sorted(order) == [*range(100)]
 
 
@@ -105,7 +105,7 @@ def test_a_window_as_long_as_the_dataset_mixes_all() -> None:
 def test_what_is_no_window_is_refused(given_arguments: Any, error: type[Exception], text: str) -> None:
     """When it is made."""
     with pytest.raises(error) as e:
-        ringfeed.WindowShuffle(*given_arguments)
+        ringfeed.orders.WindowShuffle(*given_arguments)
     assert str(e.value) == text
 
 
@@ -119,5 +119,5 @@ def test_what_is_no_window_is_refused(given_arguments: Any, error: type[Exceptio
 def test_a_length_that_cannot_be_shuffled_is_refused(length: int | None, text: str) -> None:
     """When a loader is made."""
     with pytest.raises(ValueError, match="shuffle") as e:
-        ringfeed.WindowShuffle(10).bind(length, 0)
+        ringfeed.orders.WindowShuffle(10).bind(length, 0)
     assert str(e.value) == text

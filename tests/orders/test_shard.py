@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ringfeed.orders import shard
 from ringfeed.orders.custom import Custom
 from ringfeed.orders.sampler import Epoch, Sequential, Shuffled
-from ringfeed.orders.shard import Shard
+from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,9 +35,9 @@ class Split(NamedTuple):
     world_size: int
     rows: int
 
-    def ranks(self, uneven: Uneven) -> list[Shard]:
+    def ranks(self, uneven: Uneven) -> list[Part]:
         """Return all ranks."""
-        return [Shard(rank, self.world_size, self.rows, uneven) for rank in range(self.world_size)]
+        return [Part(rank, self.world_size, self.rows, uneven) for rank in range(self.world_size)]
 
     @property
     def samples(self) -> int:
@@ -63,7 +63,7 @@ def samplers(length: int) -> dict[str, Sampler]:
     }
 
 
-def batches_of(shard: Shard, sampler: Sampler, start: int = 0, at_once: int = 1, state: Any = None) -> Batches:
+def batches_of(shard: Part, sampler: Sampler, start: int = 0, at_once: int = 1, state: Any = None) -> Batches:
     """Return the batches of one rank as the engine cuts them, read so many at a time."""
     rows, taken = shard.rows, []
     epoch = shard.part_of(sampler.epoch(2, start, state))
@@ -140,9 +140,9 @@ def test_the_batches_are_counted_before(uneven: Uneven, split: Split) -> None:
 )
 def test_batches_of_one_rank_are_counted(samples: int, rows: int, whole: int, begun: int) -> None:
     """With and without the remainder, in exact integers."""
-    assert Shard(0, 1, rows, "drop").batches(samples) == whole
-    assert Shard(0, 1, rows, "pad").batches(samples) == Shard(0, 1, rows, "keep").batches(samples) == begun
-    assert not Shard(0, 1, rows, "pad").padding(samples)
+    assert Part(0, 1, rows, "drop").batches(samples) == whole
+    assert Part(0, 1, rows, "pad").batches(samples) == Part(0, 1, rows, "keep").batches(samples) == begun
+    assert not Part(0, 1, rows, "pad").padding(samples)
 
 
 @given(before=SPLITS, after=SPLITS, part=st.floats(0, 1))
@@ -179,12 +179,12 @@ def test_a_sampler_with_a_state_goes_on_on_other_ranks() -> None:
                 self.left -= 1
                 yield self.left
 
-    epochs = [Shard(rank, 4, 2, "pad").part_of(Custom(Countdown(), 40).epoch(0)) for rank in range(4)]
+    epochs = [Part(rank, 4, 2, "pad").part_of(Custom(Countdown(), 40).epoch(0)) for rank in range(4)]
     for epoch in epochs * 2:
         epoch.take(2)
     states = [epoch.state(16) for epoch in epochs]
     assert states == [{"position": 16, "of": {"left": 24}}] * 4
-    others = [Shard(rank, 2, 3, "keep") for rank in range(2)]
+    others = [Part(rank, 2, 3, "keep") for rank in range(2)]
     rest = [batches_of(rank, Custom(Countdown(), 40), 16, state=states[0]) for rank in others]
     assert sorted(chain(*chain(*rest))) == [*range(24)]
     assert loaded == [24, 24]
@@ -222,7 +222,7 @@ def test_the_global_order_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
             asked.append(count)
             return inner.take(count)
 
-    part = Shard(1, 5, 2, "pad").part_of(Watched())
+    part = Part(1, 5, 2, "pad").part_of(Watched())
     assert part.take(20).tolist() == [row + first for first in range(0, 100, 10) for row in (2, 3)]
     assert asked == [20] * 5
 
@@ -230,4 +230,4 @@ def test_the_global_order_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_rank_alone_reads_the_order_itself() -> None:
     """Nothing stands between."""
     epoch = Sequential(10).epoch(0)
-    assert Shard(0, 1, 4, "pad").part_of(epoch) is epoch
+    assert Part(0, 1, 4, "pad").part_of(epoch) is epoch

@@ -48,14 +48,14 @@ def over_samples(**settings: Any) -> ringfeed.Loader:
 
 def over_mix(**settings: Any) -> ringfeed.Loader:
     """Return a loader of two datasets, with a quota of each in every batch."""
-    mix = ringfeed.Mix([np.arange(12), np.arange(12)], weights=[1, 2], per_batch=True, stop="never")
+    mix = ringfeed.datasets.Mix([np.arange(12), np.arange(12)], weights=[1, 2], per_batch=True, stop="never")
     return ringfeed.Loader(mix, batch_size=4, workers=0, **settings)
 
 
 def over_iterables(count: int) -> ringfeed.Loader:
     """Return a loader of iterables in turn."""
     parts = [partial(range, 10 * number, 10 * number + 9) for number in range(count)]
-    return ringfeed.Loader(parts[0] if count == 1 else ringfeed.Interleave(parts), batch_size=4, workers=0)
+    return ringfeed.Loader(parts[0] if count == 1 else ringfeed.datasets.Interleave(parts), batch_size=4, workers=0)
 
 
 LOADERS = {
@@ -64,7 +64,7 @@ LOADERS = {
     "lists": lambda: over_samples(batch_sampler=Numbers(4)),
     "array": partial(over_samples, batch_size=4, sampler=range(LENGTH)),
     "mix": over_mix,
-    "priorities": lambda: over_samples(batch_size=4, sampler=ringfeed.PrioritizedSampler(LENGTH)),
+    "priorities": lambda: over_samples(batch_size=4, sampler=ringfeed.orders.PrioritizedSampler(LENGTH)),
     "iterable": partial(over_iterables, 1),
     "iterables": partial(over_iterables, 3),
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
     "errors",
-    "_failure _process _units _html _progress _classes _callers _checks _foreign",
+    "_failure _process _units _html _progress _classes _callers _checks _foreign _exports",
     "system",
     "ring",
     "spec orders",

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.once,
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     # Where other pages have had JAX compute in this process; the workers of this one do not.
-    pytest.mark.filterwarnings("ignore:start_method='fork' after:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:backend='fork' after:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
 ]
 

@@ -10,10 +10,11 @@ import pytest
 
 from fake_fleet import FakeRay
 from remote_sets import Samples
-from ringfeed import Array, Loader, Ray
+from ringfeed import Array, Loader
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from ringfeed.engine.plan import make_plan
+from ringfeed.ray import Ray
 from ringfeed.ray.desk import PrivateSlot
 from ringfeed.ray.pace import flights_size, in_flight, most_calls, row_size, set_pace
 from ringfeed.ring import _ring

@@ -17,7 +17,7 @@ import pytest
 import cluster
 import ringfeed
 from remote_sets import KINDS, Samples, content, leaves_of
-from ringfeed import Loader, StallError, WorkerError
+from ringfeed import Loader, Shard, StallError, WorkerError
 from ringfeed.ray import board
 from watching import lose_patience, run_script, start_script, wait_until
 
@@ -51,9 +51,9 @@ def here() -> dict[str, Any]:
     return {kind: content(dataset, workers=1, **given) for kind, (dataset, given) in KINDS.items()}
 
 
-def on(found: Cluster, workers: int = 3, **given: Any) -> ringfeed.Ray:
+def on(found: Cluster, workers: int = 3, **given: Any) -> ringfeed.ray.Ray:
     """Return actors on a cluster."""
-    return ringfeed.Ray(workers=workers, num_cpus=0.1, address=found.address, **given)
+    return ringfeed.ray.Ray(workers=workers, num_cpus=0.1, address=found.address, **given)
 
 
 @pytest.mark.parametrize("kind", ["samples", "whole batches", "collate_fn", "iterable"])
@@ -116,9 +116,10 @@ import json, sys
 import ringfeed
 from remote_sets import Samples
 
-ray = ringfeed.Ray(workers=2, num_cpus=0.1, address={address!r})
+ray = ringfeed.ray.Ray(workers=2, num_cpus=0.1, address={address!r})
 with ringfeed.Loader(
-    Samples(), batch_size=4, shuffle=True, seed=1, rank={rank}, world_size=2, workers=0, backend=ray, timeout_s=200
+    Samples(), batch_size=4, shuffle=True, seed=1, shard=ringfeed.Shard({rank}, 2), workers=0, backend=ray,
+    timeout_s=200,
 ) as loader:
     loader.load_state_dict(json.loads({state!r}))
     rest = [int(index) for _, indices in loader for index in indices]
@@ -128,8 +129,8 @@ with ringfeed.Loader(
 
 def test_two_trainers_on_one_cluster_go_on_where_four_were(three: Cluster) -> None:
     """Two processes, each with a bridge of its own: every sample of the epoch that four had begun, and of the next."""
-    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "workers": 0, "world_size": 4}
-    four = [Loader(Samples(), rank=rank, **given) for rank in range(4)]
+    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "workers": 0}
+    four = [Loader(Samples(), shard=Shard(rank, 4), **given) for rank in range(4)]
     begun = [iter(loader) for loader in four]
     seen = [int(index) for _ in range(2) for each in begun for index in next(each)[1]]
     state = json.dumps(four[0].state_dict())
@@ -225,7 +226,7 @@ def test_what_no_node_has_is_named(three: Cluster) -> None:
 def test_an_address_where_nothing_runs_is_named() -> None:
     """With how to look, and the ways out."""
     with pytest.raises(WorkerError) as caught:
-        content(Samples(), batch_size=16, workers=0, backend=ringfeed.Ray(address="127.0.0.1:9"))
+        content(Samples(), batch_size=16, workers=0, backend=ringfeed.ray.Ray(address="127.0.0.1:9"))
     assert str(caught.value) == (
         "no Ray cluster answers at '127.0.0.1:9' within 10 s ([Errno 111] Connection refused); `ray status --address "
         "127.0.0.1:9` says whether one runs there; start one by `ray start --head`, or give address='local'"
@@ -267,7 +268,7 @@ def test_a_cluster_that_the_loader_starts_ends_with_it(
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     dataset, given = KINDS["samples"]
-    ray = ringfeed.Ray(workers=2, num_cpus=0.1, address="local")
+    ray = ringfeed.ray.Ray(workers=2, num_cpus=0.1, address="local")
     assert content(dataset, workers=0, backend=ray, timeout_s=200, **given) == here["samples"]
     assert "ray" not in sys.modules
     assert [*tmp_path.iterdir()] == []

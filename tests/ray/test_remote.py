@@ -131,8 +131,8 @@ def test_an_iterable_with_workers_here_is_read_here(here: dict[str, Any]) -> Non
         found = content(dataset, workers=1, backend=remote(), **given)
     assert found == here["iterable"]
     assert str(told[0].message) == (
-        "backend=ringfeed.Ray(...) with an iterable, which one worker reads, and workers here come first; give "
-        "workers=0 to have an actor read it, or several iterables by ringfeed.Interleave"
+        "backend=Ray(...) with an iterable, which one worker reads, and workers here come first; give "
+        "workers=0 to have an actor read it, or several iterables by ringfeed.datasets.Interleave"
     )
 
 
@@ -180,8 +180,7 @@ def test_ranks_have_each_sample_once_and_a_state_goes_on_with_fewer() -> None:
         with Loader(
             Samples(),
             batch_size=24 // world_size,
-            rank=rank,
-            world_size=world_size,
+            shard=ringfeed.Shard(rank, world_size),
             shuffle=True,
             seed=3,
             workers=0,

@@ -71,7 +71,7 @@ def test_all_examples_run_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         few = {"workers": 2}
         for code in ALL:
             with monkeypatch.context() as patch:
-                ray = ringfeed.Ray
+                ray = ringfeed.ray.Ray
                 run(code, patch, lambda ray=ray, **given: ray(**{**given, **few}))
 
 
@@ -80,5 +80,5 @@ def test_the_page_says_what_the_parameters_are() -> None:
     from dataclasses import fields  # noqa: PLC0415
 
     told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))))
-    assert {field.name for field in fields(ringfeed.Ray)} == told
+    assert {field.name for field in fields(ringfeed.ray.Ray)} == told
     assert importlib.util.find_spec("ringfeed.ray") is not None

@@ -130,7 +130,7 @@ def said(waited_s: float, **given: float) -> str:
             6.0,
             {"bridge_busy": 0.94, "bridge_cpu_s": 0.31},
             "input-bound: training waited 60% of the time; the bridge is 94% busy, 310.0 us a ticket of 2 rows: raise "
-            "batch_size= or bridges= of ringfeed.Ray",
+            "batch_size= or bridges= of ringfeed.ray.Ray",
         ),
         (
             6.0,

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WAYS: dict[str, dict[str, Any]] = {
-    "spawn": {"start_method": "spawn"},
-    "fork": {"start_method": "fork"},
-    "forkserver": {"start_method": "forkserver"},
+    "spawn": {"backend": "spawn"},
+    "fork": {"backend": "fork"},
+    "process": {"backend": "process"},
 }
 WORKERS = 3
 _made: list[Loader] = []
@@ -102,7 +102,7 @@ def fed(dataset: Any, **parameters: Any) -> Loader:
     given = {
         "batch_size": 4,
         "workers": WORKERS,
-        "start_method": "fork",
+        "backend": "fork",
         "transform": same,
         "timeout_s": PATIENCE_S,
         **parameters,
@@ -254,7 +254,7 @@ def test_other_functions_are_run_by_all_workers() -> None:
         {"workers": 1},
         {"workers": None},
         {"backend": "thread"},
-        {"rank": 0, "world_size": 2, "uneven": "drop"},
+        {"shard": ringfeed.Shard(0, 2, "drop")},
         {"reseed": True},
         {"transform": None, "worker_init_fn": same},
     ],
@@ -303,7 +303,7 @@ def die() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "at"), [("fork", 0), ("fork", 1), ("fork", 17), ("fork", 42), ("spawn", 17), ("forkserver", 17)]
+    ("way", "at"), [("fork", 0), ("fork", 1), ("fork", 17), ("fork", 42), ("spawn", 17), ("process", 17)]
 )
 def test_a_reader_that_dies_is_replaced(way: str, at: int, tmp_path: Path) -> None:
     """Wherever it was: nothing is lost, nothing comes twice."""

@@ -17,7 +17,8 @@ import pytest
 import ringfeed
 import slow_sources as slow
 from datasets import drain
-from ringfeed import Array, Loader, Mix, Pack, SpecError, StallError, WorkerError
+from ringfeed import Array, Loader, SpecError, StallError, WorkerError
+from ringfeed.datasets import Mix, Pack
 from ringfeed.monitor.bottleneck import verdict
 from ringfeed.monitor.stats import Stats
 from ringfeed.reading.window import Window
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
-    "spawn": {"workers": 2, "start_method": "spawn"},
+    "spawn": {"workers": 2, "backend": "spawn"},
     "threads": {"workers": 2, "backend": "thread"},
-    "fork": {"workers": 2, "start_method": "fork"},
-    "forkserver": {"workers": 1, "start_method": "forkserver"},
+    "fork": {"workers": 2, "backend": "fork"},
+    "process": {"workers": 1, "backend": "process"},
 }
 QUICK = {name: WAYS[name] for name in ("here", "threads", "fork")}
 PLANS: dict[str, tuple[type, type, type, dict[str, Any]]] = {
@@ -73,7 +74,7 @@ def test_batches_are_those_of_one_at_a_time(way: str, plan: str) -> None:
     assert content(Loader(waits(), concurrency=30, **QUICK[way], **common)) == expected
 
 
-@pytest.mark.parametrize("way", ["spawn", "forkserver"])
+@pytest.mark.parametrize("way", ["spawn", "process"])
 @pytest.mark.parametrize("kind", [slow.Awaits, slow.Waits])
 def test_they_are_in_workers_that_are_started_otherwise(way: str, kind: type) -> None:
     """What is sent to them says how many samples are in flight."""
@@ -86,7 +87,7 @@ def test_prioritized_samples(way: str) -> None:
     """The draws of a PrioritizedSampler are read by their numbers."""
 
     def epoch(dataset: Any, **settings: Any) -> list[Any]:
-        sampler = ringfeed.PrioritizedSampler(203)
+        sampler = ringfeed.orders.PrioritizedSampler(203)
         with Loader(dataset, sampler=sampler, batch_size=16, **settings) as loader:
             batches = itertools.islice(loader, 8)
             return [(*(sample[key].tobytes() for key in sample), i.tobytes(), w.tobytes()) for sample, i, w in batches]
@@ -97,7 +98,7 @@ def test_prioritized_samples(way: str) -> None:
 @pytest.mark.parametrize("kind", [slow.Awaits, slow.Waits])
 def test_a_run_goes_on_where_it_was(kind: type) -> None:
     """A state that is saved with samples in flight is that of the batches that were handed out."""
-    common: dict[str, Any] = {"batch_size": 16, "shuffle": True, "workers": 2, "start_method": "fork"}
+    common: dict[str, Any] = {"batch_size": 16, "shuffle": True, "workers": 2, "backend": "fork"}
     whole = content(Loader(kind(), concurrency=40, **common), 1)[0]
     with Loader(kind(), concurrency=40, **common) as loader:
         batches = iter(loader)
@@ -111,7 +112,7 @@ def test_a_run_goes_on_where_it_was(kind: type) -> None:
 
 def test_a_dataset_that_changes_between_epochs() -> None:
     """The workers end what is in flight of the old one before they read the new one."""
-    with Loader(slow.Growing(), batch_size=8, concurrency=16, workers=2, start_method="fork") as loader:
+    with Loader(slow.Growing(), batch_size=8, concurrency=16, workers=2, backend="fork") as loader:
         for epoch in range(3):
             assert numbers(loader) == [epoch * 100 + index for index in range(24)]
 
@@ -177,7 +178,7 @@ def test_workers_follow() -> None:
 
 def test_a_slow_sample_delays_its_own_batch_alone(tmp_path: Path) -> None:
     """Later slots fill meanwhile, all but the one that it is in."""
-    with Loader(slow.OneSlow(tmp_path), batch_size=4, concurrency=16, slots=6, workers=1, start_method="fork",
+    with Loader(slow.OneSlow(tmp_path), batch_size=4, concurrency=16, slots=6, workers=1, backend="fork",
                 spec=Array((), "int64")) as loader:  # fmt: skip
         batches = iter(loader)
         wait_until(lambda: sorted(loader.slot_states()) == ["filling", *["ready"] * 5])
@@ -262,10 +263,10 @@ def test_the_users_own_frames() -> None:
 
 
 @pytest.mark.parametrize("kind", [slow.AwaitedOracle, slow.Oracle])
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_workers_that_are_killed(kind: type, start_method: str) -> None:
+@pytest.mark.parametrize("backend", ["fork", "spawn"])
+def test_workers_that_are_killed(kind: type, backend: str) -> None:
     """With many samples in flight each: nothing is lost, doubled or reordered."""
-    settings: dict[str, Any] = {"workers": 2, "start_method": start_method, "max_attempts": 1000}
+    settings: dict[str, Any] = {"workers": 2, "backend": backend, "max_attempts": 1000}
     with Loader(kind(1500, sleep_s=0.01), batch_size=16, concurrency=100, **settings) as loader:
         found: list[int] = []
         for number, batch in enumerate(loader):
@@ -497,7 +498,7 @@ def test_a_claim_that_is_given_up_while_its_rows_are_written() -> None:
 @pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])
 def test_a_stuck_worker_is_replaced(kind: type, tmp_path: Path) -> None:
     """With on_stall="restart": its samples are asked for again."""
-    settings: dict[str, Any] = {"workers": 1, "start_method": "fork", "on_stall": "restart"}
+    settings: dict[str, Any] = {"workers": 1, "backend": "fork", "on_stall": "restart"}
     with Loader(kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **settings) as loader:
         batches = iter(loader)
         next(batches)

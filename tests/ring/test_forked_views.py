@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
-METHODS = ("spawn", "fork", "forkserver")
+METHODS = ("spawn", "fork", "process")
 
 
 class Counted:
@@ -40,16 +40,16 @@ def rows_of(first: int) -> Any:
 
 
 @pytest.fixture
-def batches(start_method: str) -> Iterator[Any]:
+def batches(backend: str) -> Iterator[Any]:
     """Return an iterator over batches of 8 counted rows, in three slots."""
-    with ringfeed.Loader(Counted(), batch_size=8, workers=1, slots=3, start_method=start_method) as loader:
+    with ringfeed.Loader(Counted(), batch_size=8, workers=1, slots=3, backend=backend) as loader:
         yield iter(loader)
 
 
 @pytest.fixture
-def start_method() -> str:
+def backend() -> str:
     """Return how workers are started, where a test does not say it."""
-    return "forkserver"
+    return "process"
 
 
 def check(batch: Any, first: int) -> None:
@@ -91,7 +91,7 @@ def test_what_the_parent_writes_is_not_the_childs(batches: Any) -> None:
     assert child.go() == 0
 
 
-@pytest.mark.parametrize("start_method", METHODS)
+@pytest.mark.parametrize("backend", METHODS)
 def test_a_forked_process_takes_a_view_as_argument(batches: Any) -> None:
     """`multiprocessing.Process` with the fork context: the issue's own case."""
     batch = next(batches)
@@ -127,7 +127,7 @@ def test_a_child_of_a_child_has_its_own(batches: Any) -> None:
 
 def test_a_child_drops_collects_and_closes_without_effect() -> None:
     """Dropping views, a collection and `close()` in the child leave the parent's loader alone."""
-    with ringfeed.Loader(Counted(), batch_size=8, workers=1, slots=3, start_method="forkserver") as loader:
+    with ringfeed.Loader(Counted(), batch_size=8, workers=1, slots=3, backend="process") as loader:
         _drop_collect_and_close(loader)
 
 
@@ -192,7 +192,7 @@ def test_views_of_a_closed_loader_survive_a_fork() -> None:
 def test_a_dataset_of_views_is_read_by_forked_workers(batches: Any) -> None:
     """A batch in the parent's hands may be the dataset of another loader that forks its workers."""
     batch = next(batches)
-    with ringfeed.Loader(batch, batch_size=4, workers=1, start_method="fork") as inner:
+    with ringfeed.Loader(batch, batch_size=4, workers=1, backend="fork") as inner:
         rows = [x[:, 0].tolist() for x, _ in inner]
     assert rows == [[0, 1, 2, 3], [4, 5, 6, 7]]
 

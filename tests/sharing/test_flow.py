@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringfeed import Loader, StallError
+from ringfeed import Loader, Shard, StallError
 from ringfeed._failure import decode
 from ringfeed.sharing.flow import GRACE_S, Entry, Flow, Training
 from ringfeed.sharing.terms import Cut, Terms
@@ -356,9 +356,7 @@ def test_parts_are_those_of_a_loader(ranks: int, uneven: Any) -> None:
         for rank in range(ranks):
             cut = Cut(rank, ranks, uneven)
             parts = [batch[cut.rows(len(batch))].tolist() for batch in batches]
-            with Loader(
-                np.arange(length), batch_size=4, workers=0, rank=rank, world_size=ranks, uneven=uneven
-            ) as loader:
+            with Loader(np.arange(length), batch_size=4, workers=0, shard=Shard(rank, ranks, uneven)) as loader:
                 assert [part for part in parts if part] == [batch.tolist() for batch in loader]
                 assert cut.padding(len(batches[-1])) == loader.padding
         whole.close()

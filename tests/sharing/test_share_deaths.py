@@ -52,7 +52,7 @@ def test_trainings_of_no_common_parent(processes: list[Any]) -> None:
     assert len({first["host"] for first, *_ in said}) == 1
     for rank, (_, *batches) in enumerate(said):
         assert all(line["right"] for line in batches)
-        wanted = shared.expected(EPOCHS, batch_size=3, rank=rank, world_size=3)
+        wanted = shared.expected(EPOCHS, batch_size=3, shard=ringfeed.Shard(rank, 3))
         assert [line["samples"] for line in batches] == wanted
     shared.gone({said[0][0]["host"]})
 

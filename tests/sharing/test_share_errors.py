@@ -109,7 +109,8 @@ _REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], type[Exception
         {},
         ValueError,
         "{share}: make_loader has shard='auto', which found rank 1 of 2 (torchrun) for the training that "
-        "came first, and the loader is for all of this host; give it rank= and world_size= of the host, or neither",
+        "came first, and the loader is for all of this host; give it shard=ringfeed.Shard(rank, world_size) of the "
+        "host, or none",
     ),
     "rows": (
         partial(shared.make, batch_size=7),

@@ -11,6 +11,7 @@ import pytest
 
 import ringfeed
 import sourced
+from ahead import loader_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ def test_the_package_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
     for stream, shard in zip(streams, names["shards"], strict=True):
         assert [(x.tolist(), label) for x, label in stream] == [(x.tolist(), y) for x, y in names["Shard"](shard)]
-    with ringfeed.Loader(ringfeed.Interleave(streams), batch_size=50, workers=2, copy=True) as loader:
+    with ringfeed.Loader(ringfeed.datasets.Interleave(streams), batch_size=50, workers=2, copy=True) as loader:
         assert sorted(np.concatenate([labels for _, labels in loader]).tolist()) == list(range(400))
 
 
@@ -94,7 +95,7 @@ def test_row_groups_in_a_random_order(tmp_path: Path, monkeypatch: pytest.Monkey
     """A row group is read for most rows; with whole groups in windows, once."""
     names = names_of("parquet", tmp_path, monkeypatch)
     counts = []
-    for order in ({"shuffle": True}, {"sampler": ringfeed.WindowShuffle(1000, block=100)}):
+    for order in ({"shuffle": True}, {"sampler": ringfeed.orders.WindowShuffle(1000, block=100)}):
         groups = names["Groups"](names["folder"] / "rows.parquet")
         with ringfeed.Loader(groups, batch_size=64, workers=0, **order) as loader:
             assert sum(len(y) for _, y in loader) == 4000
@@ -107,7 +108,7 @@ def test_chunks_of_hdf5_in_a_random_order(tmp_path: Path, monkeypatch: pytest.Mo
     """A chunk is read for most rows where the cache is small; with whole chunks in windows, once."""
     names = names_of("hdf5", tmp_path, monkeypatch)
     sizes = []
-    for order in ({"shuffle": True}, {"sampler": ringfeed.WindowShuffle(1000, block=100)}):
+    for order in ({"shuffle": True}, {"sampler": ringfeed.orders.WindowShuffle(1000, block=100)}):
         rows = names["Rows"](names["folder"] / "rows.h5")
         rows.y = rows.y[:]
         rows.x = names["h5py"].File(rows.path, rdcc_nbytes=10 * 6400)["x"]  # ten chunks
@@ -122,10 +123,10 @@ def test_a_file_of_hdf5_in_the_dataset(tmp_path: Path, monkeypatch: pytest.Monke
     """It is refused by name where it would be pickled or forked."""
     names = names_of("hdf5", tmp_path, monkeypatch)
     monkeypatch.delattr(names["Rows"], "__reduce__")
-    for method in ("spawn", "fork", "forkserver"):
+    for method in ("spawn", "fork", "process"):
         rows = names["Rows"](names["folder"] / "rows.h5")
         with pytest.raises(ringfeed.ShipError, match=r"dataset\.file is an h5py object \(File\)"):
-            next(iter(ringfeed.Loader(rows, workers=1, start_method=method)))
+            next(iter(ringfeed.Loader(rows, workers=1, backend=method)))
 
 
 def test_two_environments_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +179,7 @@ def test_a_mapped_file_that_is_cut(tmp_path: Path) -> None:
     """The worker dies, and the one in its place says why it cannot begin."""
     np.save(tmp_path / "x.npy", np.ones((200_000, 16), np.float32))
     array = np.load(tmp_path / "x.npy", mmap_mode="r")
-    with ringfeed.Loader((array,), shuffle=True, workers=1, slots=2, prefetch_epochs=False) as loader:
+    with loader_with((array,), shuffle=True, workers=1, slots=2, ahead=False) as loader:
         batches = iter(loader)
         next(batches)
         os.truncate(tmp_path / "x.npy", 100_000)

@@ -172,7 +172,7 @@ def test_too_few_samples_for_a_batch() -> None:
 
 def test_an_empty_part_of_interleave() -> None:
     """It is named, and may be left out."""
-    dataset = ringfeed.Interleave([lambda: iter([]), lambda: iter(np.arange(4))])
+    dataset = ringfeed.datasets.Interleave([lambda: iter([]), lambda: iter(np.arange(4))])
     assert refusal(ringfeed.SpecError, dataset) == (
         "iterable 0 of Interleave() is empty, so there is no element to infer the spec from; leave it out, or give "
         "spec="

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.once
 WAYS: list[dict[str, Any]] = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},
-    {"workers": 2, "start_method": "fork"},
+    {"workers": 2, "backend": "fork"},
 ]
-SPAWNED: dict[str, Any] = {"workers": 2, "start_method": "spawn"}
+SPAWNED: dict[str, Any] = {"workers": 2, "backend": "spawn"}
 IMAGES = np.random.default_rng(0).integers(0, 256, (21, 67, 61, 3), np.uint8)  # large enough to be freed of the GIL
 
 

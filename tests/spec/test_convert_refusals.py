@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BACKENDS: list[dict[str, Any]] = [
     {"workers": 0},
-    {"workers": 2, "start_method": "fork"},
+    {"workers": 2, "backend": "fork"},
 ]
 SMALL = np.arange(360, dtype=np.uint8).reshape(6, 4, 5, 3)
 

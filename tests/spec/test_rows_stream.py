@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WAYS: list[dict[str, Any]] = [
     {"workers": 2, "backend": "thread"},
-    {"workers": 2, "start_method": "fork"},
+    {"workers": 2, "backend": "fork"},
 ]
 # One leaf is large enough to be copied without the GIL, the other is less than a cache line.
 LARGE = np.random.default_rng(0).integers(0, 256, (23, 101, 331), np.uint8)

@@ -1,7 +1,7 @@
 """A Ray cluster on this machine whose nodes can be killed, stopped and cut off: for tests, the demo and the bench.
 
     with cluster.start(3) as found:
-        ringfeed.Loader(dataset, backend=ringfeed.Ray(workers=4, address=found.address))
+        ringfeed.Loader(dataset, backend=ringfeed.ray.Ray(workers=4, address=found.address))
         found.nodes[1].kill()
 
 Each node is a `keeper` with what `ray start` leaves below it, so the processes of a node are known at any time and end

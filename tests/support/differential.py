@@ -91,12 +91,12 @@ KINDS: dict[str, tuple[str, Callable[[Program], Any]]] = {
     "awaited": (MAP, lambda program: Awaited(program.length)),
     "columns": (MAP, lambda program: Columns(program.length)),
     "windows": (MAP, lambda program: Windows(program.length)),
-    "mix": (MIX, lambda program: ringfeed.Mix(program.members(Rows), **program.mixed)),
+    "mix": (MIX, lambda program: ringfeed.datasets.Mix(program.members(Rows), **program.mixed)),
     "whole": (BATCHES, lambda program: Whole(program.length, program.batch_size)),
     "one buffer": (STREAM, lambda program: OneBuffer(program.length)),
     "own place": (STREAM, lambda program: OwnPlace(program.length)),
     "understated": (STREAM, lambda program: Understated(program.length)),
-    "interleave": (STREAMS, lambda program: ringfeed.Interleave(program.members(OneBuffer))),
+    "interleave": (STREAMS, lambda program: ringfeed.datasets.Interleave(program.members(OneBuffer))),
 }
 ORDERS = {
     MAP: ("in order", "shuffled", "window", "popped", "one list", "by epoch"),
@@ -200,7 +200,7 @@ class Program:
         given |= {"batch_transform": self.whole_function}
         given = {name: function for name, function in given.items() if function}
         if self.world_size > 1:
-            given |= {"rank": self.rank, "world_size": self.world_size, "uneven": self.uneven}
+            given["shard"] = ringfeed.Shard(self.rank, self.world_size, self.uneven)
         return {
             "dataset": dataset,
             "seed": self.seed,
@@ -224,7 +224,7 @@ class Program:
         if self.order == "shuffled":
             return permute(positions, length, self.seed, epoch)
         if self.order == "window":
-            return ringfeed.WindowShuffle(self.window).bind(length, self.seed).epoch(epoch).take(ALL)
+            return ringfeed.orders.WindowShuffle(self.window).bind(length, self.seed).epoch(epoch).take(ALL)
         if self.order == "by epoch":
             return np.array(rotated(length, epoch))
         return positions[::-1] if self.order == "popped" else positions
@@ -392,9 +392,9 @@ class Feed:
         ways: dict[str, dict[str, Any]] = {
             "here": {"workers": 0},
             "threads": {"backend": "thread"},
-            "forkserver": {"start_method": "forkserver"},
-            "spawn": {"start_method": "spawn"},
-            "fork": {"start_method": "fork"},
+            "process": {"backend": "process"},
+            "spawn": {"backend": "spawn"},
+            "fork": {"backend": "fork"},
         }
         way = draw.choices([*ways], [8, 8, 3, 0.3, 1 if self.may_fork else 0])[0]
         given = {

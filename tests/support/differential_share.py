@@ -47,7 +47,7 @@ class Sharing(Program):
         """Make the loader, in the host process."""
         settings = self.settings(self.make(self)) | self.given
         if self.mode == "split":
-            del settings["rank"], settings["world_size"]
+            settings["shard"] = ringfeed.Shard(0, 1, settings["shard"].uneven)
             settings["batch_size"] *= self.ranks
         return ringfeed.Loader(**settings)
 

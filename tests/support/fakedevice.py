@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle, check
 from ringfeed.frameworks.base import Epochs
 from ringfeed.frameworks.device import DevicePrefetcher
@@ -117,7 +118,7 @@ def epochs_of(loader: ringfeed.Loader, device: FakeDevice) -> Epochs:
 
 def oracle(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader of an Oracle's batches."""
-    return ringfeed.Loader(dataset or Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 120} | settings)
+    return loader_with(dataset or Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 120} | settings)
 
 
 def outcomes(batches: Iterable[Any]) -> list[Any]:

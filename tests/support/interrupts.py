@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-KINDS = ("in process", "thread", "spawn", "fork", "forkserver")
+KINDS = ("in process", "thread", "spawn", "fork", "process")
 PATIENCE_S = 20.0  # a thread ends what was dropped, and machines are busy
 LIFE_S = 120.0  # for one life with all that comes after it
 PACKAGE = str(Path(ringfeed.__file__).parent)
@@ -54,8 +54,7 @@ def loader_of(kind: str, dataset: Any = None, **settings: Any) -> ringfeed.Loade
         Oracle(ROWS) if dataset is None else dataset,
         batch_size=4,
         workers=0 if kind == "in process" else 2,
-        backend="thread" if kind == "thread" else "process",
-        start_method=kind if kind in ("fork", "forkserver") else "spawn",  # type: ignore[arg-type]
+        backend="spawn" if kind == "in process" else kind,  # type: ignore[arg-type]
         spec=Oracle.SPEC,
         **settings,
     )

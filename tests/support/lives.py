@@ -17,7 +17,7 @@ from watching import pids, pool_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KINDS = {"in process": 2, "thread": 3, "spawn": 2, "fork": 4, "forkserver": 2}
+KINDS = {"in process": 2, "thread": 3, "spawn": 2, "fork": 4, "process": 2}
 KEPT_VIEWS = 3
 
 
@@ -48,8 +48,7 @@ class Life:
             shuffle=True,
             seed=self.number,
             spec=Oracle.SPEC,
-            backend="thread" if self.kind == "thread" else "process",
-            start_method=self.kind if self.kind in ("fork", "forkserver") else "spawn",  # type: ignore[arg-type]
+            backend="spawn" if self.kind == "in process" else self.kind,  # type: ignore[arg-type]
         )
 
     def begin(self, loader: ringfeed.Loader) -> tuple[Any, list[int]]:

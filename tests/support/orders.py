@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TIMEOUT_S = 120.0
-SUSPECT_S = {"spawn": 3.0, "forkserver": 3.0, "fork": 1.0}  # mostly enough for a start
+SUSPECT_S = {"spawn": 3.0, "process": 3.0, "fork": 1.0}  # mostly enough for a start
 DEEDS = {"kill": 60, "kill all": 8, "stop": 14, "stop and kill": 8, "kill forkserver": 8, "stop forkserver": 2}
 SUSPICIOUS = {"stop for good": 40}  # in rounds with on_stall="restart": the loader must end it
 SHAPE = (5, 7)
@@ -96,7 +96,7 @@ class Script(Orders):
 
     def __init__(self, seed: int, *, unkillable: bool = False) -> None:
         draw = _random(seed, "settings")
-        method = draw.choices(["spawn", "fork", "forkserver"], [3, 5, 4])[0]
+        method = draw.choices(["spawn", "fork", "process"], [3, 5, 4])[0]
         super().__init__(seed, method, draw.randint(1, 4))
         self.unkillable = unkillable
         self.suspicious |= unkillable
@@ -117,7 +117,7 @@ class Script(Orders):
             shuffle=self.shuffle,
             seed=self.seed,
             workers=self.workers,
-            start_method=self.method,  # type: ignore[arg-type]
+            backend=self.method,  # type: ignore[arg-type]
             slots=self.slots,
             spec=Contents.SPEC,
             timeout_s=SUSPECT_S[self.method] if self.suspicious else TIMEOUT_S,

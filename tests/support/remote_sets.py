@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
-from ringfeed import Interleave, Loader, Mix
+from ringfeed import Loader
+from ringfeed.datasets import Interleave, Mix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -171,36 +171,39 @@ ORDERS = {
     "sequential": Order(),
     "shuffled": Order({"shuffle": True}),
     "window": Order({"shuffle": 40}),
-    "weighted": Order({"sampler": ringfeed.WeightedSampler(WEIGHTS)}),
-    "subset": Order({"sampler": ringfeed.SubsetSampler(range(0, LENGTH, 2))}),
-    "stratified": Order({"sampler": ringfeed.StratifiedSampler(LABELS)}),
+    "weighted": Order({"sampler": ringfeed.orders.WeightedSampler(WEIGHTS)}),
+    "subset": Order({"sampler": ringfeed.orders.SubsetSampler(range(0, LENGTH, 2))}),
+    "stratified": Order({"sampler": ringfeed.orders.StratifiedSampler(LABELS)}),
     "mix": Order(
-        {"shuffle": True}, lambda: ringfeed.Mix([Augmented(90), Augmented(160)], weights=[0.3, 0.7], stop="all")
+        {"shuffle": True},
+        lambda: ringfeed.datasets.Mix([Augmented(90), Augmented(160)], weights=[0.3, 0.7], stop="all"),
     ),
-    "packed": Order({"shuffle": True}, lambda: ringfeed.Pack(Sequences(), SPANS, 30, window=50)),
-    "wrapped": Order({"shuffle": True}, lambda: ringfeed.Pack(Sequences(), SPANS, 30, strategy="wrap", window=50)),
+    "packed": Order({"shuffle": True}, lambda: ringfeed.datasets.Pack(Sequences(), SPANS, 30, window=50)),
+    "wrapped": Order(
+        {"shuffle": True}, lambda: ringfeed.datasets.Pack(Sequences(), SPANS, 30, strategy="wrap", window=50)
+    ),
     "formed": Order({"shuffle": True, "spec": FORMED}, Formed),
     "transformed": Order({"shuffle": True, "transform": noised, "batch_transform": halve}),
     "collated": Order({"shuffle": True, "transform": noised, "collate_fn": columns}),
     "sampler": Order({"sampler": Strided()}),
     "batch_sampler": Order({"batch_sampler": lists, "max_batch_size": ROWS}, has_ranks=False, has_sizes=False),
     "buckets": Order(
-        {"batch_sampler": ringfeed.Buckets(np.arange(LENGTH) % 40, max_tokens=200, window=60)},
+        {"batch_sampler": ringfeed.orders.Buckets(np.arange(LENGTH) % 40, max_tokens=200, window=60)},
         has_ranks=False,
         has_sizes=False,
     ),
     "iterable": Order({}, lambda: elements, has_ranks=False),
     "interleave": Order(
         {},
-        lambda: ringfeed.Interleave([partial(elements, first, end) for first, end in pairwise(PARTS)]),
+        lambda: ringfeed.datasets.Interleave([partial(elements, first, end) for first, end in pairwise(PARTS)]),
         has_ranks=False,
         has_sizes=False,
     ),
 }
 KINDS: dict[str, dict[str, Any]] = {
-    "spawn": {"start_method": "spawn"},
-    "forkserver": {"start_method": "forkserver"},
-    "fork": {"start_method": "fork"},
+    "spawn": {"backend": "spawn"},
+    "process": {"backend": "process"},
+    "fork": {"backend": "fork"},
     "thread": {"backend": "thread"},
 }
 HOW: dict[str, dict[str, Any]] = {"no workers": {"workers": 0}}
@@ -300,7 +303,7 @@ def on_ranks(whole: Whole, order: Order, how: dict[str, Any]) -> Iterator[tuple[
     """Go on from each state on 4 ranks for three global batches, then on 2 for five, then on 3 to the end."""
     with ExitStack() as stack:
         teams = [
-            [stack.enter_context(order.loader(rank=rank, world_size=world, **how)) for rank in range(world)]
+            [stack.enter_context(order.loader(shard=ringfeed.Shard(rank, world), **how)) for rank in range(world)]
             for world in WORLDS
         ]
         for number, start in whole.states.items():

@@ -264,7 +264,7 @@ def looks_without_proc() -> list[Any]:
     mapped = np.memmap(path, np.uint8, "c", shape=(8, 4))
     mapped[0] = 7
     with _covered("/proc"):
-        with ringfeed.Loader((mapped,), batch_size=8, workers=1, start_method="spawn") as loader:
+        with ringfeed.Loader((mapped,), batch_size=8, workers=1, backend="spawn") as loader:
             same = all((batch == mapped).all() for (batch,) in loader)
         said = []
         for ask in (processes, lambda: Target(os.getpid())):
@@ -362,7 +362,7 @@ def descriptors_of(**settings: Any) -> list[Any]:
 
 def as_another_user() -> list[Any]:
     """Return the modes of segment, dataset and stack, and whether we and another user can open them through /proc."""
-    with ringfeed.Loader(Oracle(8), batch_size=2, workers=1, start_method="spawn") as loader:
+    with ringfeed.Loader(Oracle(8), batch_size=2, workers=1, backend="spawn") as loader:
         next(iter(loader))
         mine = [fd for fd, what, _ in descriptors() if "memfd:ringfeed" in what]
         modes = [os.fstat(fd).st_mode & 0o777 for fd in mine]

@@ -83,8 +83,7 @@ def live(place: tuple[str, int, int, int | str], timeout_s: float = 2.0) -> str:
         workers=2,
         slots=3,
         timeout_s=timeout_s,
-        start_method="fork",
-        max_restarts=4,
+        backend="fork",
     )
     try:
         for number, batch in enumerate(loader):

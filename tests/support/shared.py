@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
+from ahead import loader_with
 from datasets import Oracle
+from ringfeed.workers import restart_policy
 from watching import wait_until
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ def make(**given: Any) -> ringfeed.Loader[Any]:
     """Return a loader of samples that know their content."""
     given = {"batch_size": ROWS, "shuffle": True, "seed": 3, "workers": 1, **given}
     samples = given.pop("samples", SAMPLES)
-    return ringfeed.Loader(Oracle(samples), **given)
+    if given.pop("irreplaceable", False):  # in the host process, where no fixture reaches
+        restart_policy.EARLY_DEATHS = 0
+    return loader_with(Oracle(samples), **given)
 
 
 def unique(name: str) -> str:

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import ringfeed
 import shared
 from watching import wait_until
 
@@ -69,7 +70,7 @@ def _kill(training: subprocess.Popen[str], chance: random.Random) -> int:
 
 def _check(lines: list[Any], rank: int, ranks: int, mode: str, rows: int) -> None:
     """Compare what a training has had with what a loader gives."""
-    part = {"batch_size": rows} if mode == "broadcast" else {"rank": rank, "world_size": ranks, "batch_size": 2}
+    part = {"batch_size": rows} if mode == "broadcast" else {"shard": ringfeed.Shard(rank, ranks), "batch_size": 2}
     batches = [line for line in lines if "samples" in line]
     assert all(line["right"] for line in batches), rank
     assert [line["samples"] for line in batches] == shared.expected(EPOCHS, **part), rank

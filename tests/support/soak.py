@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 ROUND_S = 240.0
 TIMEOUT_S = 3.0  # after which a stuck worker is ended
 FAULTS = 3  # samples of each loader that strike once in each epoch of a fit
-METHODS = ("spawn", "forkserver", "fork")
+METHODS = ("spawn", "process", "fork")
 IGNORED = (
-    "start_method='fork' after .* has computed",  # here no worker uses TensorFlow
+    "backend='fork' after .* has computed",  # here no worker uses TensorFlow
     "\\s*Your input ran out of data",  # all of a batch was skipped
 )
 
@@ -234,7 +234,7 @@ def under_fire(course: Course, method: str | None, record: Record) -> Outcome:
             faults[0].deeds[draw.randrange(course.length)] = STUCK
         settings: dict[str, Any] = {"workers": 2, "slots": draw.randint(2, 5), "backend": "thread"}
         if method:
-            settings |= {"backend": "process", "start_method": method, "timeout_s": TIMEOUT_S, "on_stall": "restart"}
+            settings |= {"backend": method, "timeout_s": TIMEOUT_S, "on_stall": "restart"}
         training = stack.enter_context(course.training(faults[0], **settings))
         validation = stack.enter_context(course.validation(faults[1], **settings))
         loaders = [training, validation]

@@ -23,10 +23,10 @@ FOLDER = Path(__file__).parents[2] / "docs" / "sources"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "README")
 WAYS: dict[str, dict[str, Any]] = {
     "threads": {"backend": "thread"},
-    "spawn": {"start_method": "spawn"},
-    "forkserver": {"start_method": "forkserver"},
-    "fork": {"start_method": "fork"},
-    "a killed worker": {"start_method": "spawn"},
+    "spawn": {"backend": "spawn"},
+    "process": {"backend": "process"},
+    "fork": {"backend": "fork"},
+    "a killed worker": {"backend": "spawn"},
 }
 DIFFERS = "differs: "  # a package may print, too
 OPTIONAL = {"crc32c"}  # a page does without

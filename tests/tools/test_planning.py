@@ -45,7 +45,7 @@ def test_the_table_as_a_user_reads_it() -> None:
         "Pictures in uint8 take a quarter of the memory of float32: keep uint8 in the slots, and cast on the\n"
         "device: keras.layers.Rescaling(1 / 255) as the first layer, or images.float() / 255 in torch.\n"
         "Besides, 2 workers are processes with some 5 to 10 MB each of its own, or 25 MB with\n"
-        "start_method='spawn', and with what your dataset imports."
+        "backend='spawn', and with what your dataset imports."
     )
 
 
@@ -68,7 +68,7 @@ def test_no_batch_fits() -> None:
     found = plan(shape=(1000, 1000), dtype="float64", batch_size=1, memory="1MB", workers=1)
     assert found.notes == (
         "With 4 slots, 1.0 MB hold no batch of even one sample of 1000 x 1000 float64.",
-        "Besides, 1 worker is a process with some 5 to 10 MB each of its own, or 25 MB with start_method='spawn', and "
+        "Besides, 1 worker is a process with some 5 to 10 MB each of its own, or 25 MB with backend='spawn', and "
         "with what your dataset imports.",
     )
 

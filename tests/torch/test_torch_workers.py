@@ -149,7 +149,7 @@ import warnings
 import jax
 from ringfeed.torch import DataLoader
 
-warnings.filterwarnings("error", "start_method='fork'")
+warnings.filterwarnings("error", "backend='fork'")
 warnings.filterwarnings("ignore", r"os\\.fork\\(\\) was called")  # JAX's own
 assert [batch.tolist() for batch in DataLoader([1, 2], num_workers=1)] == [[1], [2]]
 jax.numpy.ones(3).block_until_ready()
@@ -169,8 +169,8 @@ def test_a_framework_with_threads_is_warned_of() -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == (
-        "start_method='fork' after jax has computed: its threads do not survive the fork, and a worker that uses it "
-        "hangs; use start_method='forkserver', or with ringfeed.torch multiprocessing_context='forkserver'\n"
+        "backend='fork' after jax has computed: its threads do not survive the fork, and a worker that uses it "
+        "hangs; use backend='process', or with ringfeed.torch multiprocessing_context='forkserver'\n"
     )
 
 

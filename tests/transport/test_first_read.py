@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 COUNT = 12
-METHODS = ["spawn", "fork", "forkserver"]
+METHODS = ["spawn", "fork", "process"]
 
 
-def fed(dataset: Any, method: str = "forkserver", **settings: Any) -> list[Any]:
+def fed(dataset: Any, method: str = "process", **settings: Any) -> list[Any]:
     """Return what one worker gives in an epoch."""
-    how: Any = {"batch_size": 4, "workers": 1, "copy": True, "start_method": method, **settings}
+    how: Any = {"batch_size": 4, "workers": 1, "copy": True, "backend": method, **settings}
     with ringfeed.Loader(dataset, **how) as loader:
         return np.concatenate([*loader]).tolist()
 
@@ -161,12 +161,12 @@ class Slow(Rows):
         return np.int64(len(COUNTED) % 7)
 
 for where in ("attribute", "class", "global"):
-    with ringfeed.Loader(Rows(where), batch_size=4, workers=2, start_method=METHOD, copy=True) as loader:
+    with ringfeed.Loader(Rows(where), batch_size=4, workers=2, backend=METHOD, copy=True) as loader:
         batches = list(loader)
     assert all(type(batch) is Point for batch in batches), where
     print(where, np.concatenate([batch.x for batch in batches]).tolist() == [*range(12)], Rows.fd, FD)
 try:
-    ringfeed.Loader(Raising(""), workers=1, start_method=METHOD)
+    ringfeed.Loader(Raising(""), workers=1, backend=METHOD)
 except Mine as error:
     print(error.args)
 
@@ -178,7 +178,7 @@ def count():
 thread = threading.Thread(target=count)
 thread.start()
 time.sleep(0.05)
-ringfeed.Loader(Slow(""), batch_size=4, workers=1, start_method=METHOD).close()
+ringfeed.Loader(Slow(""), batch_size=4, workers=1, backend=METHOD).close()
 over.set()
 thread.join()
 print(COUNTED == [*range(len(COUNTED))])
@@ -195,7 +195,7 @@ def test_a_script_of_its_own(method: str, tmp_path: Path) -> None:
     assert out.splitlines() == [*read, "('here', 0)", "True"]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "process"])
 def test_what_cannot_be_sent_is_named_before_anything_is_read(method: Any) -> None:
     """The dataset is pickled first."""
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_sent_is_named_before_anything_is_read(method: Any) -> No
             raise AssertionError
 
     with pytest.raises(ringfeed.ShipError, match=r"^dataset\.lock is a lock"):
-        ringfeed.Loader(Locked(), workers=1, start_method=method)
+        ringfeed.Loader(Locked(), workers=1, backend=method)
 
 
 class Unopenable(Rows):
@@ -289,7 +289,7 @@ def test_with_a_spec_nothing_is_read() -> None:
             raise AssertionError
 
     for method in METHODS:
-        how: Any = {"workers": 1, "start_method": method}
+        how: Any = {"workers": 1, "backend": method}
         ringfeed.Loader(Never(), spec=ringfeed.Array((), "int64"), **how).close()
     ringfeed.Loader((np.arange(COUNT),), workers=1).close()
 
@@ -303,7 +303,7 @@ def test_several_datasets_in_one() -> None:
         return sample
 
     first, second = InPlace(), InPlace()
-    assert fed(ringfeed.Mix([first, second]), transform=transform) == [1] * 2 * COUNT
+    assert fed(ringfeed.datasets.Mix([first, second]), transform=transform) == [1] * 2 * COUNT
     assert fed(first, collate_fn=np.stack) == [1] * COUNT
     assert (first.reads, second.reads, functions) == (0, 0, [])
 
@@ -313,7 +313,7 @@ def test_several_datasets_in_one() -> None:
             return np.arange(2)
 
     words = Words()
-    pack = ringfeed.Pack(words, lengths=[2] * COUNT, max_length=8)
+    pack = ringfeed.datasets.Pack(words, lengths=[2] * COUNT, max_length=8)
     with ringfeed.Loader(pack, batch_size=1, workers=1, shuffle=True, copy=True) as loader:
         assert sum(int((batch["segment_ids"] > 0).sum()) for batch in loader) == 2 * COUNT
     assert words.reads == 0
@@ -348,7 +348,7 @@ def test_what_reads_ahead_of_a_fork_may_hang() -> None:
         fed(Ending(lambda: time.sleep(PATIENCE_S)), "fork", timeout_s=0.5)
     assert str(caught.value) == (
         "the first sample was not read in 0.5 s, in a process forked for it; raise timeout_s, give spec=, or use "
-        "start_method='forkserver'"
+        "backend='process'"
     )
 
 
@@ -367,7 +367,7 @@ def test_what_a_forked_read_says_is_said_here() -> None:
 
     with (
         pytest.warns(UserWarning, match="listen"),
-        ringfeed.Loader(Ending(warn), workers=1, start_method="fork") as loader,
+        ringfeed.Loader(Ending(warn), workers=1, backend="fork") as loader,
     ):
         assert type(loader.spec.tree) is Local
 
@@ -375,4 +375,4 @@ def test_what_a_forked_read_says_is_said_here() -> None:
         raise ZeroDivisionError("here")
 
     with pytest.raises(ZeroDivisionError, match="here"):
-        ringfeed.Loader(Ending(fail), workers=1, start_method="fork")
+        ringfeed.Loader(Ending(fail), workers=1, backend="fork")

@@ -17,13 +17,13 @@ from datasets import Oracle, drain
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-METHODS = ["spawn", "forkserver"]
+METHODS = ["spawn", "process"]
 TRAP = "import sys; sys.stderr.write(f'{__file__} was imported\\n'); raise SystemError('of the wrong folder')\n"
 MAIN = """
 import json, shelve, sys
 import numpy as np
 import ringfeed
-with ringfeed.Loader([0, 1], workers=1, start_method={method!r}, spec=ringfeed.Array((), "int64")) as loader:
+with ringfeed.Loader([0, 1], workers=1, backend={method!r}, spec=ringfeed.Array((), "int64")) as loader:
     assert [batch.tolist() for batch in loader] == [[0, 1]]
 {then}
 class Asked:
@@ -33,7 +33,7 @@ class Asked:
         found = [json.__file__, queue.__file__, shelve.__file__, tomllib_of_mine.__file__]
         return np.frombuffer(json.dumps(found).encode().ljust(4096), np.uint8)
 spec = ringfeed.Array((4096,), "uint8")
-with ringfeed.Loader(Asked(), batch_size=2, workers=1, start_method={method!r}, spec=spec) as loader:
+with ringfeed.Loader(Asked(), batch_size=2, workers=1, backend={method!r}, spec=spec) as loader:
     print(*json.loads(bytes(next(iter(loader))[0])), sep="\\n")
 """
 
@@ -73,7 +73,7 @@ def test_no_worker_imports_from_the_directory_that_it_runs_in(method: str, tmp_p
     script = job / "script.py"
     script.write_text(
         "import ringfeed\n"
-        f"with ringfeed.Loader(list(range(8)), batch_size=4, workers=2, start_method={method!r}) as loader:\n"
+        f"with ringfeed.Loader(list(range(8)), batch_size=4, workers=2, backend={method!r}) as loader:\n"
         "    print([batch.tolist() for batch in loader])\n"
     )
     assert run(script, here) == ("[[0, 1, 2, 3], [4, 5, 6, 7]]\n", "")
@@ -104,11 +104,11 @@ def test_a_path_that_no_argument_can_hold(method: Any, monkeypatch: pytest.Monke
     """A sys.path of 300 kB, with names that are no UTF-8, arrives whole."""
     entries = [f"/nowhere/\udcff{number}/{'x' * 1000}" for number in range(300)]
     monkeypatch.setattr(sys, "path", [*sys.path, *entries])
-    with ringfeed.Loader(Pathed(entries), batch_size=4, workers=1, start_method=method) as loader:
+    with ringfeed.Loader(Pathed(entries), batch_size=4, workers=1, backend=method) as loader:
         assert drain(loader) == list(range(8))
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", ["spawn", "process", "fork"])
 def test_a_dataset_in_an_archive(method: str, tmp_path: Path) -> None:
     """Workers import a dataset's class from a zip file on sys.path, which stands there relative to the directory."""
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
@@ -121,7 +121,7 @@ def test_a_dataset_in_an_archive(method: str, tmp_path: Path) -> None:
         "import sys; sys.path.insert(0, 'mine.zip')\n"
         "import numbers_of_mine, ringfeed\n"
         "assert 'mine.zip' in numbers_of_mine.__file__\n"
-        f"with ringfeed.Loader(numbers_of_mine.Numbers(), workers=1, start_method={method!r}) as loader:\n"
+        f"with ringfeed.Loader(numbers_of_mine.Numbers(), workers=1, backend={method!r}) as loader:\n"
         "    print([batch.tolist() for batch in loader])\n"
     )
     assert run(script, tmp_path) == ("[[0, 1, 2, 3]]\n", "")

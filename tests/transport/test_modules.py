@@ -387,7 +387,7 @@ def test_an_error_of_a_module_by_value_is_the_users_own(write: Any) -> None:
 def test_a_run_over_a_module_by_value_ships_what_its_hook_changes(write: Any) -> None:
     """Batches of several epochs are right with each start method, where a hook changes the dataset."""
     mine = write({"mine": HOOKED})
-    for start_method in ("spawn", "forkserver"):
-        with ringfeed.Loader(mine.Hooked(), batch_size=4, workers=2, start_method=start_method) as loader:
+    for backend in ("spawn", "process"):
+        with ringfeed.Loader(mine.Hooked(), batch_size=4, workers=2, backend=backend) as loader:
             epochs = [[batch.tolist() for batch in loader] for _ in range(3)]
         assert epochs == [[[10 * epoch + row for row in range(4)]] for epoch in range(3)]

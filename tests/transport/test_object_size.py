@@ -52,7 +52,7 @@ KINDS: dict[str, Any] = {
 
 def private(held: object) -> int:
     """Return the private bytes of a worker whose dataset holds something."""
-    with ringfeed.Loader(Holding(held), batch_size=8, workers=1, slots=2, start_method="spawn") as loader:
+    with ringfeed.Loader(Holding(held), batch_size=8, workers=1, slots=2, backend="spawn") as loader:
         next(iter(loader))
         wait_until(lambda: "filling" not in loader.slot_states())
         (worker,) = loader.stats().memory.workers
@@ -123,16 +123,16 @@ def test_weighing_changes_nothing() -> None:
     assert plain.unpickled == 0 < weighed.unpickled
 
 
-@pytest.mark.parametrize(("method", "copies"), [("spawn", 2), ("forkserver", 3), ("fork", 0)])
+@pytest.mark.parametrize(("method", "copies"), [("spawn", 2), ("process", 3), ("fork", 0)])
 def test_who_has_a_copy_of_its_own(method: Any, copies: int) -> None:
     """Workers write to what they use, if only a count of references: a copy each, and one in what forks them."""
     held = [f"/pictures/{n}.jpg" for n in range(1000)]
-    with ringfeed.Loader(Holding(held), batch_size=8, workers=2, start_method=method) as loader:
+    with ringfeed.Loader(Holding(held), batch_size=8, workers=2, backend=method) as loader:
         plan = loader.plan
         assert (plan.dataset_per_worker > sum(map(sys.getsizeof, held))) == bool(copies)
         rest = plan.slots * plan.slot_size + plan.control_size + plan.dataset_shared
         assert plan.total == rest + copies * plan.dataset_per_worker
-        assert ("2 workers and the forkserver;" in str(plan)) == (method == "forkserver")
+        assert ("2 workers and the forkserver;" in str(plan)) == (method == "process")
 
 
 def test_stand_ins_are_not_imported() -> None:

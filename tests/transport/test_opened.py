@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.once
 
 COUNT = 40
-METHODS = ["spawn", "fork", "forkserver"]
+METHODS = ["spawn", "fork", "process"]
 REMEDY = (
     "and forked workers would share it with this process, its position too; open it on first use in __getitem__, in "
-    "the worker, and close it here, or use start_method='forkserver' with a __getstate__ that leaves it out"
+    "the worker, and close it here, or use backend='process' with a __getstate__ that leaves it out"
 )
 
 
@@ -249,7 +249,7 @@ def opened(path: str) -> Any:
 
 def epoch(dataset: Any, method: str, epochs: int = 1, **settings: Any) -> list[int]:
     """All numbers that two workers give in some epochs."""
-    with ringfeed.Loader(dataset, batch_size=4, workers=2, start_method=method, copy=True, **settings) as loader:
+    with ringfeed.Loader(dataset, batch_size=4, workers=2, backend=method, copy=True, **settings) as loader:
         return np.concatenate([batch for _ in range(epochs) for batch in loader]).tolist()
 
 
@@ -323,7 +323,7 @@ def test_a_database_is_connected_by_each_worker(method: str, tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # Python 3.13 says it
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])  # a fork has no copy to count
+@pytest.mark.parametrize("method", ["spawn", "process"])  # a fork has no copy to count
 def test_hooks_and_a_length_that_open_files(method: str, rows: str) -> None:
     """The dataset is sent anew after a hook, also where len() opens what cannot be sent."""
     expected = [number + base for base in (0, 100, 200) for number in range(COUNT)]
@@ -374,7 +374,7 @@ def test_what_sample_0_changes_reaches_no_worker(method: Any) -> None:
             return self.reads
 
     dataset = Building(range(3))
-    with ringfeed.Loader(dataset, batch_size=1, workers=1, copy=True, start_method=method) as loader:
+    with ringfeed.Loader(dataset, batch_size=1, workers=1, copy=True, backend=method) as loader:
         assert not hasattr(dataset, "reads")
         assert [int(batch[0]) for batch in loader] == [1, 2, 3]
 
@@ -437,9 +437,9 @@ def test_files_sockets_and_connections_are_not_forked(case: str, tmp_path: Path)
 def test_a_loader_that_forks_refuses_an_open_file(rows: str) -> None:
     """At its start, and for what was opened since, at its first epoch."""
     dataset = Lazy(rows)
-    with ringfeed.Loader(dataset, workers=1, start_method="fork") as loader:
+    with ringfeed.Loader(dataset, workers=1, backend="fork") as loader:
         dataset.open()
-        for make in (lambda: iter(loader), lambda: ringfeed.Loader(dataset, workers=1, start_method="fork")):
+        for make in (lambda: iter(loader), lambda: ringfeed.Loader(dataset, workers=1, backend="fork")):
             with pytest.raises(ringfeed.ShipError) as caught:
                 make()
             assert str(caught.value) == f"dataset.file is an open file ({rows!r}), {REMEDY}"

@@ -272,7 +272,7 @@ def test_what_is_nested_too_deeply_is_said_to_be() -> None:
     try:
         assert refusal(chain) == (
             "dataset is nested too deeply to be pickled for a worker process; "
-            'keep its parts in a list or a dict, or use backend="thread" or start_method="fork"'
+            'keep its parts in a list or a dict, or use backend="thread" or "fork"'
         )
     finally:
         while chain:  # link by link: freeing it at once would recurse as deeply
@@ -281,7 +281,7 @@ def test_what_is_nested_too_deeply_is_said_to_be() -> None:
 
 def test_a_sampler_that_hears_of_updates() -> None:
     """A replay buffer may hold its sampler; the text says what to do about that."""
-    assert refusal(Holder(sampler=ringfeed.PrioritizedSampler(5))) == (
+    assert refusal(Holder(sampler=ringfeed.orders.PrioritizedSampler(5))) == (
         "dataset.sampler is a PrioritizedSampler and cannot be sent to a worker process; leave it out in __getstate__, "
         "and use it in this process"
     )

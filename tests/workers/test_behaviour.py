@@ -16,6 +16,7 @@ import pytest
 
 import leftovers
 import ringfeed
+from ahead import loader_with
 from datasets import Misbehaving, Oracle, check, drain
 from guests import DEEDS, Guest, Leaving, Length, Mutating, MutatingBatches, Returning, Versions
 from ringfeed.monitor._snapshot import Observer
@@ -31,7 +32,7 @@ HARMLESS = NAMES[: NAMES.index("recurses")]
 def open_guest(deed: str, method: Any, flag: Path | None = None, **how: Any) -> ringfeed.Loader:
     """Return a loader of a dataset that misbehaves in its only worker, and never here."""
     settings: Any = {"batch_size": 4, "slots": 2, "timeout_s": 120, "workers": 1, **how}
-    return ringfeed.Loader(Guest(deed, flag), start_method=method, spec=Oracle.SPEC, **settings)
+    return loader_with(Guest(deed, flag), backend=method, spec=Oracle.SPEC, **settings)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -71,7 +72,7 @@ SAID = {
 def test_a_guest_that_goes_too_far_is_named(deed: str, method: str) -> None:
     """What it raises or dies of is an error in its place; all other batches arrive, and the next epoch too."""
     deaths = 2 if "ended" in SAID[deed] else 0
-    with open_guest(deed, method, max_attempts=2, prefetch_epochs=False) as loader:
+    with open_guest(deed, method, max_attempts=2, ahead=False) as loader:
         for epoch in (1, 2):
             iterator = iter(loader)
             assert check(next(iterator)) == [0, 1, 2, 3]
@@ -89,11 +90,11 @@ def test_a_death_once_costs_nothing(method: str, tmp_path: Path) -> None:
         wait_until(lambda: loader.stats().restarts == 1)
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_a_child_does_not_outlive_the_loader(method: Any) -> None:
     """What a dataset has forked, and left, ends with its worker."""
     spec = ringfeed.Array((), "int64")
-    with ringfeed.Loader(Leaving(), batch_size=2, workers=1, start_method=method, spec=spec) as loader:
+    with ringfeed.Loader(Leaving(), batch_size=2, workers=1, backend=method, spec=spec) as loader:
         children = [pid for batch in loader for pid in batch.tolist()]
         assert list(map(leftovers.runs, children)) == [True, True]
     wait_until(lambda: not any(map(leftovers.runs, children)))
@@ -120,7 +121,7 @@ def surroundings() -> tuple[Any, ...]:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_that_cannot_be_told_is_replaced(method: Any) -> None:
     """Where a dataset has closed its worker's channel, its newer version reaches another worker."""
-    with ringfeed.Loader(Versions(), batch_size=4, workers=1, slots=2, start_method=method, timeout_s=120) as loader:
+    with ringfeed.Loader(Versions(), batch_size=4, workers=1, slots=2, backend=method, timeout_s=120) as loader:
         for epoch in (1, 2, 3):
             numbers = np.concatenate([numbers.copy() for _, numbers, _ in loader])
             assert numbers.tolist() == [100 * epoch + index for index in range(12)]
@@ -130,8 +131,8 @@ def test_a_worker_that_cannot_be_told_is_replaced(method: Any) -> None:
 BACKENDS = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},
-    {"workers": 2, "start_method": "fork"},
-    {"workers": 1, "start_method": "spawn"},
+    {"workers": 2, "backend": "fork"},
+    {"workers": 1, "backend": "spawn"},
 ]
 
 
@@ -251,17 +252,17 @@ class BadBulk(Misbehaving):
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_death_among_many_is_blamed_on_one(attempts: int) -> None:
     """Where __getitems__ kills its worker nobody is blamed; row by row the sample at fault is, and it alone."""
-    how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "start_method": "fork", "max_attempts": attempts}
-    how["prefetch_epochs"] = False  # the next epoch's first worker ends, too
+    how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "backend": "fork", "max_attempts": attempts}
+    how["ahead"] = False  # the next epoch's first worker ends, too
     dataset = BadBulk("dies", at=1)  # in the first ticket, which is all of its batch
-    with ringfeed.Loader(dataset, spec=Oracle.SPEC, **how) as loader:
+    with loader_with(dataset, spec=Oracle.SPEC, **how) as loader:
         iterator = iter(loader)
         workers = "its worker" if attempts == 1 else "2 workers"
         text = f"dataset[1] ended {workers}; the last one was killed by SIGKILL; try it with workers=0"
         assert refusal(iterator) == text
         assert drain(iterator) == list(range(8, 40))
         wait_until(lambda: loader.stats().restarts == attempts + 1)
-    with ringfeed.Loader(dataset, spec=Oracle.SPEC, on_error="skip", **how) as loader:
+    with loader_with(dataset, spec=Oracle.SPEC, on_error="skip", **how) as loader:
         assert drain(loader) == [0, *range(2, 40)]
         assert loader.stats().skipped == [1]
 
@@ -269,7 +270,7 @@ def test_a_death_among_many_is_blamed_on_one(attempts: int) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_many_that_take_too_long_are_named() -> None:
     """A StallError names the first sample of a call of __getitems__ that does not come back."""
-    how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "start_method": "fork"}
+    how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "backend": "fork"}
     with ringfeed.Loader(BadBulk("sleeps", at=1), spec=Oracle.SPEC, **how) as loader:
         batches = iter(loader)
         wait_until(lambda: Observer(pool_of(loader)._config.ring).worker(0).inside == 0)
@@ -287,13 +288,13 @@ class Reading:
     def __len__(self): return 4
     def __getitem__(self, index):
         return len(os.read(0, 100)), len(sys.stdin.read() if sys.stdin else "")
-found = [leaf.tolist() for batch in ringfeed.Loader(Reading(), batch_size=2, workers=1, start_method={method!r},
+found = [leaf.tolist() for batch in ringfeed.Loader(Reading(), batch_size=2, workers=1, backend={method!r},
     spec=(ringfeed.Array((), "int64"),) * 2) for leaf in batch]
 print(found, sys.stdin.read())
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_a_worker_never_reads_the_consumers_input(method: str) -> None:
     """In a worker the standard input is at its end; what waits there for the consumer stays."""
     found = subprocess.run(
@@ -318,7 +319,7 @@ class Closing:
             open({flag!r}, "w").close()
             time.sleep(600)
         return index
-loader = ringfeed.Loader(Closing(), batch_size=2, workers=1, start_method={method!r})
+loader = ringfeed.Loader(Closing(), batch_size=2, workers=1, backend={method!r})
 iterator = iter(loader)
 print(loader._runner.engine.pool._roster.workers[0].pid, flush=True)
 while not os.path.exists({flag!r}): time.sleep(0.01)
@@ -391,7 +392,7 @@ class Reading:
     def __getitem__(self, index):
         return len(os.read(0, 100)), len(sys.stdin.read())
 first = sys.stdin.readline()
-loader = ringfeed.Loader(Reading(), batch_size=2, workers=1, start_method="fork",
+loader = ringfeed.Loader(Reading(), batch_size=2, workers=1, backend="fork",
     spec=(ringfeed.Array((), "int64"),) * 2)
 print([first] + [leaf.tolist() for batch in loader for leaf in batch] + sys.stdin.readlines())
 """
@@ -428,12 +429,12 @@ class Collecting:
 gc.disable()
 Cycle()
 spec = ringfeed.Array((), "int64")
-with ringfeed.Loader(Collecting(), batch_size=2, workers=2, start_method=METHOD, spec=spec) as it:
+with ringfeed.Loader(Collecting(), batch_size=2, workers=2, backend=METHOD, spec=spec) as it:
     print([batch.tolist() for batch in it], gc.isenabled())
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "process"])
 def test_no_object_of_its_parent_is_ended_by_a_collection_in_a_forked_worker(method: str) -> None:
     """A worker never finalises what its parent has: connections and epolls are one thing in both processes."""
     output, errors, _ = run_script(GARBAGE.replace("METHOD", repr(method)))

@@ -6,7 +6,7 @@ import pytest
 
 from watching import run_script
 
-METHODS = ["spawn", "fork", "forkserver"]
+METHODS = ["spawn", "fork", "process"]
 
 SHARED = """
 import os, sys
@@ -24,7 +24,7 @@ block = shared_memory.SharedMemory(create=True, size=48)
 np.ndarray((6,), "int64", block.buf)[:] = range(6)
 own = resource_tracker._resource_tracker._pid
 for dataset in (Shared(block, None), Shared(None, block.name)):
-    with ringfeed.Loader(dataset, batch_size=3, workers=2, start_method=METHOD) as loader:
+    with ringfeed.Loader(dataset, batch_size=3, workers=2, backend=METHOD) as loader:
         for rows, pids, alive in loader:
             print(rows.tolist(), [pid for pid in pids.tolist() if pid != own], alive.tolist())
 print(os.path.exists("/dev/shm/" + block.name))
@@ -52,7 +52,7 @@ class Cached:
 if __name__ == "__main__":
     with multiprocessing.Manager() as manager:
         cache = manager.dict()
-        with ringfeed.Loader(Cached(cache), batch_size=4, workers=2, start_method=METHOD) as loader:
+        with ringfeed.Loader(Cached(cache), batch_size=4, workers=2, backend=METHOD) as loader:
             for _ in range(2):
                 print([batch.tolist() for batch in loader])
         print(sorted(cache.items()) == [(i, 2 * i) for i in range(8)])
@@ -91,7 +91,7 @@ own.name, own.authkey = "Trainer", b"secret"
 multiprocessing.set_start_method("spawn")
 multiprocessing.get_logger().setLevel(logging.ERROR)
 spec = ringfeed.Array((8,), "bool")
-with ringfeed.Loader(Told(), batch_size=2, workers=1, start_method=METHOD, spec=spec) as loader:
+with ringfeed.Loader(Told(), batch_size=2, workers=1, backend=METHOD, spec=spec) as loader:
     print([batch.tolist() for batch in loader])
 """
 

@@ -35,14 +35,14 @@ from watching import PATIENCE_S, pids, pool_of, run_script, start_script, wait_u
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-METHODS = ["spawn", "fork", "forkserver"]
-FORKS = ["fork", "forkserver"]
+METHODS = ["spawn", "fork", "process"]
+FORKS = ["fork", "process"]
 COUNT = 400
 
 
 def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader with a spawned forkserver."""
-    return ringfeed.Loader(dataset, batch_size=4, workers=2, start_method="forkserver", **settings)
+    return ringfeed.Loader(dataset, batch_size=4, workers=2, backend="process", **settings)
 
 
 # ---- it starts with the loader ----
@@ -120,7 +120,7 @@ with open({told!r}, "a") as file:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "process"])
 def test_a_module_that_makes_a_loader(method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that a module makes where workers import it starts nothing there: each would start the next one."""
     told = tmp_path / "told"
@@ -129,7 +129,7 @@ def test_a_module_that_makes_a_loader(method: Any, tmp_path: Path, monkeypatch: 
     own = __import__("own_loader")
     with own.loader as loader:
         assert np.concatenate([*loader]).tolist() == list(range(8))
-    with ringfeed.Loader(own.Numbers(), batch_size=4, workers=1, start_method=method) as loader:
+    with ringfeed.Loader(own.Numbers(), batch_size=4, workers=1, backend=method) as loader:
         assert np.concatenate([*loader]).tolist() == list(range(8))
     here, *elsewhere = map(int, told.read_text().split())
     assert here > 0  # this process has begun its forkserver
@@ -167,10 +167,10 @@ class Frozen:
 # each worker, and to end what the parent has, too, would close its descriptors and connections. So cycles that the
 # dataset had then, and no longer needs, stay in the worker. What a worker makes is collected as elsewhere.
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
+@pytest.mark.parametrize("method", ["process", "fork", "spawn"])
 def test_a_collection_in_a_worker_leaves_alone_what_was_there_before_the_fork(method: Any) -> None:
     """Modules and cycles of the dataset; cycles that the worker makes are ended, and all where nothing is forked."""
-    with ringfeed.Loader(Frozen(), batch_size=4, workers=1, start_method=method) as loader:
+    with ringfeed.Loader(Frozen(), batch_size=4, workers=1, backend=method) as loader:
         frozen, ended_earlier, ended_new = np.concatenate([*loader]).T
     assert all(ended_new)
     assert bool(ended_earlier[0]) is (method == "spawn")
@@ -233,7 +233,7 @@ def test_the_consumer_dies_before_the_first_epoch() -> None:
     """The forkserver ends with its consumer, also before it has a dataset."""
     process = start_script(
         "import sys, time, ringfeed; from datasets import Oracle\n"
-        "loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method='forkserver')\n"
+        "loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, backend='process')\n"
         "launcher = loader._runner.launcher; launcher._begun = launcher._arrived()\n"
         "print(launcher._begun.pid, flush=True); time.sleep(600)"
     )
@@ -419,7 +419,7 @@ def written_by(pid: int) -> set[int]:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forkserver_holds_no_loaders_lifeline() -> None:
     """The pipes that tie workers to the consumer are written by it alone, however many loaders fork."""
-    settings: Any = {"workers": 1, "start_method": "fork", "batch_size": 4}
+    settings: Any = {"workers": 1, "backend": "fork", "batch_size": 4}
     with ringfeed.Loader(Oracle(8), **settings) as one, ringfeed.Loader(Oracle(8), **settings) as other:
         assert len([*iter(one)]) == len([*iter(other)]) == 2
         writers = {os.fstat(pool_of(loader)._launcher.lifeline.writer.fileno()).st_ino for loader in (one, other)}
@@ -433,7 +433,7 @@ def test_a_forkserver_holds_no_loaders_lifeline() -> None:
 @pytest.mark.parametrize("when", ["between epochs", "in an epoch", "with a worker"])
 def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None:
     """Whenever the process that forks workers is killed, the workers go on, and the next death is made good."""
-    with ringfeed.Loader(Oracle(300, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:
+    with ringfeed.Loader(Oracle(300, sleep_s=0.001), batch_size=4, workers=2, backend=method) as loader:
         first = iter(loader)
         seen = check(next(first))
         pool = pool_of(loader)
@@ -466,7 +466,7 @@ def test_a_forkserver_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatc
         original(end, message, fds)
 
     monkeypatch.setattr(forkserver_main.channels, "send", send)
-    with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method="fork") as loader:
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend="fork") as loader:
         iterator = iter(loader)
         seen = check(next(iterator))
         orphan, known = int(once.read_text()), pool_of(loader)._roster.workers[0].pid
@@ -481,7 +481,7 @@ def test_a_forkserver_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("method", FORKS)
 def test_a_forkserver_that_does_not_answer(method: Any) -> None:
     """A stopped forkserver does not keep close() waiting."""
-    loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method=method, timeout_s=600)
+    loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend=method, timeout_s=600)
     check(next(iter(loader)))
     pool = pool_of(loader)
     os.kill(pool._launcher._forkserver.pid, signal.SIGSTOP)
@@ -504,7 +504,7 @@ def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fork", full)
     with (
-        ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method="fork") as loader,
+        ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend="fork") as loader,
         pytest.raises(ringfeed.WorkerError) as caught,
     ):
         iter(loader)
@@ -520,7 +520,7 @@ def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_of_popen_whose_number_is_the_lifelines_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where another thread's Popen has closed its pipe, and the number is used anew, the lifeline stays open."""
     monkeypatch.setattr(fork, "pipes_of_launches", own_pipes)
-    with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method="fork") as loader:
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend="fork") as loader:
         assert sum(1 for _ in loader) == 10
 
 
@@ -561,7 +561,7 @@ def test_children_that_are_buried_by_themselves(method: Any) -> None:
     """A consumer that ignores SIGCHLD, so that no thread can wait for a child, gets its batches all the same."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:
+        with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, workers=2, backend=method) as loader:
             iterator = iter(loader)
             seen = check(next(iterator))
             os.kill(pool_of(loader)._roster.workers[0].pid, signal.SIGKILL)
@@ -578,7 +578,7 @@ import ringfeed, leftovers
 from datasets import Oracle
 if __name__ == "__main__":
     before = leftovers.present()
-    with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method="fork") as loader:
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend="fork") as loader:
         for batch in loader: pass
         pool = loader._runner.engine.pool
         os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
@@ -603,7 +603,7 @@ arrived = Forkserver._arrived
 def told(launcher):
     forkserver = arrived(launcher); print(forkserver.pid, flush=True); return forkserver
 Forkserver._arrived = told
-loader = ringfeed.Loader(Unhurried(20), batch_size=2, workers=1, start_method="forkserver", spec=Oracle.SPEC)
+loader = ringfeed.Loader(Unhurried(20), batch_size=2, workers=1, backend="process", spec=Oracle.SPEC)
 iter(loader)
 """
 

@@ -32,7 +32,7 @@ class Slowly:
         time.sleep(0.01 if index >= 200 else 0)
         return np.full(5, index)
 
-loader = ringfeed.Loader(Slowly(), batch_size=8, workers=2, slots=6, start_method={method!r})
+loader = ringfeed.Loader(Slowly(), batch_size=8, workers=2, slots=6, backend={method!r})
 batches = iter(loader)
 """
 
@@ -75,7 +75,7 @@ def kernel() -> Iterator[Kernel]:
         kernel.end()
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", ["spawn", "process", "fork"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_kernels_life(kernel: Kernel, method: str) -> None:
     """Views in `Out` stay as they are, an interrupt ends a cell alone, and no worker outlives a restart or the end."""

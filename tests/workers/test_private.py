@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader with two workers of a forkserver."""
-    return ringfeed.Loader(dataset, batch_size=4, workers=2, start_method="forkserver", **settings)
+    return ringfeed.Loader(dataset, batch_size=4, workers=2, backend="process", **settings)
 
 
 OWN = """

@@ -14,12 +14,11 @@ THREE = (
     "try workers=0"
 )
 SCARCE = "a worker was killed by SIGKILL while another was to start, as it happens when memory is short"
-USED_UP = "a worker {}, and max_restarts={} are used up; raise it or look at the dataset"
 
 
-def grown(workers: int = 2, max_restarts: int | None = None) -> RestartPolicy:
+def grown(workers: int = 2) -> RestartPolicy:
     """Return one that began with a worker, which has filled something, and then wanted more."""
-    policy = RestartPolicy(1, max_restarts)
+    policy = RestartPolicy(1)
     policy.note_at_work(1)
     policy.resize(workers)
     return policy
@@ -33,7 +32,7 @@ def dies(policy: RestartPolicy, exit_reason: str = FAILED, *, at: str = "start",
 
 def test_who_was_there_from_the_start_is_not_spare() -> None:
     """Of the first workers three early deaths in a row are an error, and no target is lowered."""
-    policy = RestartPolicy(4, None)
+    policy = RestartPolicy(4)
     assert not policy.scale_down("no memory")
     dies(policy)
     dies(policy)
@@ -58,7 +57,7 @@ def test_three_early_deaths_of_spare_workers_make_fewer_wanted() -> None:
 
 def test_progress_breaks_the_row() -> None:
     """Early deaths are an error only where no other worker fills anything in between."""
-    policy = RestartPolicy(2, None)
+    policy = RestartPolicy(2)
     for _ in range(5):
         dies(policy, progress=True)
     dies(policy)
@@ -108,31 +107,6 @@ def test_sigkill_where_nobody_is_spare_is_a_death_like_any() -> None:
     policy.note_at_work(2)
     dies(policy, KILLED, at="later")
     assert (policy.wanted, policy.restarts) == (2, 1)
-
-
-def test_used_up_restarts_make_spare_workers_unwanted() -> None:
-    """One that has filled nothing is not replaced, which is no error; one that has is an error as ever."""
-    policy = grown(max_restarts=0)
-    dies(policy)
-    assert policy.scaled_down == (1, USED_UP.format(FAILED, 0))
-    assert policy.restarts == 0
-    with pytest.raises(WorkerError) as caught:
-        dies(policy)
-    assert str(caught.value) == USED_UP.format(FAILED, 0)
-    policy = grown(max_restarts=0)
-    with pytest.raises(WorkerError) as caught:
-        dies(policy, at="later")
-    assert str(caught.value) == USED_UP.format(FAILED, 0)
-
-
-def test_workers_that_sigkill_could_not_end_are_restarts() -> None:
-    """They count towards max_restarts."""
-    policy = grown(max_restarts=2)
-    policy.count_quarantined(2)
-    assert policy.restarts == 2
-    with pytest.raises(WorkerError) as caught:
-        policy.count_quarantined(1)
-    assert str(caught.value) == USED_UP.format("could not be ended by SIGKILL", 2)
 
 
 def test_what_could_not_be_had_is_not_wanted_again() -> None:

@@ -23,14 +23,14 @@ from watching import run_script, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-METHODS = ["spawn", "fork", "forkserver"]
-FORKS = ["fork", "forkserver"]
+METHODS = ["spawn", "fork", "process"]
+FORKS = ["fork", "process"]
 
 
 def ask(look: str, method: Any, **settings: Any) -> Any:
     """Return what a worker of the given start method tells."""
     spec = ringfeed.Array((8192,), "uint8")
-    with ringfeed.Loader(Witness(look), batch_size=2, workers=1, start_method=method, spec=spec, **settings) as loader:
+    with ringfeed.Loader(Witness(look), batch_size=2, workers=1, backend=method, spec=spec, **settings) as loader:
         return told(next(iter(loader)))
 
 
@@ -94,7 +94,7 @@ COUNT = """
 import os, sys, socket, signal
 import ringfeed
 from datasets import Oracle
-with ringfeed.Loader(Oracle(20), batch_size=4, workers=2, start_method={method!r}) as loader:
+with ringfeed.Loader(Oracle(20), batch_size=4, workers=2, backend={method!r}) as loader:
     iterator = iter(loader)
     low = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in range(3)]
     assert not any("memfd" in link or "pidfd" in link for link in low), low
@@ -105,7 +105,7 @@ with ringfeed.Loader(Oracle(20), batch_size=4, workers=2, start_method={method!r
 
 @pytest.mark.parametrize(
     ("method", "closed"),
-    [("spawn", "<&-"), ("spawn", ">&-"), ("spawn", "<&- >&-"), ("fork", "<&- >&-"), ("forkserver", "<&- >&-")],
+    [("spawn", "<&-"), ("spawn", ">&-"), ("spawn", "<&- >&-"), ("fork", "<&- >&-"), ("process", "<&- >&-")],
 )
 def test_closed_standard_streams(method: str, closed: str) -> None:
     """Where stdin or stdout is closed, no descriptor of ours takes its number, and workers end quietly."""
@@ -196,7 +196,7 @@ def test_a_process_that_cannot_die_is_not_waited_for() -> None:
 def test_what_a_worker_has_started_goes_with_it(method: Any) -> None:
     """Processes that a dataset starts are gone after close(), whether the worker left or was killed."""
     loader = ringfeed.Loader(
-        Witness("offspring"), batch_size=2, workers=1, start_method=method, spec=ringfeed.Array((8192,), "uint8")
+        Witness("offspring"), batch_size=2, workers=1, backend=method, spec=ringfeed.Array((8192,), "uint8")
     )
     child = told(next(iter(loader)))
     assert leftovers.runs(child)

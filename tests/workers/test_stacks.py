@@ -99,10 +99,10 @@ class Resets(Oracle):
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
     """The StallError says why there is no stack, and the worker that it names is not ended by it."""
-    with ringfeed.Loader(Resets(8), batch_size=4, workers=1, start_method=method, spec=Oracle.SPEC) as loader:
+    with ringfeed.Loader(Resets(8), batch_size=4, workers=1, backend=method, spec=Oracle.SPEC) as loader:
         batches = iter(loader)
         pid = pids(loader)[0]
         wait_until(lambda: Observer(pool_of(loader)._config.ring).worker(0).inside == 0)

@@ -40,7 +40,7 @@ def fresh(nothing_left: None) -> Iterator[None]:  # noqa: ARG001 - it looks afte
 
 def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose workers are forked."""
-    settings = {"batch_size": 4, "workers": 1, "start_method": "forkserver", **settings}
+    settings = {"batch_size": 4, "workers": 1, "backend": "process", **settings}
     return ringfeed.Loader(dataset, **settings)
 
 
@@ -353,7 +353,7 @@ SCRIPT = """
 import os, sys, time, ringfeed
 from datasets import Oracle
 from ringfeed.workers import warm
-loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method="forkserver")
+loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, backend="process")
 for batch in loader: pass
 print(*warm.pids(), flush=True)
 """
@@ -401,7 +401,7 @@ HOLDS = """
 import os, ringfeed
 from datasets import Oracle
 from ringfeed.workers import warm
-loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method="forkserver")
+loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, backend="process")
 for batch in loader: pass
 loader.close()
 folder = f"/proc/{warm.pids()[0]}/fd"

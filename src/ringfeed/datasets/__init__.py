@@ -9,3 +9,19 @@
 
 `engine.open_source` decides which it is. Imports `orders`, `spec` and what lies below.
 """
+
+from typing import TYPE_CHECKING
+
+from ringfeed._exports import importing
+
+if TYPE_CHECKING:
+    from ringfeed.datasets.frozen import Frozen
+    from ringfeed.datasets.mix import Mix
+    from ringfeed.datasets.pack import Pack
+    from ringfeed.datasets.streams import Interleave
+
+__all__ = ["Frozen", "Interleave", "Mix", "Pack"]
+
+__getattr__ = importing(
+    "ringfeed.datasets", {"Frozen": "frozen", "Interleave": "streams", "Mix": "mix", "Pack": "pack"}
+)

@@ -36,7 +36,7 @@ class Frozen(Sequence[T_co]):
 
         class Pictures:
             def __init__(self, paths, labels):
-                self.paths, self.labels = ringfeed.Frozen(paths), np.asarray(labels)
+                self.paths, self.labels = ringfeed.datasets.Frozen(paths), np.asarray(labels)
 
             def __getitem__(self, i):
                 return read(self.paths[i]), self.labels[i]

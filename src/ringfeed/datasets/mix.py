@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ringfeed._checks import error_of, reworded
-from ringfeed._classes import is_iterable
+from ringfeed._classes import fingerprint_of, is_iterable
 from ringfeed._failure import is_raised_here
 from ringfeed.datasets.base import Source
 from ringfeed.datasets.members import Members, Places
@@ -99,8 +99,8 @@ class Mix:
 
     @property
     def _fingerprint(self) -> str | None:
-        """Those of Hugging Face's datasets, together, where all are such: see `Loader.state_dict`."""
-        found = [getattr(dataset, "_fingerprint", None) for dataset in self.datasets]
+        """Those of the datasets, together, where each has one: see `Loader.state_dict`."""
+        found = [*map(fingerprint_of, self.datasets)]
         return None if None in found else " ".join(map(str, found))
 
     @property

@@ -41,7 +41,7 @@ class Pack:
 
         documents = [np.arange(1 + number % 60) for number in range(500)]
         lengths = [len(document) for document in documents]
-        loader = ringfeed.Loader(ringfeed.Pack(documents, lengths, max_length=128), batch_size=8, shuffle=True)
+        loader = ringfeed.Loader(ringfeed.datasets.Pack(documents, lengths, max_length=128), batch_size=8, shuffle=True)
         for batch in loader:
             tokens = batch["tokens"]  # (8, 128)
             may_attend = batch["segment_ids"][:, :, None] == batch["segment_ids"][:, None, :]

@@ -197,6 +197,6 @@ def tell_idle(source: Source, workers: int) -> None:
     if source.streams == 1 and names:
         message = (
             f"workers={workers}, but one worker reads an iterable, and no other is started; have several side by side "
-            f"by ringfeed.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
+            f"by ringfeed.datasets.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
         )
         warnings.warn(message, UserWarning, stacklevel=callers_depth())

@@ -206,7 +206,7 @@ class Stream:
         if self.length is not None and position < self.length:
             self._error = FunctionError(
                 f"the iterable ended after {position} elements, and len() says {self.length}, by which the batches of "
-                f"all ranks were planned; correct len(), or leave __len__ out and give uneven='drop'"
+                f"all ranks were planned; correct len(), or leave __len__ out and give drop_remainder=True"
             )
             return self._error
         if position != self._loaded_at:

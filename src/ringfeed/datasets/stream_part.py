@@ -21,12 +21,12 @@ from ringfeed.orders.rng import reseed
 if TYPE_CHECKING:
     from ringfeed.datasets.stream import Stream
     from ringfeed.orders.rng import SampleContext
-    from ringfeed.orders.shard import Shard
+    from ringfeed.orders.shard import Part
 
-_OUT = "leave rank=, world_size= and shard= out"
+_OUT = "leave shard= out"
 
 
-def check_part(part: Shard, iterables: tuple[Any, ...]) -> None:
+def check_part(part: Part, iterables: tuple[Any, ...]) -> None:
     """Raise ValueError where the batches of all ranks cannot be as many."""
     rank = f"rank {part.rank} of {part.world_size}"
     if len(iterables) > 1:
@@ -38,8 +38,8 @@ def check_part(part: Shard, iterables: tuple[Any, ...]) -> None:
     if part.uneven != "drop" and length_of(iterables[0]) is None:
         message = (
             f"{rank} of an iterable without len(): where it ends is only seen when the batches before were handed out, "
-            f"too late for uneven={part.uneven!r}; give uneven='drop', which leaves out a last global batch that is "
-            f"not full, or give the iterable __len__"
+            f"too late for uneven={part.uneven!r}; give drop_remainder=True, which leaves out a last global "
+            f"batch that is not full, or give the iterable __len__"
         )
         raise ValueError(message)
 
@@ -52,7 +52,7 @@ class _Kept(NamedTuple):
     error: Exception | None = None
 
 
-def suspects(part: Shard, row: int, number: int, *, reads_on: bool) -> range:
+def suspects(part: Part, row: int, number: int, *, reads_on: bool) -> range:
     """Return the elements that are read while a worker is at a row: at the first row, those of other ranks, too."""
     if row:
         return range(number, number if reads_on else number + 1)
@@ -63,7 +63,7 @@ def suspects(part: Shard, row: int, number: int, *, reads_on: bool) -> range:
 class StreamPart:
     """Reads what lies around a batch of this rank, when the first of its rows is asked for."""
 
-    def __init__(self, shard: Shard, context: SampleContext, *, reads_on: bool, reseeds: bool) -> None:
+    def __init__(self, shard: Part, context: SampleContext, *, reads_on: bool, reseeds: bool) -> None:
         """``reads_on``: to the end of each global batch, before the batch is handed out; it is kept meanwhile."""
         self._shard = shard
         self._context = context

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.datasets.base import Source
-    from ringfeed.orders.shard import Shard
+    from ringfeed.orders.shard import Part
 
 
 class Preview(ABC):
@@ -52,7 +52,7 @@ class Terms(NamedTuple):
     waits: bool = False  # samples are read many at a time, by __getitem__
     trial: Preview | None = None
     collate: BatchPreview | None = None
-    part: Shard | None = None  # of several ranks; None: there is one
+    part: Part | None = None  # of several ranks; None: there is one
     timeout_s: float | None = None  # for the first sample, where it is awaited
 
     def given_spec(self) -> Spec | None:

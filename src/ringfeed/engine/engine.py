@@ -106,7 +106,6 @@ class Engine:
                     offsets=plan.layout.offsets,
                     workers=plan.workers,
                     start_method=options.start_method,
-                    max_restarts=options.max_restarts,
                     max_attempts=options.max_attempts,
                     initial_workers=at_first.workers,
                     timeout_s=options.timeout_s,

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
-from ringfeed._classes import copied
+from ringfeed._classes import copied, fingerprint_of
 from ringfeed._units import shorten
 from ringfeed.engine.position import Place
 from ringfeed.errors import StateError
@@ -38,11 +38,10 @@ class Identity:
         source: Source,
         position: Position,
         batch_size: int | None,
-        fingerprint: str | None,
         *,
         seed_is_drawn: bool,
     ) -> None:
-        """Tell a dataset from others by ``fingerprint``, else by the one that Hugging Face's datasets have.
+        """Tell a dataset from others by its ``fingerprint``, else by the one that Hugging Face's datasets have.
 
         ``seed_is_drawn``: whether another seed than the state's was not asked for.
         """
@@ -50,7 +49,6 @@ class Identity:
         self._position = position
         self._batch_size = batch_size
         self._seed_is_drawn = seed_is_drawn
-        self._fingerprint = fingerprint
         self._spec = shorten(repr(source.spec))
         self._is_told = False
 
@@ -58,7 +56,7 @@ class Identity:
         sampler = self._position.sampler
         length = sampler.length if sampler.sample_count is None else sampler.sample_count
         now = {"length": length, "seed": self._source.seed, "order": sampler.order, "spec": self._spec}
-        found = self._fingerprint or getattr(self._source.given, "_fingerprint", None)
+        found = fingerprint_of(self._source.given)
         return now if found is None else {**now, "fingerprint": shorten(str(found))}
 
     def state(self, place: Place) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
+from ringfeed._checks import check_choice, check_count, check_seconds, is_auto
 from ringfeed.ring import _ring
 from ringfeed.system.machine import usable_cpus
-from ringfeed.workers.backends import POOLS
 
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import Sampler
     from ringfeed.workers.pool import Remote
 
+BACKENDS = ("process", "thread", "spawn", "fork")
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
 DEFAULT_SLOTS = 4
 SPARE_SLOTS = 2  # one in use and one ready, besides those of whole batches that each worker fills, or in flight
@@ -26,6 +26,7 @@ SPARE_SLOTS = 2  # one in use and one ready, besides those of whole batches that
 class Options:
     """The loader's parameters of the same names. ``workers`` and ``slots`` that are "auto" are named in ``auto``.
 
+    ``backend``: "process" or "thread"; ``start_method``: how processes start, "forkserver", "spawn" or "fork".
     ``workers``: where that is "auto", the most there may be; ``readers``: those that read a stream for them;
     ``concurrency``: 0 where a worker reads one sample at a time; ``slots``: None where ``auto``, ``memory`` or the
     default decides.
@@ -46,9 +47,6 @@ class Options:
     on_stall: str
     on_error: str
     max_attempts: int
-    max_restarts: int | None
-    pin: bool
-    prefetch_epochs: bool | Literal["auto"]
 
     @classmethod
     def of(  # noqa: PLR0913 - as the loader has
@@ -56,7 +54,6 @@ class Options:
         source: Source,
         *,
         backend: Any,
-        start_method: str,
         workers: int | Literal["auto"] | None,
         concurrency: int | None = None,
         slots: int | Literal["auto"] | None,
@@ -66,8 +63,11 @@ class Options:
         """Understand the parameters for this dataset; ValueError or TypeError for what does not fit."""
         remote = None if isinstance(backend, str) else _remote(backend)
         if remote is not None:
-            remote.check_fits(source, start_method, workers)
-        backend = "process" if remote else "thread" if source.local_only else backend
+            remote.check_fits(source, workers)
+            backend = "process"
+        check_choice("backend", backend, BACKENDS)
+        start_method = backend if backend in {"spawn", "fork"} else "forkserver"
+        backend = "thread" if backend == "thread" or source.local_only else "process"
         asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
         most_workers = _most_workers(workers, a_cpu=1 if remote else AUTO_WORKERS)
@@ -119,29 +119,21 @@ class Options:
         return 0 if self.remote is None else self.remote.bridges
 
     def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
-        """Whether an epoch's end need not hold up the workers; ValueError where that is asked for and cannot be."""
-        wanted = self.prefetch_epochs
-        obstacle = _obstacle(source, sampler)
-        if wanted is True and obstacle is not None:
-            message = f"prefetch_epochs=True, but {obstacle}; leave it out, or give False"
-            raise ValueError(message)
-        reads_ahead = self.sends if wanted == AUTO else wanted and self.workers > 0
-        return bool(reads_ahead) and obstacle is None
+        """Whether the workers go on with the next epoch while the last batches of this one are used.
+
+        Not where it may be another when it begins: by the dataset's hooks, a sampler that is read as the epoch goes on,
+        or whatever the program does to a dataset that threads share.
+        """
+        may_change = source.hooks or source.innermost.has_passes or source.streams or not sampler.pure
+        return self.sends and not may_change
 
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
-        check_choice("backend", self.backend, tuple(POOLS))
-        check_choice("start_method", self.start_method, ("forkserver", "spawn", "fork"))
         check_choice("on_stall", self.on_stall, ("raise", "restart"))
         check_choice("on_error", self.on_error, ("raise", "skip"))
-        check_choice("prefetch_epochs", self.prefetch_epochs, (AUTO, True, False))
         check_count("workers", self.workers, 0, _ring.MAX_WORKERS)
         check_count("max_attempts", self.max_attempts, 1, 1000)
-        check_count("max_restarts", self.max_restarts, 0, MOST)
         check_seconds("timeout_s", self.timeout_s, "or None to wait for ever")
-        if self.pin and "slots" in self.auto:
-            message = "slots='auto' with pin=True: the driver is told of all slots at the start; give a number"
-            raise ValueError(message)
 
 
 def _reads_apart(source: Source, workers: int, backend: str) -> bool:
@@ -162,21 +154,10 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
     return concurrency_of(source, concurrency, workers, is_auto=is_auto)
 
 
-def _obstacle(source: Source, sampler: Sampler) -> str | None:
-    """Say why an epoch cannot be read before it begins."""
-    if source.hooks:
-        return f"{' and '.join(sorted(source.hooks))}() of the dataset run between its epochs"
-    if source.innermost.has_passes:
-        return "the dataset may be another in each epoch"
-    if source.streams:
-        return "an iterable begins anew with each epoch"
-    return None if sampler.pure else "its sampler is read as the epoch goes on"
-
-
 def _remote(backend: Any) -> Remote:
     """Return a backend that is no word; TypeError where it is none."""
     if not hasattr(backend, "make_pool"):
-        message = f"backend={backend!r}; choose one of 'process', 'thread', or a ringfeed.Ray"
+        message = f"backend={backend!r}; choose one of 'process', 'thread', 'spawn', 'fork', or a ringfeed.ray.Ray"
         raise TypeError(message)
     found: Remote = backend
     return found

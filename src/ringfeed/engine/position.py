@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ringfeed.engine._iterator import Progress
     from ringfeed.engine.hooks import Hooks
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.orders.shard import Shard
+    from ringfeed.orders.shard import Part
 
 UNKNOWN = -1
 """Of `Progress.given`, where only the training loop knows it."""
@@ -51,7 +51,7 @@ class Position:
     Safe from any thread and from a signal handler: it has no lock, and each method looks once at what may change.
     """
 
-    def __init__(self, sampler: Sampler, shard: Shard, hooks: Hooks) -> None:
+    def __init__(self, sampler: Sampler, shard: Part, hooks: Hooks) -> None:
         """Be at the start of epoch 0."""
         self.sampler = sampler
         self.shard = shard

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.engine import Feed
     from ringfeed.engine.options import Options
     from ringfeed.monitor.bottleneck import Verdict
-    from ringfeed.orders.shard import Shard
+    from ringfeed.orders.shard import Part
     from ringfeed.spec.builder import BuildBatch
 
 _Answer = TypeVar("_Answer")
@@ -50,7 +50,7 @@ _started: weakref.WeakKeyDictionary[EpochRunner, None] = weakref.WeakKeyDictiona
 class EpochRunner:
     """Runs one loader's epochs, of a dataset that is read as the options say; the shard is its part of each."""
 
-    def __init__(self, source: Source, options: Options, shard: Shard, *, shuffle: bool | int, sampler: Any) -> None:
+    def __init__(self, source: Source, options: Options, shard: Part, *, shuffle: bool | int, sampler: Any) -> None:
         """Read sample 0 unless its spec is given, and make the plan; no slot is reserved yet."""
         self.source = source
         self.options = options

@@ -231,7 +231,7 @@ class JaxDevice:
         self._device = device
         client = device.client
         on_gpu = device.platform == "gpu" and hasattr(client, "dma_map") and hasattr(client, "dma_unmap")
-        self.registrar = JaxRegistrar(client) if on_gpu else None
+        self.registrar = partial(JaxRegistrar, client) if on_gpu else None
         self.is_computing = is_computing
 
     def copy(self, tensors: list[jax.Array]) -> tuple[list[jax.Array], JaxEvent]:

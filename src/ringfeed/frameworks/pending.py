@@ -1,24 +1,24 @@
-"""What devices have to do with a loader's slots: each copy keeps its slot until it has passed.
-
-All that registers slots is imported with ``pin=True`` alone.
-"""
+"""What devices have to do with a loader's slots: each copy keeps its slot until it has passed."""
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._callers import callers_depth
 from ringfeed._process import Forks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeAlias
 
     import torch
 
     from ringfeed.frameworks.jax import JaxEvent
     from ringfeed.frameworks.pinned import Pins, Registrar
-    from ringfeed.ring._ring import Lease
+    from ringfeed.ring._ring import Lease, Ring
 
     Event: TypeAlias = "torch.cuda.Event | JaxEvent"
     """The moment after which a copy no longer reads its slot: what either call of it raises ends the copy, too."""
@@ -97,29 +97,35 @@ class PendingCopies:
 
 
 class DeviceSlots:
-    """The copies that read a loader's slots, and, with ``pin=True``, the registration of these."""
+    """The copies that read a loader's slots, and the registration of these for them."""
 
-    def __init__(self, slot_size: int, *, pin: bool) -> None:
-        """Register slots of this size with ``pin``."""
+    def __init__(self, slot_size: int, *, are_all_open: bool) -> None:
+        """Register slots of this size, unless some of them have no memory yet."""
         self.pending = PendingCopies()
         self.pins: Pins | None = None  # of the ring that runs
+        self._ring: Ring | None = None
         self._slot_size = slot_size
-        self._pin = pin
+        self._registers = are_all_open
 
     def prepare(self, engine: Any) -> None:
-        """Register an engine's slots; at its end that is undone, when the copies that read them have passed."""
-        engine.on_stop.append(self.pending.wait)
-        if self._pin:
-            from ringfeed.frameworks.pinned import Pins, start_driver  # noqa: PLC0415 - see above
+        """At the engine's end, undo what was registered, when the copies that read the slots have passed."""
+        self._ring = engine.ring
+        engine.on_stop += [self.pending.wait, self._release]
 
-            self.pins = Pins(start_driver(), engine.ring, self._slot_size)
-            engine.on_stop += [self._forget, self.pins.release]
+    def _release(self) -> None:
+        pins, self.pins, self._ring = self.pins, None, None
+        if pins is not None:
+            pins.release()
 
-    def _forget(self) -> None:
-        self.pins = None
+    def register(self, make_registrar: Callable[[], Registrar]) -> None:
+        """Register the slots of the ring that runs, once; a refusal is a warning, and copies go on without it."""
+        from ringfeed.frameworks.pinned import Pins, Refusal  # noqa: PLC0415 - for copies to a GPU alone
 
-    def register(self, registrar: Registrar) -> None:
-        """Have a framework register the slots instead of the CUDA driver."""
-        if self.pins is not None:
-            self.pending.wait()
-            self.pins.move_to(registrar)
+        if self._ring is None or self.pins is not None or not self._registers:
+            return
+        try:
+            self.pins = Pins(make_registrar(), self._ring, self._slot_size)
+        except Refusal as refusal:
+            self._registers = False
+            message = f"copies of the slots to the GPU go through a buffer of the driver's: {refusal}"
+            warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._process import Forks
 from ringfeed._units import show_bytes
-from ringfeed.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,18 +53,17 @@ _SIGNATURES: dict[str, list[Any]] = {
 _REMEDIES = {
     OUT_OF_MEMORY: "use fewer or smaller slots, since memory that is registered cannot be paged out",
     NOT_PERMITTED: "allow this process to lock memory (ulimit -l, or the settings of its container)",
-    NOT_SUPPORTED: "this GPU, or the machine around it, cannot register memory: leave pin out",
+    NOT_SUPPORTED: "this GPU, or the machine around it, cannot register memory",
     ALREADY_REGISTERED: "other code registered these addresses and did not undo it before they were unmapped",
 }
 
 
-class Refusal(Exception):  # noqa: N818 - the driver's answer, turned into an error of ours by its caller
-    """The driver answered no. ``code``: its error; ``remedy``: what the user may do about it, or nothing."""
+class Refusal(Exception):  # noqa: N818 - the driver's answer, turned into a warning by `DeviceSlots`
+    """The driver answered no. ``code``: its error, whose remedy the text ends with."""
 
     def __init__(self, text: str, code: int = 0) -> None:
-        super().__init__(text)
+        super().__init__(f"{text}; {_REMEDIES[code]}" if code in _REMEDIES else text)
         self.code = code
-        self.remedy = _REMEDIES.get(code, "")
 
 
 class Registrar(Protocol):
@@ -90,19 +88,25 @@ class Pins:
     """Every slot, registered. Belongs to the process that made it: a forked child of it has nothing to undo."""
 
     def __init__(self, registrar: Registrar, ring: Ring, slot_size: int) -> None:
-        """Register each slot, or raise PlanError and leave none registered."""
+        """Register each slot, or raise `Refusal` and leave none registered."""
         self._ring = ring  # keeps the slots mapped for as long as they are registered
         self._slot_size = slot_size
         self._forks = Forks.count
         self._open = False
         self._registered: list[int] = []  # slots
-        self._register(registrar)
-
-    def move_to(self, registrar: Registrar) -> None:
-        """Have the slots registered by another, or raise PlanError and leave none registered. No copy is in flight."""
-        if registrar.name != self._registrar.name or not self._registered:
+        self._registrar = registrar
+        try:
+            registrar.open()
+            self._open = True
+            for slot in range(self._ring.slots):
+                registrar.register(self._address(slot), self._slot_size)
+                self._registered.append(slot)
+        except BaseException as error:
+            where = f"slot {len(self._registered)} of {self._ring.slots} ({show_bytes(self._slot_size)} each)"
             self.release()
-            self._register(registrar)
+            if isinstance(error, Refusal):
+                raise Refusal(f"{registrar.name} does not register {where}: {error}") from None
+            raise
 
     def release(self) -> None:
         """Undo what is registered, which is nothing the second time. No copy is in flight."""
@@ -121,28 +125,6 @@ class Pins:
 
     def _address(self, slot: int) -> int:
         return self._ring.address + slot * self._slot_size
-
-    def _register(self, registrar: Registrar) -> None:
-        self._registrar = registrar
-        try:
-            registrar.open()
-            self._open = True
-            for slot in range(self._ring.slots):
-                registrar.register(self._address(slot), self._slot_size)
-                self._registered.append(slot)
-        except BaseException as error:
-            done = len(self._registered)
-            self.release()
-            if not isinstance(error, Refusal):
-                raise
-            raise PlanError(self._not_registered(done, error)) from None
-
-    def _not_registered(self, slot: int, refusal: Refusal) -> str:
-        where = f"slot {slot} of {self._ring.slots} ({show_bytes(self._slot_size)} each)"
-        return (
-            f"pin=True cannot register {where} with {self._registrar.name}: {refusal}; "
-            f"{refusal.remedy or 'see the answer'}, or leave pin out"
-        )
 
     def _undone(self, what: str, undo: Callable[..., None], *arguments: int) -> list[str]:
         """Undo something; a failure is a warning, since the caller that ends a loader cannot do anything about it."""
@@ -220,27 +202,26 @@ class Driver:
 
 
 def open_library() -> Any:
-    """Return the driver's library; PlanError where there is none."""
+    """Return the driver's library; Refusal where there is none."""
     reasons = []
     for place in PLACES:
         try:
             return ctypes.CDLL(place)
         except OSError as error:
             reasons.append(str(error))
-    raise PlanError(
-        f"pin=True registers the slots with the CUDA driver, which is not on this machine (looked for "
-        f"{' and '.join(PLACES)}: {'; '.join(reasons)}); install NVIDIA's driver, give a container its GPUs (as docker "
-        "run --gpus all does), or leave pin out"
+    raise Refusal(
+        f"the CUDA driver is not on this machine (looked for {' and '.join(PLACES)}: {'; '.join(reasons)}); install "
+        "NVIDIA's driver, or give a container its GPUs (as docker run --gpus all does)"
     )
 
 
 def start_driver() -> Driver:
-    """Return the driver, started; PlanError where there is none, where it does not start, or has no GPU."""
+    """Return the driver, started; Refusal where there is none, where it does not start, or has no GPU."""
     library = open_library()
     try:
         return Driver(library)
     except Refusal as refusal:
-        raise PlanError(
-            f"pin=True registers the slots with the CUDA driver, which does not start: {refusal}; see that nvidia-smi "
-            "shows a GPU and that CUDA_VISIBLE_DEVICES leaves one, or leave pin out"
+        raise Refusal(
+            f"the CUDA driver does not start: {refusal}; see that nvidia-smi shows a GPU and that CUDA_VISIBLE_DEVICES "
+            "leaves one"
         ) from None

@@ -20,6 +20,7 @@ from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.dlpack import type_of
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
+from ringfeed.frameworks.pinned import start_driver
 from ringfeed.spec.form_kinds import Ragged
 
 if TYPE_CHECKING:
@@ -166,12 +167,11 @@ class CudaDevice:
     for every framework, and torch takes them for pinned.
     """
 
-    registrar = None
-
     def __init__(self, device: torch.device) -> None:
         """Take the GPU; ValueError without one."""
         self._device = torch.device(device.type, _number_of(device))
         self._stream = torch.cuda.Stream(self._device)
+        self.registrar = start_driver if torch.version.hip is None else None  # AMD's driver is another
 
     def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
         """Begin to copy; memory that is not registered is read when this returns."""

@@ -159,8 +159,9 @@ class OrderedEnqueuer(SequenceEnqueuer):
         one, and otherwise that of ``random.shuffle``, as older Keras has it with the same ``random.seed``.
     num_data_shards, data_shard_id: of so many parts of each epoch, every n-th batch of its order, which one this is.
     copy: whether the arrays are private copies; False: views of the slots.
-    spec, max_batch_size, start_method, seed, timeout_s: see `ringfeed.Loader`. Without ``spec`` each start reads
-        batch 0 once more, in this process.
+    start_method: of worker processes: "forkserver", which is a loader's ``backend="process"``, "spawn" or "fork".
+    spec, max_batch_size, seed, timeout_s: see `ringfeed.Loader`. Without ``spec`` each start reads batch 0 once more,
+        in this process.
 
     A worker that dies is replaced, and its batch read again: nothing is lost, doubled or reordered.
 
@@ -191,11 +192,11 @@ class OrderedEnqueuer(SequenceEnqueuer):
         super().__init__(py_dataset, workers, use_multiprocessing, max_queue_size)
         check_choice("start_method", start_method, ("forkserver", "spawn", "fork"))
         self.shuffle = bool(shuffle)
+        self._backend = "process" if start_method == "forkserver" else start_method
         self._options: dict[str, Any] = {
             "copy": copy,
             "spec": spec,
             "max_batch_size": max_batch_size,
-            "start_method": start_method,
             "seed": seed,
             "timeout_s": timeout_s,
         }
@@ -223,7 +224,7 @@ class OrderedEnqueuer(SequenceEnqueuer):
 
     def _open(self, slots: int) -> Running:
         _check_some(self.py_dataset)
-        backend = "process" if self.use_multiprocessing else "thread"
+        backend = self._backend if self.use_multiprocessing else "thread"
         options = {**self._options, "workers": self.workers, "backend": backend, "slots": slots}
         order = self._order
         order.numbers = []

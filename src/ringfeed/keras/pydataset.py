@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 """What a dataset may have of its own to draw from."""
+PROCESSES = ("process", "spawn", "fork")
+"""The loader's backends whose workers have a dataset of their own."""
 MOST_LOOKED_AT = 1000  # batches, to find one that is not None
 
 
@@ -65,7 +67,7 @@ class DatasetFeed:
     ) -> None:
         """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
         self.dataset = dataset
-        self.has_processes = settings.get("backend", "process") == "process" and settings.get("workers") != 0
+        self.has_processes = settings.get("backend", "process") in PROCESSES and settings.get("workers") != 0
         count = count or partial(batches_in, dataset)
         self._order = PassOrder(count, draw, begin, shuffle=settings.get("shuffle", False))
         self.loader = Loader(Passes(dataset, self._order), batch_size=None, **settings)
@@ -280,8 +282,8 @@ def _as_it_is(batch: Any) -> Any:
 
 def _objects_of(dataset: Any, options: dict[str, Any]) -> ObjectBatches | None:
     """Return a dataset of such batches as one of arrays; None for any other."""
-    sends = options["backend"] == "process"
-    first = of_copy(dataset, _first_of) if sends and options.get("start_method") != "fork" else _first_of(dataset)
+    sends = options["backend"] in PROCESSES
+    first = of_copy(dataset, _first_of) if sends and options["backend"] != "fork" else _first_of(dataset)
     return ObjectBatches(dataset, first, sends=sends) if holds_objects(first) else None
 
 

@@ -77,7 +77,7 @@ def stalled(
     message = f"no batch for {timeout_s:g} s: {where}; raise timeout_s or look there"
     if are_forked:
         message += (
-            ", or give start_method='forkserver', with ringfeed.torch multiprocessing_context='forkserver': a forked "
+            ", or give backend='process', with ringfeed.torch multiprocessing_context='forkserver': a forked "
             "worker lacks the threads that libraries such as polars and tensorstore have started here, and a call "
             "that waits for them never ends"
         )

@@ -61,7 +61,7 @@ class Stats:
     ``skipped`` lists the dataset indices that were left out, ``none_batches`` counts the whole batches of None, which
     are left out without an error. ``tuning``: the moves of what is "auto", each with the batches before it, the setting
     and the reason. ``memory`` is looked up when it is asked for. ``remote``: what the actors of a cluster do, with
-    ``backend=ringfeed.Ray(...)``.
+    ``backend=Ray(...)``.
     """
 
     batches: int = 0

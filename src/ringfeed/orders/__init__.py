@@ -14,3 +14,28 @@
 
 Imports nothing of the other packages.
 """
+
+from typing import TYPE_CHECKING
+
+from ringfeed._exports import importing
+
+if TYPE_CHECKING:
+    from ringfeed.orders.buckets import Buckets
+    from ringfeed.orders.prioritized import PrioritizedSampler
+    from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
+    from ringfeed.orders.weighted import WeightedSampler
+    from ringfeed.orders.windows import WindowShuffle
+
+__all__ = ["Buckets", "PrioritizedSampler", "StratifiedSampler", "SubsetSampler", "WeightedSampler", "WindowShuffle"]
+
+__getattr__ = importing(
+    "ringfeed.orders",
+    {
+        "Buckets": "buckets",
+        "PrioritizedSampler": "prioritized",
+        "StratifiedSampler": "subsets",
+        "SubsetSampler": "subsets",
+        "WeightedSampler": "weighted",
+        "WindowShuffle": "windows",
+    },
+)

@@ -36,7 +36,7 @@ import numpy as np
 from ringfeed.orders.permutation import permute_few
 from ringfeed.orders.rng import derive
 from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer, digest
-from ringfeed.orders.shard import Shard
+from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +66,7 @@ class Buckets(SeededSampler):
                 return {"tokens": padded, "length": len(texts[index])}
 
         lengths = [len(text) for text in texts]
-        loader = ringfeed.Loader(Texts(), batch_sampler=ringfeed.Buckets(lengths, max_tokens=512))
+        loader = ringfeed.Loader(Texts(), batch_sampler=ringfeed.orders.Buckets(lengths, max_tokens=512))
         for batch in loader:
             tokens = batch["tokens"][:, : batch["length"].max()]  # a view: at most 512 numbers
 
@@ -92,7 +92,7 @@ class Buckets(SeededSampler):
 
     With several ranks all have a batch of the same bucket, of as many samples, at each step; for that, a bucket's
     longest samples, fewer than the ranks, may come with the next bucket. Only the epoch's last batches may differ, as
-    ``uneven=`` says. A state from amid an epoch needs the same number of ranks.
+    ``uneven`` of its `Shard` says. A state from amid an epoch needs the same number of ranks.
 
     The order is a function of (the loader's seed, epoch, position), which `orders.buckets` writes down, and
     can be read at any position at once. It takes 16 bytes a sample, and 24 a batch.
@@ -280,15 +280,15 @@ class BucketOrder(Sampler, SeededSampler):
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> BucketEpoch:  # noqa: ARG002
         """Return the lists of epoch ``number`` from position ``start`` on."""
-        return BucketEpoch(self, number, start, Shard(0, 1, 1, "keep"))
+        return BucketEpoch(self, number, start, Part(0, 1, 1, "keep"))
 
-    def padding(self, shard: Shard, samples: int) -> int:  # noqa: ARG002 - lists are no part of the next samples
+    def padding(self, shard: Part, samples: int) -> int:  # noqa: ARG002 - lists are no part of the next samples
         """Return how many rows at the end of a rank's last list repeat a sample."""
         return self._of_last(shard.rank, self._world_size).padding(self._last)
 
-    def _of_last(self, rank: int, ranks: int) -> Shard:
+    def _of_last(self, rank: int, ranks: int) -> Part:
         """Return a rank's part of the last bucket's rest."""
-        return Shard(rank, ranks, int(self._sizes[-1]), self._uneven)
+        return Part(rank, ranks, int(self._sizes[-1]), self._uneven)
 
     def list_at(self, position: int, epoch: int) -> Indices:
         """Return the samples of a list."""
@@ -325,12 +325,12 @@ class BucketEpoch(Epoch):
 
     gives_lists = True
 
-    def __init__(self, order: BucketOrder, number: int, start: int, shard: Shard) -> None:
+    def __init__(self, order: BucketOrder, number: int, start: int, shard: Part) -> None:
         """Begin at a position of all ranks' lists."""
         self._order, self._number, self._shard = order, number, shard
         self._position = start
 
-    def part_of(self, shard: Shard) -> BucketEpoch:
+    def part_of(self, shard: Part) -> BucketEpoch:
         """Return a rank's part, from where this is."""
         return BucketEpoch(self._order, self._number, self._position, shard)
 

@@ -202,7 +202,7 @@ class Lists(Custom, SeededSampler):
         if world_size > 1:
             raise ValueError(
                 f"batch_sampler= with world_size={world_size}: lists cannot be cut into the parts of ranks; give each "
-                "rank a batch_sampler of its own lists, and leave rank=, world_size= and shard= out"
+                "rank a batch_sampler of its own lists, and leave shard= out"
             )
 
     def bind(self, length: int | None, seed: int) -> Lists:  # noqa: ARG002  (the order is the user's)

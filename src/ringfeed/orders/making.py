@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ringfeed._checks import check_choice, check_count
-from ringfeed.orders.ranks import Rank
+from ringfeed._checks import check_count
 from ringfeed.orders.sampler import SeededSampler, Sequential, Shuffled, check_seed, draw_seed
-from ringfeed.orders.shard import Shard
+from ringfeed.orders.shard import Part, Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,8 +36,8 @@ class AskedOrder(NamedTuple):
     max_batch_size: int | None  # where batches are made whole
     seed: int
     seed_is_drawn: bool
-    rank: Rank
-    part: Shard  # of each epoch
+    shard: Shard
+    part: Part  # of each epoch
 
     @classmethod
     def of(  # noqa: PLR0913 - as the loader has
@@ -47,10 +46,7 @@ class AskedOrder(NamedTuple):
         batch_size: int | None,
         max_batch_size: int | None,
         seed: int | None,
-        rank: int,
-        world_size: int,
-        shard: str | None,
-        uneven: Uneven,
+        shard: Shard | str | None,
         drop_remainder: bool,
         batch_sampler: Any,
         sampler: Any,
@@ -60,9 +56,8 @@ class AskedOrder(NamedTuple):
         """Check them, in this order; ``collates``: a function makes whole batches of the samples."""
         size, most = check_count("batch_size", batch_size, 1), check_count("max_batch_size", max_batch_size, 1)
         number = draw_seed() if seed is None else check_seed(seed)
-        this = Rank.of(rank, world_size, shard)
-        check_choice("uneven", uneven, ("pad", "drop", "keep"))
-        uneven = "drop" if drop_remainder else uneven
+        this = Shard.of(shard)
+        uneven: Uneven = "drop" if drop_remainder else this.uneven
         rows, given, order = size, sampler, sampler
         if batch_sampler is not None:
             from ringfeed.orders.buckets import Buckets  # noqa: PLC0415 - where lists are wanted
@@ -85,7 +80,7 @@ class AskedOrder(NamedTuple):
             given, size, rows, most = batch_sampler, None, order.most, most if collates else None
         this.check(order, seed)
         of_each = size or 1  # positions of the order that a batch takes
-        part = Shard(this.rank, this.world_size, of_each, uneven)
+        part = Part(this.rank, this.world_size, of_each, uneven)
         return cls(given, order, shuffle, size, rows, most, number, seed is None, this, part)
 
     @property
@@ -103,7 +98,7 @@ class AskedOrder(NamedTuple):
             )
 
     @property
-    def shared_part(self) -> Shard | None:
+    def shared_part(self) -> Part | None:
         """The part of this rank, where there are others."""
         return self.part if self.part.world_size > 1 else None
 

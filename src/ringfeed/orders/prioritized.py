@@ -63,7 +63,7 @@ def index_of(draw: Any) -> Any:
 class PrioritizedSampler(SeededSampler):
     """Draws samples by priorities that training tells: prioritized experience replay (Schaul and others, ICLR 2016).
 
-        sampler = ringfeed.PrioritizedSampler(n, alpha=0.6, beta=0.4)
+        sampler = ringfeed.orders.PrioritizedSampler(n, alpha=0.6, beta=0.4)
         loader = ringfeed.Loader(memory, batch_size=256, sampler=sampler)
         for sample, index, weight in loader:
             errors = train_step(sample, weight)
@@ -221,8 +221,8 @@ class PrioritizedSampler(SeededSampler):
         if world_size > 1:
             raise ValueError(
                 f"PrioritizedSampler with world_size={world_size}: no rank knows the updates of the others, so their "
-                "orders would differ; give each process a dataset and a sampler of its own, and leave rank=, "
-                "world_size= and shard= out"
+                "orders would differ; give each process a dataset and a sampler of its own, and leave shard= "
+                "out"
             )
 
     def bind(self, length: int | None, seed: int) -> PrioritizedOrder:

@@ -1,4 +1,4 @@
-"""Which of several processes this one is: as the user gives it, or as frameworks and launchers have it.
+"""Which of several processes this one is, as frameworks and launchers have it.
 
     torch.distributed    once initialized                        by its module, where the program has imported it
     jax.distributed      once initialized                        likewise
@@ -16,16 +16,12 @@ import json
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from ringfeed._checks import AUTO, MOST, check_count
-from ringfeed._classes import class_names
-from ringfeed.orders.sampler import SeededSampler
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GIVE = "give rank= and world_size="
+_GIVE = "give shard=ringfeed.Shard(rank, world_size)"
 _NOTHING = (
     "shard='auto' found nothing that knows the rank of this process: torch.distributed, jax.distributed, mpi4py are "
     "not initialized (or not imported), and the environment has neither TF_CONFIG nor RANK and WORLD_SIZE, "
@@ -34,68 +30,23 @@ _NOTHING = (
 )
 
 
-class Rank(NamedTuple):
-    """Which of how many processes one is. ``found``: what says so, with ``shard="auto"``."""
-
-    rank: int
-    world_size: int
-    found: str = ""
-
-    def __str__(self) -> str:
-        """Return it in words."""
-        return f"rank {self.rank} of {self.world_size}" + (f" ({self.found})" if self.found else "")
-
-    @classmethod
-    def of(cls, rank: object, world_size: object, shard: object) -> Rank:
-        """Understand the loader's parameters of these names; TypeError or ValueError for what does not fit."""
-        count = check_count("world_size", world_size, 1, MOST, none=False) or 1
-        number = check_count("rank", rank, 0, MOST, none=False) or 0
-        if number >= count:
-            message = f"rank={number} with world_size={count}; ranks go from 0 to {count - 1}"
-            raise ValueError(message)
-        if shard is None:
-            return cls(number, count)
-        if shard != AUTO:
-            message = f"shard={shard!r}; give {AUTO!r}, or leave it out and {_GIVE}"
-            raise ValueError(message)
-        if (number, count) != (0, 1):
+def find() -> tuple[int, int, str]:
+    """Return rank, world size, and the names of all that know them; ValueError where these differ, or none does."""
+    found = {name: said for name, look in _KNOWN_BY.items() if (said := look()) is not None}
+    for name, (rank, world_size) in found.items():
+        if not 0 <= rank < world_size:
             message = (
-                f"shard='auto' finds the rank, and rank={number}, world_size={count} give it; leave one of them out"
+                f"shard='auto' found rank {rank} of {world_size} in {name}, expected a rank from 0 to world size - 1; "
+                f"{_GIVE}"
             )
             raise ValueError(message)
-        return cls.find()
-
-    @classmethod
-    def find(cls) -> Rank:
-        """Return what all that knows the rank says; ValueError where nothing knows it, or where they differ."""
-        found = {name: cls(*said) for name, look in _KNOWN_BY.items() if (said := look()) is not None}
-        for name, one in found.items():
-            if not 0 <= one.rank < one.world_size:
-                message = f"shard='auto' found {one} in {name}, expected a rank from 0 to world size - 1; {_GIVE}"
-                raise ValueError(message)
-        if not found:
-            raise ValueError(_NOTHING)
-        if len(set(found.values())) > 1:
-            each = ", ".join(f"{one} in {name}" for name, one in found.items())
-            message = f"shard='auto' found {each}, which contradict each other; {_GIVE}"
-            raise ValueError(message)
-        return next(iter(found.values()))._replace(found=", ".join(found))
-
-    def check(self, sampler: object, seed: object) -> None:
-        """Refuse what has no global batches, or others on each rank, by ValueError; the loader's own parameters."""
-        if self.world_size == 1:
-            return
-        if seed is None:
-            message = f"seed=None draws a seed, and each rank of {self.world_size} another; give all of them one number"
-            raise ValueError(message)
-        if isinstance(sampler, SeededSampler):
-            sampler.check_ranks(self.world_size)
-        if "torch.DistributedSampler" in class_names(sampler):
-            message = (
-                f"sampler is a {type(sampler).__name__}, which gives the samples of one process, and {self} would get "
-                f"a part of these; leave it out and give shuffle=True, or leave rank=, world_size= and shard= out"
-            )
-            raise ValueError(message)
+    if not found:
+        raise ValueError(_NOTHING)
+    if len(set(found.values())) > 1:
+        each = ", ".join(f"rank {rank} of {world_size} in {name}" for name, (rank, world_size) in found.items())
+        message = f"shard='auto' found {each}, which contradict each other; {_GIVE}"
+        raise ValueError(message)
+    return *next(iter(found.values())), ", ".join(found)
 
 
 def _torch() -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.shard import Shard
+    from ringfeed.orders.shard import Part
 
 CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
 
@@ -65,7 +65,7 @@ class Epoch(ABC):
         """Return what `Sampler.epoch` needs besides this position to go on there, as JSON has it; None: nothing."""
         return None
 
-    def part_of(self, shard: Shard) -> Epoch | None:  # noqa: ARG002 - for orders that can do it
+    def part_of(self, shard: Part) -> Epoch | None:  # noqa: ARG002 - for orders that can do it
         """Return a rank's part, where the epoch can give it without making the parts of the others."""
         return None
 
@@ -101,7 +101,7 @@ class Sampler(ABC):
         """The state of an epoch that has not begun."""
         return None
 
-    def padding(self, shard: Shard, samples: int) -> int:
+    def padding(self, shard: Part, samples: int) -> int:
         """Return how many rows at the end of a rank's last batch of so many samples repeat one of them."""
         return shard.padding(samples)
 

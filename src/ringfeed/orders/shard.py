@@ -1,4 +1,4 @@
-"""One rank's part of an order that several processes train on together.
+"""Several processes that train together: which one this is, and its part of an order.
 
     global order     0 1 2 3 4 5 6 7 8 9 10     of any `Sampler`, the same on every rank
     global batch     0 1 2 3 | 4 5 6 7 | 8 9 10     world_size * rows samples; here 2 ranks with 2 rows each
@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ringfeed.orders.sampler import CHUNK, Epoch
+from ringfeed._checks import AUTO, MOST, check_choice, check_count
+from ringfeed._classes import class_names
+from ringfeed.orders.sampler import CHUNK, Epoch, SeededSampler
 
 if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
@@ -31,6 +33,68 @@ AT_ONCE = 16 * CHUNK  # positions of the global order that are read in one go, u
 
 
 class Shard(NamedTuple):
+    """Which of several processes that train together this one is: ``Loader(dataset, shard=Shard(rank, world_size))``.
+
+    rank: from 0 on. world_size: how many there are.
+    uneven: what becomes of a last global batch that is not full: "pad", "keep" or "drop"; see docs/settings.md.
+    found: what says so, with ``shard="auto"``.
+    """
+
+    rank: int
+    world_size: int
+    uneven: Uneven = "pad"
+    found: str = ""
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"rank {self.rank} of {self.world_size}" + (f" ({self.found})" if self.found else "")
+
+    @classmethod
+    def find(cls, uneven: Uneven = "pad") -> Shard:
+        """Return what all that knows the rank of this process says; ValueError where nothing does, or they differ.
+
+        ``shard="auto"`` is short for ``shard=Shard.find()``.
+        """
+        from ringfeed.orders.ranks import find  # noqa: PLC0415 - only where it is asked for
+
+        rank, world_size, found = find()
+        return cls(rank, world_size, uneven, found)
+
+    @classmethod
+    def of(cls, shard: object) -> Shard:
+        """Understand the loader's parameter of this name; TypeError or ValueError for what does not fit."""
+        if isinstance(shard, str) and shard == AUTO:
+            return cls.find()
+        this = cls(0, 1) if shard is None else shard
+        if not isinstance(this, cls):
+            message = f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}"
+            raise ValueError(message)  # noqa: TRY004 - as of any other word
+        count = check_count("world_size", this.world_size, 1, MOST, none=False) or 1
+        number = check_count("rank", this.rank, 0, MOST, none=False) or 0
+        if number >= count:
+            message = f"rank={number} with world_size={count}; ranks go from 0 to {count - 1}"
+            raise ValueError(message)
+        check_choice("uneven", this.uneven, ("pad", "drop", "keep"))
+        return cls(number, count, this.uneven, this.found)
+
+    def check(self, sampler: object, seed: object) -> None:
+        """Refuse what has no global batches, or others on each rank, by ValueError; the loader's own parameters."""
+        if self.world_size == 1:
+            return
+        if seed is None:
+            message = f"seed=None draws a seed, and each rank of {self.world_size} another; give all of them one number"
+            raise ValueError(message)
+        if isinstance(sampler, SeededSampler):
+            sampler.check_ranks(self.world_size)
+        if "torch.DistributedSampler" in class_names(sampler):
+            message = (
+                f"sampler is a {type(sampler).__name__}, which gives the samples of one process, and {self} would get "
+                f"a part of these; leave it out and give shuffle=True, or leave shard= out"
+            )
+            raise ValueError(message)
+
+
+class Part(NamedTuple):
     """What rank ``rank`` of ``world_size`` has of a global order: ``rows`` rows of each global batch."""
 
     rank: int
@@ -60,7 +124,7 @@ class Shard(NamedTuple):
         """Return this rank's part of an epoch, from where the epoch is."""
         if self.world_size == 1:
             return epoch
-        return epoch.part_of(self) or _Part(self, epoch)
+        return epoch.part_of(self) or _PartOfEpoch(self, epoch)
 
     def epoch_of(self, sampler: Sampler, number: int) -> Epoch:
         """Return this rank's part of a whole epoch."""
@@ -85,10 +149,10 @@ class Shard(NamedTuple):
         return begin, end, -(-rest // self.world_size) - (end - begin) if self.uneven == "pad" else 0
 
 
-class _Part(Epoch):
+class _PartOfEpoch(Epoch):
     """One rank's part of an epoch."""
 
-    def __init__(self, shard: Shard, epoch: Epoch) -> None:
+    def __init__(self, shard: Part, epoch: Epoch) -> None:
         self._shard = shard
         self._whole = epoch
         self._own: list[Indices] = []  # of this rank, and not given yet

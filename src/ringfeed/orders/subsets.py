@@ -40,7 +40,7 @@ MOST_LABELS = 2**31
 
 
 class SubsetSampler(SeededSampler):
-    """Takes some samples of a dataset: ``Loader(dataset, sampler=ringfeed.SubsetSampler(train_indices))``.
+    """Takes some samples of a dataset: ``Loader(dataset, sampler=SubsetSampler(train_indices))``.
 
     indices: which samples, each as often as it stands there: an array of integers of one axis, or an iterable, which is
         copied, 8 bytes each; a ``range`` takes no memory.
@@ -95,7 +95,7 @@ class SubsetSampler(SeededSampler):
 
 
 class StratifiedSampler(SeededSampler):
-    """Keeps the classes of a dataset in proportion: ``Loader(dataset, sampler=ringfeed.StratifiedSampler(labels))``.
+    """Keeps the classes of a dataset in proportion: ``Loader(dataset, sampler=StratifiedSampler(labels))``.
 
     labels: the class of each sample: an array of one axis, or a list, of integers or of strings.
 

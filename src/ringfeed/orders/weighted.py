@@ -42,7 +42,7 @@ LN_2 = 0.6931471805599453
 
 
 class WeightedSampler(SeededSampler):
-    """Draws samples by weight: ``Loader(dataset, sampler=ringfeed.WeightedSampler(weights))``.
+    """Draws samples by weight: ``Loader(dataset, sampler=ringfeed.orders.WeightedSampler(weights))``.
 
     weights: a number of 0 or more for each sample of the dataset, of any sum: an array of one axis, or a list. They are
         copied.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class WindowShuffle(SeededSampler):
     """Shuffles blocks of samples that lie side by side, and the samples within windows of some blocks.
 
-        loader = ringfeed.Loader(dataset, sampler=ringfeed.WindowShuffle(10_000, block=100))
+        loader = ringfeed.Loader(dataset, sampler=ringfeed.orders.WindowShuffle(10_000, block=100))
 
     Files on disks and networks are read quickest in order. Here the dataset is cut into blocks of ``block`` samples;
     the blocks come in a new order each epoch, ``window // block`` of them at a time, and the samples of these come
@@ -48,7 +48,7 @@ class WindowShuffle(SeededSampler):
         blocks are mixed as each has samples. Give the number of samples in a chunk of your storage, where it has any;
         ``block=window`` mixes neighbours alone.
 
-    ``Loader(dataset, shuffle=10_000)`` is short for ``sampler=ringfeed.WindowShuffle(10_000)``.
+    ``Loader(dataset, shuffle=10_000)`` is short for ``sampler=ringfeed.orders.WindowShuffle(10_000)``.
 
     There is no buffer and nothing to save: the order is a function of (the loader's seed, epoch, position), which
     `data.windows` writes down, and memory is that of one window of up to 4096 samples. Any position takes at most the

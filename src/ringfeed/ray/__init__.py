@@ -4,7 +4,7 @@
      ring, slots ◀─ memfd ─▶   claims ──▶ Dispatch: which actor ──▶ RayFleet.call ───▶ Desk: the source's own reader,
                                publishes ◀── rows copied into the slot ◀── events ◀─── over a private buffer
 
-options      `ringfeed.Ray`, checked
+options      `ringfeed.ray.Ray`, checked
 pace         how batches are cut into tickets for actors
 pool         the loader's pool: worker processes here, and bridges, each supervised as a worker process is
 bridge_main  the start of a bridge's process: its guard first
@@ -22,3 +22,14 @@ ray_fleet    nodes, actors and calls by Ray, which only this imports
 
 The engine knows a `workers.pool.Remote` alone; nothing imports this package but `ringfeed` itself.
 """
+
+from typing import TYPE_CHECKING
+
+from ringfeed._exports import importing
+
+if TYPE_CHECKING:
+    from ringfeed.ray.options import Ray
+
+__all__ = ["Ray"]
+
+__getattr__ = importing("ringfeed.ray", {"Ray": "options"})

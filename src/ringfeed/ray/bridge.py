@@ -43,7 +43,7 @@ LOOK_S = 0.05  # between two looks of the main thread
 LOOK_NS = 50_000_000
 READ_ONLY = (
     "; in actors, arrays of the dataset of 1 MB or more are read-only, as they share them: copy what you change, or "
-    "give ringfeed.Ray(private=True)"
+    "give ringfeed.ray.Ray(private=True)"
 )
 NODES_S = 1.0  # between two questions which nodes there are
 

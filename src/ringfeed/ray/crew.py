@@ -159,13 +159,13 @@ class Crew:
         if not out:
             message = (
                 f"no actor has room in the cluster: {self._placing.shown(nodes)}; ask for less by "
-                f"num_cpus= and resources= of ringfeed.Ray, or add nodes"
+                f"num_cpus= and resources= of ringfeed.ray.Ray, or add nodes"
             )
             raise WorkerError(message)
         error = self._placing.why[out[0].name]
         message = (
             f"no actor starts on any node; on {out[0].address}: {type(error).__name__}: {error}; "
-            f"install what is missing there, or give runtime_env= of ringfeed.Ray"
+            f"install what is missing there, or give runtime_env= of ringfeed.ray.Ray"
         )
         raise WorkerError(message) from error
 

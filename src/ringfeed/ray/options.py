@@ -1,4 +1,4 @@
-"""The loader's ``backend=ringfeed.Ray(...)``: its parameters, checked. Nothing here imports Ray."""
+"""The loader's ``backend=Ray(...)``: its parameters, checked. Nothing here imports Ray."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_SLOTS = 62  # by default: whole batches for more actors are the user's to a
 
 @dataclass(frozen=True)
 class Ray:
-    """Workers on the nodes of a Ray cluster: ``Loader(..., backend=ringfeed.Ray(workers=64))``.
+    """Workers on the nodes of a Ray cluster: ``Loader(..., backend=ringfeed.ray.Ray(workers=64))``.
 
     A process beside the training, the bridge, connects to the cluster; Ray never runs in the training process. Order,
     content, states, errors and hooks are those of local workers, whatever dies. The loader's ``workers=`` stays the
@@ -106,25 +106,19 @@ class Ray:
         calls, one_each = self.most * LEAST_WINDOW, source.whole or source.at_once
         return min(MOST_SLOTS, calls if one_each else ceil(calls * TICKET_ROWS / source.indices))
 
-    def check_fits(self, source: Source, start_method: str, workers: object) -> None:
+    def check_fits(self, source: Source, workers: object) -> None:
         """Raise ImportError, ValueError or PermissionError where such a loader cannot have it."""
         self.check_ready()
-        if start_method == "fork":
-            message = (
-                "start_method='fork' with backend=ringfeed.Ray(...): forked workers have the dataset by their parent, "
-                "and actors are sent it; use 'spawn' or 'forkserver'"
-            )
-            raise ValueError(message)
         if source.local_only:
             message = (
-                f"backend=ringfeed.Ray(...) with a {type(source.given).__name__}, an iterator that a thread of this "
+                f"backend=Ray(...) with a {type(source.given).__name__}, an iterator that a thread of this "
                 f"process reads; give an iterable that makes a new iterator each time, or leave backend= out"
             )
             raise ValueError(message)
         if source.streams == 1 and workers != 0:
             message = (
-                "backend=ringfeed.Ray(...) with an iterable, which one worker reads, and workers here come first; give "
-                "workers=0 to have an actor read it, or several iterables by ringfeed.Interleave"
+                "backend=Ray(...) with an iterable, which one worker reads, and workers here come first; give "
+                "workers=0 to have an actor read it, or several iterables by ringfeed.datasets.Interleave"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
@@ -141,11 +135,11 @@ class Ray:
     def check_ready(self) -> None:
         """Raise ImportError without Ray, ValueError where no address says which cluster."""
         if importlib.util.find_spec("ray") is None:
-            message = 'backend=ringfeed.Ray(...) needs ray; pip install "ringfeed[ray]"'
+            message = 'backend=Ray(...) needs ray; pip install "ringfeed[ray]"'
             raise ImportError(message)
         if not self.found_address():
             message = (
-                "backend=ringfeed.Ray(...) without address=, and no Ray cluster runs on this machine, nor does "
+                "backend=Ray(...) without address=, and no Ray cluster runs on this machine, nor does "
                 "RAY_ADDRESS name one; give the address= of a cluster's head, or address='local', which starts a "
                 "cluster with the loader and ends it with the loader"
             )
@@ -188,7 +182,7 @@ def _newest_here() -> str:
     if found.st_uid not in {0, os.getuid()} or found.st_mode & stat.S_IWOTH:
         whose = "which all users may write" if found.st_uid == os.getuid() else f"of another user (uid {found.st_uid})"
         message = (
-            f"backend=ringfeed.Ray(...) without address=, and a file {whose} names the Ray cluster of this machine: "
+            f"backend=Ray(...) without address=, and a file {whose} names the Ray cluster of this machine: "
             f"{place}; give the address= of the cluster's head"
         )
         raise PermissionError(message)

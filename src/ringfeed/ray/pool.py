@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 class MixedRoster(Roster):
     """Workers here and bridges; those of the base class are the workers here."""
 
-    def __init__(
-        self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog, max_restarts: int | None
-    ) -> None:
+    def __init__(self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog) -> None:
         """Begin with none; ``local``: ids of workers here."""
         super().__init__(local, policy, watchdog)
         self.bridges = bridges
@@ -44,7 +42,6 @@ class MixedRoster(Roster):
         """Why there are no bridges any more."""
         self.restarts = 0  # of bridges
         self._early_deaths = 0  # in a row, of bridges that had landed nothing
-        self._max_restarts = max_restarts
 
     @property
     def staying(self) -> AbstractSet[int]:
@@ -69,18 +66,12 @@ class MixedRoster(Roster):
             self.failure = self.failure or said.__cause__
             return
         self.restarts += 1
-        if self._early_deaths >= EARLY_DEATHS:
-            objection = (
+        if self._early_deaths >= EARLY_DEATHS and self.failure is None:
+            message = (
                 f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through them; the last "
                 f"{exit_reason}; look at its output above, and at `ray status`"
             )
-        elif self._max_restarts is not None and self.restarts > self._max_restarts:
-            most = self._max_restarts
-            objection = f"a bridge to the cluster {exit_reason}, and max_restarts={most} are used up; raise it"
-        else:
-            return
-        if self.failure is None:
-            self.failure = WorkerError(objection)
+            self.failure = WorkerError(message)
             self.failure.__cause__ = said
 
 
@@ -97,7 +88,7 @@ class Mixed(Processes):
         # Workers here come first, and an iterable has one reader.
         has_reader = config.source.streams == 1 and self._local > 0
         bridges = range(first, first + (0 if has_reader else ray.bridges))
-        self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, config.max_restarts)
+        self._roster = MixedRoster(first, bridges, self._policy, self._watchdog)
         self._bridge_launcher = Spawner("ringfeed.ray.bridge_main")
         self._boards = {number: Board() for number in bridges}
         self._inquiries = 0  # into what actors are at

@@ -104,7 +104,7 @@ def _shortage(remote: RemoteStats) -> tuple[str, str]:
     bridge = f"{show_s(remote.bridge_cpu_s / remote.calls)} a ticket of {rows:.0f} row{'s' * (round(rows) != 1)}"
     if remote.bridge_busy >= BUSY:
         seen = f"the bridge is {remote.bridge_busy:.0%} busy, {bridge}"
-        return seen, "raise batch_size= or bridges= of ringfeed.Ray"
+        return seen, "raise batch_size= or bridges= of ringfeed.ray.Ray"
     if remote.bytes and remote.cpu_s_a_gb < PAYS:
         way_s = remote.bridge_cpu_s / (remote.bytes / 1e9)
         cost = f"a GB of rows takes {show_s(remote.cpu_s_a_gb)} of CPU to make and {show_s(way_s)} to bring here"

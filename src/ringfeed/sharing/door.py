@@ -63,9 +63,9 @@ def share(  # noqa: PLR0913 - the public parameters
     ranks: how many trainings share it. No epoch begins before all of them have come.
     mode: "broadcast": each training gets each batch whole. A batch that is written to is the writer's own: the others
         do not see it. "split": each gets the rows of its rank, of what is the global batch: the loader's ``batch_size``
-        is that of all ranks together. Rows are those of a `Loader` with ``rank=`` and ``world_size=ranks``, and its
+        is that of all ranks together. Rows are those of a `Loader` with ``shard=Shard(rank, ranks)``, and its
         ``uneven`` says what becomes of a last batch that cannot be shared equally. On several hosts, give that loader
-        ``rank=`` and ``world_size=`` of the host.
+        the `Shard` of the host.
     rank: with "split", from 0 on; by default what the launcher says (LOCAL_RANK and its like).
     on_slow: what becomes of a training for which others have waited ``patience_s``: "wait" goes on waiting, with one
         UserWarning in the others; "drop" goes on without it: it loses the batches that come meanwhile, and hears of

@@ -98,11 +98,11 @@ class HostLoader:
                 f"{where}: the loader has {loader.plan.slots} slots, expected at least {MIN_SLOTS}; give it slots="
             )
             raise ValueError(message)
-        rank = loader._asked.rank  # noqa: SLF001 - only the loader's repr says so otherwise
+        rank = loader._asked.shard  # noqa: SLF001 - only the loader's repr says so otherwise
         if rank.found and rank.world_size > 1:
             raise ValueError(
                 f"{where}: make_loader has shard='auto', which found {rank} for the training that came first, and the "
-                "loader is for all of this host; give it rank= and world_size= of the host, or neither"
+                "loader is for all of this host; give it shard=ringfeed.Shard(rank, world_size) of the host, or none"
             )
         size = loader.batch_size
         if terms.mode == "split" and size is not None and size % terms.ranks:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ringfeed._checks import check_choice, check_count, check_seconds
-from ringfeed.orders.shard import Shard
+from ringfeed.orders.shard import Part
 
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
 """The variables that launchers set: torchrun, Open MPI, MPICH and Intel MPI, MVAPICH."""
@@ -83,7 +83,7 @@ def _from_launcher() -> int | None:
 
 @dataclass(frozen=True)
 class Cut:
-    """The part of each batch that one training reads: all rows, or those of its rank as `Shard` has them."""
+    """The part of each batch that one training reads: all rows, or those of its rank as `Part` has them."""
 
     rank: int | None
     ranks: int
@@ -100,6 +100,6 @@ class Cut:
         """Return how many of them, 0 or 1, repeat another row of the batch; the last one does."""
         return 0 if self.rank is None else self._shard(rows).padding(rows)
 
-    def _shard(self, rows: int) -> Shard:
+    def _shard(self, rows: int) -> Part:
         # Of a last global batch, which is cut into equal parts: that of a full one is the same.
-        return Shard(self.rank or 0, self.ranks, rows + 1, "keep" if self.uneven == "keep" else "pad")
+        return Part(self.rank or 0, self.ranks, rows + 1, "keep" if self.uneven == "keep" else "pad")

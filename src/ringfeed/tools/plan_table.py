@@ -293,5 +293,5 @@ def _workers_note(workers: int) -> str:
     if not workers:
         return "No workers: batches are filled in the consumer."
     which = "1 worker is a process" if workers == 1 else f"{workers} workers are processes"
-    size = "some 5 to 10 MB each of its own, or 25 MB with start_method='spawn'"
+    size = "some 5 to 10 MB each of its own, or 25 MB with backend='spawn'"
     return f"Besides, {which} with {size}, and with what your dataset imports."

@@ -202,11 +202,12 @@ def _slots(loader: Any) -> int:
 
 
 def _settings(loader: Any) -> dict[str, Any]:
+    method = start_method(loader)
     return {
         "workers": min(loader.num_workers, MAX_WORKERS),
         "slots": _slots(loader),
         "timeout_s": loader.timeout or None,
-        "start_method": start_method(loader),
+        "backend": {"forkserver": "process"}.get(method, method),
     }
 
 

@@ -89,7 +89,7 @@ def advice(dataset: object) -> str:
     kind = "an object array" if isinstance(items, np.ndarray) else f"a {type(items).__name__}"
     return (
         f"{path}, {kind} of {len(items):,} items, is some {show_bytes(size)} in each worker that "
-        f"reads it: as ringfeed.Frozen({path.removeprefix('dataset.')}) it is one copy for all"
+        f"reads it: as ringfeed.datasets.Frozen({path.removeprefix('dataset.')}) it is one copy for all"
     )
 
 

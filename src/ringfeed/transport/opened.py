@@ -37,7 +37,7 @@ def refuse_to_share(dataset: object, name: str = "dataset") -> None:
             message = (
                 f"{where} is {unpicklable.words(held)}, and forked workers would share it with this process, its "
                 f"position too; open it on first use in __getitem__, in the worker, and close it here, or use "
-                f"start_method='forkserver' with a __getstate__ that leaves it out"
+                f"backend='process' with a __getstate__ that leaves it out"
             )
             raise ShipError(message)
 

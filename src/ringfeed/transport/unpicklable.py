@@ -58,7 +58,7 @@ def explain(obj: object, name: str, error: Exception) -> str:
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         return (
             f"{name} is nested too deeply to be pickled for a worker process; "
-            'keep its parts in a list or a dict, or use backend="thread" or start_method="fork"'
+            'keep its parts in a list or a dict, or use backend="thread" or "fork"'
         )
     labels, culprit, holder = _Search().from_root(obj)
     reason = failure(culprit) or error

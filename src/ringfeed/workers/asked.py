@@ -109,7 +109,7 @@ def _received(channel: Descriptor, timeout_s: float | None) -> dict[str, Any]:
         return answer
     message = (
         f"the first sample was not read in {timeout_s:g} s, in a process forked for it; raise timeout_s, give spec=, "
-        f"or use start_method='forkserver'"
+        f"or use backend='process'"
     )
     raise StallError(message)
 

@@ -1,4 +1,4 @@
-"""start_method="fork": the forkserver is forked from this process, and has the dataset from it.
+"""backend="fork": the forkserver is forked from this process, and has the dataset from it.
 
 Other threads may be in a call of `subprocess.Popen` at that moment. Popen waits until the last copy of its error pipe
 is closed, and closes its own copies of the child's ends of pipes only then; a forked process that never execs would
@@ -84,8 +84,8 @@ def _warn_of_threads() -> None:
     live = [*_computing()]
     if live:
         warnings.warn(
-            f"start_method='fork' after {' and '.join(live)} has computed: its threads do not survive the fork, and a "
-            f"worker that uses it hangs; use start_method='forkserver', or with ringfeed.torch "
+            f"backend='fork' after {' and '.join(live)} has computed: its threads do not survive the fork, and a "
+            f"worker that uses it hangs; use backend='process', or with ringfeed.torch "
             f"multiprocessing_context='forkserver'",
             RuntimeWarning,
             stacklevel=callers_depth(),

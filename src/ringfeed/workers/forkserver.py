@@ -1,6 +1,6 @@
 """The forkserver: a process that holds the dataset and forks workers from itself, the first ones and replacements.
 
-It is forked from the consumer before the first batch (start_method="fork"), or spawned when the loader is made
+It is forked from the consumer before the first batch (backend="fork"), or spawned when the loader is made
 ("forkserver"). It runs no user code but imports and the unpickling of the dataset, so that what it forks is quiet.
 """
 

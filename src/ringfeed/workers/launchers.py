@@ -80,7 +80,7 @@ class Forker(Launcher):
                 if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
                     raise WorkerError(f"no worker can be started: {reason(error)}") from error
                 if last_try or self._is_stopping:
-                    message = f"the process that forks workers {end} twice; use start_method='spawn'"
+                    message = f"the process that forks workers {end} twice; use backend='spawn'"
                     raise WorkerError(message) from error
         raise AssertionError  # the loop returns or raises
 

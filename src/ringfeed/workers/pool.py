@@ -33,7 +33,6 @@ class PoolConfig:
     offsets: tuple[int, ...]  # of the fields of a slot
     workers: int
     start_method: str = "forkserver"
-    max_restarts: int | None = None
     max_attempts: int = 3
     initial_workers: int = 0  # of the workers; the others come when they are wanted
     timeout_s: float | None = None
@@ -45,13 +44,13 @@ class PoolConfig:
 
 
 class Remote(Protocol):
-    """A loader's ``backend`` whose workers are elsewhere: `ringfeed.Ray`."""
+    """A loader's ``backend`` whose workers are elsewhere: `ringfeed.ray.Ray`."""
 
     @property
     def bridges(self) -> int:
         """How many worker processes of the loader are bridges to them."""
 
-    def check_fits(self, source: Source, start_method: str, workers: object) -> None:
+    def check_fits(self, source: Source, workers: object) -> None:
         """Raise what says why it cannot serve such a loader."""
 
     def slots(self, source: Source) -> int:
@@ -72,7 +71,7 @@ class Pool(ABC):
         self.failure: RingfeedError | None = None  # what has ended the pool
         self._config = config
         self._observer = Observer(config.ring)
-        self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
+        self._policy = RestartPolicy(config.initial_workers)
 
     @property
     def restarts(self) -> int:

@@ -222,7 +222,7 @@ class Processes(Pool):
         self._config.ring.requeue()
         self._roster.quarantine(inside)
         try:
-            self._policy.count_quarantined(len(inside))
+            self._policy.restarts += len(inside)
             self._replenish()
         except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)

@@ -1,4 +1,4 @@
-"""Target number of workers, and the limit on restarts. Pure decisions: no process is touched here.
+"""Target number of workers, and when a death is the last. Pure decisions: no process is touched here.
 
 Workers beyond the most that have filled samples at the same time are optional: the tuner asked for them, and training
 can go on without. An error that would end the run lowers the target instead, while an optional worker is left.
@@ -15,14 +15,13 @@ FOR_WANT_OF_MEMORY = "was killed by SIGKILL"  # the words of `WorkerProcess.exit
 class RestartPolicy:
     """The target number of workers, and the deaths so far; the owner holds a lock."""
 
-    def __init__(self, initial_workers: int, max_restarts: int | None) -> None:
+    def __init__(self, initial_workers: int) -> None:
         """Begin with this target, of which no worker is optional."""
         self.wanted = initial_workers
         self.restarts = 0
         self.early_deaths = 0  # in a row
         self.scaled_down: tuple[int, str] | None = None  # the highest target that could be reached, and why
         self._proved = initial_workers  # the most workers that have filled samples at the same time
-        self._max_restarts = max_restarts
 
     def resize(self, workers: int) -> None:
         """Set the target, but not above what could be reached before."""
@@ -55,31 +54,13 @@ class RestartPolicy:
             want = f"a worker {exit_reason} while another was to start, as it happens when memory is short"
             if self.scale_down(want) and fresh:
                 return
-        why = self._objection(exit_reason)
-        if why and fresh and self.scale_down(why):
+        why = (
+            f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {exit_reason}; "
+            f"look at its output above, or try workers=0"
+        )
+        is_hopeless = self.early_deaths >= EARLY_DEATHS
+        if is_hopeless and fresh and self.scale_down(why):
             return
         self.restarts += 1
-        if why:
+        if is_hopeless:
             raise WorkerError(why)
-
-    def count_quarantined(self, workers: int) -> None:
-        """Count workers that SIGKILL could not end; raise WorkerError where there are too many."""
-        self.restarts += workers
-        if self._is_used_up(self.restarts):
-            raise WorkerError(self._used_up("could not be ended by SIGKILL"))
-
-    def _objection(self, exit_reason: str) -> str:
-        """Return why the worker that has just died is not replaced, or nothing."""
-        if self.early_deaths >= EARLY_DEATHS:
-            return (
-                f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {exit_reason}; "
-                f"look at its output above, or try workers=0"
-            )
-        return self._used_up(exit_reason) if self._is_used_up(self.restarts + 1) else ""
-
-    def _is_used_up(self, restarts: int) -> bool:
-        return self._max_restarts is not None and restarts > self._max_restarts
-
-    def _used_up(self, exit_reason: str) -> str:
-        most = self._max_restarts
-        return f"a worker {exit_reason}, and max_restarts={most} are used up; raise it or look at the dataset"

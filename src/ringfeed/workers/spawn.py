@@ -1,4 +1,4 @@
-"""start_method="spawn": each worker is a fresh interpreter."""
+"""backend="spawn": each worker is a fresh interpreter."""
 
 from __future__ import annotations
 

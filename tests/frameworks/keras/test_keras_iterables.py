@@ -77,7 +77,7 @@ def test_a_tf_dataset_ends_with_the_iterable() -> None:
 
 def test_several_come_in_turn_through_a_tf_dataset() -> None:
     """A reader's shorter batch amid the epoch is one, and what was planned beyond its end does not show."""
-    with line_of(ringfeed.Interleave([Line(BATCH + 1), Line(3 * BATCH)]), workers=2) as loader:
+    with line_of(ringfeed.datasets.Interleave([Line(BATCH + 1), Line(3 * BATCH)]), workers=2) as loader:
         dataset = loader.to_tf_dataset()
         assert [len(x) for x, _ in dataset] == [BATCH, BATCH, 1, BATCH, BATCH]
         del dataset

@@ -137,7 +137,7 @@ def test_leaves_the_workers_a_slot(slots: int, free: int) -> None:
 def test_gives_a_slot_back_when_its_copy_has_passed() -> None:
     """Not before, and at the next next() even if that takes no new batch."""
     device = FakeDevice()
-    with oracle(Oracle(2 * ROWS), slots=4, prefetch_epochs=False) as loader:
+    with oracle(Oracle(2 * ROWS), slots=4, ahead=False) as loader:
         epochs = iter(epochs_of(loader, device))
         until_ready(loader, 2)
         next(epochs)
@@ -362,9 +362,10 @@ def test_one_iterator_over_several_epochs(pace: Any) -> None:
         assert flat(outcomes(epochs.repeat(2))) == [*range(LENGTH)] * 2
 
 
+@pytest.mark.usefixtures("irreplaceable")
 def test_workers_that_have_failed_end_repeat() -> None:
     """As without a device."""
-    with oracle(Dying(LENGTH), workers=1, start_method="fork", spec=Oracle.SPEC, max_restarts=0) as loader:
+    with oracle(Dying(LENGTH), workers=1, backend="fork", spec=Oracle.SPEC) as loader:
         batches = epochs_of(loader, FakeDevice(at_once)).repeat()
         with pytest.raises(ringfeed.WorkerError):
             next(batches)

@@ -1,4 +1,4 @@
-"""Batches of a `ringfeed.PrioritizedSampler` as elements of tf.data."""
+"""Batches of a `ringfeed.orders.PrioritizedSampler` as elements of tf.data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTH = 40
 @pytest.mark.parametrize("way", [{}, {"copy": True}])  # by the op, and in Python
 def test_indices_and_weights_stay_with_their_samples(way: dict[str, Any]) -> None:
     """Also where tf.data reads ahead of the step; updates come from its elements."""
-    sampler = ringfeed.PrioritizedSampler(LENGTH, alpha=1, beta=1, num_samples=401)
+    sampler = ringfeed.orders.PrioritizedSampler(LENGTH, alpha=1, beta=1, num_samples=401)
     columns = {"x": np.arange(LENGTH, dtype=np.float32)}
     count = 0
     with ringfeed.Loader(columns, batch_size=8, sampler=sampler, workers=1, backend="thread", **way) as loader:

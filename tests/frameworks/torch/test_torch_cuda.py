@@ -141,6 +141,7 @@ def _at(address: int, like: Any) -> Any:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Have torch find two GPUs, the second of them current."""
     found = Fake()
+    monkeypatch.setattr(pinned, "open_library", fakecuda.FakeCuda)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -208,11 +209,11 @@ def test_a_copy_that_fails_in_its_middle_is_waited_for(fake: Fake) -> None:
 
 
 def test_registers_with_the_driver(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With pin=True the driver registers each slot once, and they are unregistered after the last copy."""
+    """The driver registers each slot once, and they are unregistered after the last copy."""
     driver = fakecuda.FakeCuda(gpus=2, current=1)
     monkeypatch.setattr(pinned, "open_library", lambda: driver)
     late: list[Any] = []
-    with oracle(pin=True) as loader:
+    with oracle() as loader:
         driver.before_unregister = lambda: late.extend(job for job in fake.streams[0].jobs if job is not None)
         batches = iter(loader.to_torch("cuda"))
         next(batches)
@@ -251,11 +252,10 @@ def test_says_that_there_is_no_such_gpu() -> None:
 
 
 @on_gpu
-@pytest.mark.parametrize("pin", [False, True])
-@pytest.mark.parametrize("slots", [2, 4])
-def test_a_gpu_gets_every_batch(slots: int, *, pin: bool) -> None:
+@pytest.mark.parametrize("slots", [2, 4, "auto"])
+def test_a_gpu_gets_every_batch(slots: Any) -> None:
     """Batches that are all kept are right, in order, and on the GPU."""
-    with oracle(slots=slots, pin=pin) as loader:
+    with oracle(slots=slots) as loader:
         for _ in range(3):
             kept = list(loader.to_torch("cuda"))
             assert all(tensor.is_cuda for batch in kept for tensor in batch)
@@ -264,13 +264,14 @@ def test_a_gpu_gets_every_batch(slots: int, *, pin: bool) -> None:
 
 
 @on_gpu
-@pytest.mark.parametrize("pin", [False, True])
-def test_torch_takes_registered_slots_for_pinned(*, pin: bool) -> None:
-    """A tensor over a slot is_pinned(), which makes a copy asynchronous, if and only if pin=True."""
-    with oracle(pin=pin) as loader:
-        for batch in loader.to_torch():
-            assert all(tensor.is_pinned() == pin for tensor in batch)
-            del batch
+def test_torch_takes_registered_slots_for_pinned() -> None:
+    """A tensor over a slot is_pinned(), which makes a copy asynchronous, once a GPU was asked for."""
+    with oracle() as loader:
+        for pins in (False, True):
+            for batch in loader.to_torch():
+                assert all(tensor.is_pinned() == pins for tensor in batch)
+                del batch
+            list(loader.to_torch("cuda"))
 
 
 ENDING = """
@@ -278,7 +279,7 @@ import torch, ringfeed
 from datasets import Oracle
 
 if __name__ == "__main__":
-    batches = iter(ringfeed.Loader(Oracle(60), batch_size=8, workers=1, pin=True).to_torch("cuda"))
+    batches = iter(ringfeed.Loader(Oracle(60), batch_size=8, workers=1).to_torch("cuda"))
     batch = next(batches)
 """
 
@@ -310,7 +311,7 @@ def test_the_gpu_copies_while_it_computes() -> None:
     pictures = np.zeros((64, 4096, 1024), np.uint8)
     numbers = torch.ones((4096, 4096), device="cuda")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    loader = ringfeed.Loader((pictures,), batch_size=8, workers=2, pin=True, timeout_s=120)
+    loader = ringfeed.Loader((pictures,), batch_size=8, workers=2, timeout_s=120)
     with loader, torch.profiler.profile(activities=activities) as profile:
         for (batch,) in loader.to_torch("cuda"):
             for _ in range(20):

@@ -195,10 +195,10 @@ def test_a_distributed_sampler_is_not_shared_out_again() -> None:
     """Each rank would get a part of its own part."""
     sampler = sets.DistributedSampler(range(20), num_replicas=2, rank=1)
     with pytest.raises(ValueError, match="DistributedSampler") as raised:
-        ringfeed.Loader(Pairs(), sampler=sampler, rank=1, world_size=2, workers=0)
+        ringfeed.Loader(Pairs(), sampler=sampler, shard=ringfeed.Shard(1, 2), workers=0)
     assert str(raised.value) == (
         "sampler is a DistributedSampler, which gives the samples of one process, and rank 1 of 2 would get a part of "
-        "these; leave it out and give shuffle=True, or leave rank=, world_size= and shard= out"
+        "these; leave it out and give shuffle=True, or leave shard= out"
     )
 
 
@@ -287,12 +287,12 @@ class Opening(Pairs):
         return np.frombuffer(self.file.read(12), np.float32), index
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "process"])
 def test_a_subset_of_a_dataset_that_opens_its_file(method: str, tmp_path: Path) -> None:
     """The file that reading sample 0 has opened, two datasets below, does not keep it from travelling."""
     (tmp_path / "rows").write_bytes(X.numpy().tobytes())
     halves = sets.random_split(Opening(tmp_path / "rows"), [12, 8], torch.Generator().manual_seed(1))
-    assert rows(loaded(halves[0], workers=2, start_method=method)) == list(halves[0].indices)
+    assert rows(loaded(halves[0], workers=2, backend=method)) == list(halves[0].indices)
 
 
 def test_tensors_given_whole_are_columns() -> None:

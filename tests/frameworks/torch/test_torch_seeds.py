@@ -38,7 +38,7 @@ class Drawing:
 def test_workers_draw_different_numbers(method: Any) -> None:
     """No two samples have the same number, also where torch is imported only by the first of them."""
     with ringfeed.Loader(
-        Drawing(), batch_size=8, workers=2, start_method=method, spec=ringfeed.Array((), "int64"), timeout_s=100
+        Drawing(), batch_size=8, workers=2, backend=method, spec=ringfeed.Array((), "int64"), timeout_s=100
     ) as loader:
         drawn = [number for batch in loader for number in batch.tolist()]
     assert len({*drawn}) == 16
@@ -54,14 +54,14 @@ class Lazy:
         return np.int64(torch.randint(2**40, ()).item())
 found = []
 for workers in (0, 1, 3):
-    how = dict(workers=workers, start_method={method!r}, reseed=True, spec=ringfeed.Array((), "int64"))
+    how = dict(workers=workers, backend={method!r}, reseed=True, spec=ringfeed.Array((), "int64"))
     with ringfeed.Loader(Lazy(), batch_size=8, **how) as loader:
         found.append([number for batch in loader for number in batch.tolist()])
 print(found[0] == found[1], found[0] == found[2], len({{*found[0]}}))
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "process"])
 def test_reseeded_numbers_do_not_depend_on_the_workers(method: str) -> None:
     """Every sample's number is the same however many processes import torch in their first sample, this one too."""
     out, _, status = run_script(LAZY.format(method=method))

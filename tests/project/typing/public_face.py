@@ -36,25 +36,30 @@ def every_option() -> ringfeed.Loader:
     ringfeed.Loader(Squares(), batch_size=None, sampler=[3, 1, 2], slots=4, max_batch_size=8)
     ringfeed.Loader(Squares(), shuffle=10_000, seed=None)
     ringfeed.Loader(Squares(), batch_sampler=[[1, 2], [3]], max_batch_size=2)
-    buckets = ringfeed.Buckets(np.ones(100), (5.5, 8), max_tokens=99, window=50, cost=lambda lengths: lengths.sum())
+    buckets = ringfeed.orders.Buckets(
+        np.ones(100), (5.5, 8), max_tokens=99, window=50, cost=lambda lengths: lengths.sum()
+    )
     ringfeed.Loader(Squares(), batch_sampler=buckets, drop_remainder=True)
-    ringfeed.Loader(Squares(), batch_sampler=ringfeed.Buckets([1] * 100, [5], batch_sizes=[4, 2]))
-    ringfeed.Loader(Squares(), sampler=ringfeed.WeightedSampler(np.ones(100), num_samples=50, replacement=False))
-    ringfeed.Loader(Squares(), sampler=ringfeed.SubsetSampler(range(9), shuffle=False))
-    ringfeed.Loader(Squares(), sampler=ringfeed.StratifiedSampler(["a", "b"] * 50))
-    prioritized = ringfeed.PrioritizedSampler(100, alpha=0.6, beta=lambda step: step / 9, num_samples=50, filled=0)
+    ringfeed.Loader(Squares(), batch_sampler=ringfeed.orders.Buckets([1] * 100, [5], batch_sizes=[4, 2]))
+    ringfeed.Loader(Squares(), sampler=ringfeed.orders.WeightedSampler(np.ones(100), num_samples=50, replacement=False))
+    ringfeed.Loader(Squares(), sampler=ringfeed.orders.SubsetSampler(range(9), shuffle=False))
+    ringfeed.Loader(Squares(), sampler=ringfeed.orders.StratifiedSampler(["a", "b"] * 50))
+    prioritized = ringfeed.orders.PrioritizedSampler(
+        100, alpha=0.6, beta=lambda step: step / 9, num_samples=50, filled=0
+    )
     prioritized.update(np.arange(3), [0.1, 0.2, 0.3])
     prioritized.add(5)
     prioritized.load_state_dict(prioritized.state_dict())
     ringfeed.Loader(Squares(), sampler=prioritized)
-    ringfeed.Loader(Squares(), sampler=ringfeed.WindowShuffle(50, block=10))
+    ringfeed.Loader(Squares(), sampler=ringfeed.orders.WindowShuffle(50, block=10))
     ringfeed.Loader((np.zeros(3), np.zeros(3)), memory=1 << 20, spec=(ringfeed.Array((), "float64"),) * 2)
     ringfeed.Loader({"x": np.zeros(3)}, memory="512MB", workers=0, backend="thread", on_error="skip")
     ringfeed.Loader(Squares(), collate_fn=lambda samples: np.stack([root for root, _ in samples]), max_batch_size=64)
-    pack = ringfeed.Pack([[1, 2], [3]], np.array([2, 1]), 4, strategy="wrap", window=9, segment_ids=False)
+    pack = ringfeed.datasets.Pack([[1, 2], [3]], np.array([2, 1]), 4, strategy="wrap", window=9, segment_ids=False)
     ringfeed.Loader(pack, batch_size=len(pack))
-    ringfeed.Loader(Squares(), rank=1, world_size=4, uneven="keep", shard=None).padding.bit_length()
-    ringfeed.Loader(Squares(), shard="auto", uneven="drop")
+    ringfeed.Loader(Squares(), shard=ringfeed.Shard(1, 4, uneven="keep")).padding.bit_length()
+    ringfeed.Loader(Squares(), shard="auto")
+    ringfeed.Loader(Squares(), shard=ringfeed.Shard.find(uneven="drop"))
     return ringfeed.Loader(
         Squares(),
         batch_size=32,
@@ -62,16 +67,13 @@ def every_option() -> ringfeed.Loader:
         seed=0,
         drop_remainder=True,
         workers=4,
-        backend="process",
-        start_method="spawn",
+        backend="spawn",
         copy=True,
-        pin=True,
         reseed=True,
         timeout_s=2.5,
         on_stall="restart",
         on_error="raise",
         max_attempts=3,
-        max_restarts=None,
     )
 
 
@@ -114,7 +116,7 @@ def wrong_uses() -> None:
     ringfeed.Loader(Squares(), batchsize=32)  # type: ignore[call-arg]
     ringfeed.Loader(Squares(), workers="four")  # type: ignore[arg-type]
     ringfeed.Loader(Squares(), backend="processes")  # type: ignore[arg-type]
-    ringfeed.Loader(Squares(), start_method="vfork")  # type: ignore[arg-type]
+    ringfeed.Loader(Squares(), backend="vfork")  # type: ignore[arg-type]
 
 
 def inside_a_dataset(index: int) -> npt.NDArray[np.float64]:

@@ -1,0 +1,24 @@
+"""Public names of a package, each imported on its first use (PEP 562), so that a worker process loads what it needs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def importing(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of a package; ``homes``: the module in it that has each name."""
+
+    def get(name: str) -> object:
+        if name not in homes:
+            message = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        found: object = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return get
