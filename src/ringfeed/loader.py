@@ -13,7 +13,7 @@ from ringfeed._failure import UsersErrors
 from ringfeed._foreign import refuse_foreign
 from ringfeed._units import show_bytes
 from ringfeed.datasets.terms import Terms
-from ringfeed.engine.open_source import open_readers, open_source, with_weights
+from ringfeed.engine.open_source import add_weights, open_readers, open_source
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.orders.making import DEFAULT_BATCH_SIZE, AskedOrder
@@ -197,7 +197,7 @@ class Loader(Generic[Batch_co]):
         terms = Terms(*given, part=asked.shared_part, waits=waits, timeout_s=timeout_s)
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if asked.carries_weights:
-            source = with_weights(source)
+            add_weights(source)
         options = Options.of(
             source,
             workers=workers,

@@ -49,7 +49,6 @@ def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, li
         local_only=False,
         streams=parameters.pop("streams", 0),
     )
-    source.innermost = source
     found = Options.of(source, **{**DEFAULTS, **parameters})
     return found.workers, found.slots, found.memory, sorted(found.auto)
 

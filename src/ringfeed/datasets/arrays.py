@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.datasets.base import Source
-from ringfeed.datasets.rows import Rows
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 
@@ -58,8 +57,8 @@ class ArraySource(Source):
         """Return the number of rows."""
         return len(self._arrays()[0])
 
-    def current(self) -> Any:
-        """Return the columns; SpecError where their rows are not as they were when the loader was made."""
+    def check(self) -> None:
+        """Raise SpecError where the rows of the columns are not as they were when the loader was made."""
         self._arrays()
         if self._learnt is not None and self._learnt != (now := Spec.infer_batch(self.dataset, 0)[0].tree):
             message = (
@@ -67,7 +66,6 @@ class ArraySource(Source):
                 f"keep their keys, dtypes and shapes of rows, or make a new loader"
             )
             raise SpecError(message)
-        return self.dataset
 
     def learn(self) -> None:
         """Set the spec of the arrays; a given one may only convert them."""
@@ -129,3 +127,23 @@ def leaves_of(branch: Any, path: str = "dataset") -> Iterator[tuple[str, Any]]:
             yield from leaves_of(child, f"{path}[{key!r}]")
     else:
         yield path, branch
+
+
+class Rows:
+    """A dataset of arrays, row by row; ``copied``: for what may change a row in place."""
+
+    def __init__(self, columns: Any, *, copied: bool = False) -> None:
+        self.columns = columns
+        self.copied = copied
+
+    def __getitem__(self, index: int) -> Any:
+        return self._row(self.columns, index)
+
+    def _row(self, columns: Any, index: int) -> Any:
+        if isinstance(columns, dict):
+            return {key: self._row(child, index) for key, child in columns.items()}
+        if isinstance(columns, tuple):
+            parts = [self._row(child, index) for child in columns]
+            return columns._make(parts) if hasattr(columns, "_make") else tuple(parts)
+        row = np.asarray(columns)[index, ...]
+        return row.copy() if self.copied else row

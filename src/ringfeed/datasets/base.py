@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed._classes import root_of
 from ringfeed.datasets.terms import Delivery, Kept
 from ringfeed.errors import SpecError, StallError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed
+from ringfeed.spec.spec import Array, Spec
 from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Port, Reader
     from ringfeed.datasets.terms import Terms
+    from ringfeed.datasets.transformed import Transforms
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
-    from ringfeed.spec.spec import Spec
     from ringfeed.system._system import Descriptor
 
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none
@@ -39,7 +42,17 @@ _T = TypeVar("_T")
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 _EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
-_CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
+_CONSUMERS_OWN = {"given", "dataset", "functions", "terms", "hooks", "order", "iterables", "element_kind", "elements"}
+
+
+class Composed:
+    """A dataset and the functions that the user gives for its samples, as they are sent to the workers."""
+
+    holds_dataset = True  # see `unpicklable.users_path`
+
+    def __init__(self, dataset: Any, functions: Functions) -> None:
+        self.dataset = dataset
+        self.functions = functions
 
 
 class Source(ABC):
@@ -63,6 +76,9 @@ class Source(ABC):
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
     changes = True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
     has_hooks = False  # whether the dataset has hooks, by whichever door they are run
+    has_weights = False  # whether each sample comes with its number and weight: see `open_draws`
+    functions: Functions | None = None  # the user's, which are sent to the workers with the dataset
+    transforms: Transforms | None = None  # what workers do with these functions
     first_words = "dataset[0]", "samples"  # the first element, and the plural of all
     open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
@@ -82,19 +98,14 @@ class Source(ABC):
         return {name: value for name, value in self.__dict__.items() if name not in _CONSUMERS_OWN}
 
     @property
-    def innermost(self) -> Source:
-        """The source that reads the user's dataset: this one, unless it is around another."""
-        return self
-
-    @property
     def inner_sources(self) -> Sequence[Source]:
-        """The sources that this one asks."""
+        """The sources of the datasets that this one is made of."""
         return ()
 
     def without_dataset(self) -> Self:
         """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, given=None, dataset=None, order=None, iterables=())
+        other.__dict__.update(self.__dict__, given=None, dataset=None, functions=None, order=None, iterables=())
         return other
 
     # ---- what the dataset is ----
@@ -105,8 +116,23 @@ class Source(ABC):
         terms = self.terms
         return terms.trial is not None or (terms.spec is None and (self.runs_code or terms.collate is not None))
 
+    @property
+    def sent(self) -> Any:
+        """What the workers are sent: the dataset, with the user's functions where there are any."""
+        return self.dataset if self.functions is None else Composed(self.dataset, self.functions)
+
+    def hold_sent(self, sent: Any) -> None:
+        """Read from now on what was sent: a copy of the dataset and of the functions, or these themselves again."""
+        if self.functions is not None:
+            sent, self.functions = sent.dataset, sent.functions
+            if self.terms.trial is not None:
+                self.terms.trial.hold(self.functions)
+            if self.terms.collate is not None:
+                self.terms.collate.hold(self.functions)
+        self.hold(sent)
+
     def hold(self, dataset: Any) -> None:
-        """Read this dataset from now on: a copy of the user's, or that one again."""
+        """Read this dataset from now on."""
         self.dataset = dataset
 
     def end_reading(self) -> None:  # noqa: B027 - most need nothing
@@ -121,8 +147,12 @@ class Source(ABC):
         """
 
     def current(self) -> Any:
-        """Return the dataset for an epoch that begins; SpecError where it is no longer what the loader was made for."""
-        return self.dataset
+        """Return what the workers are sent for an epoch that begins; errors as of `check`."""
+        self.check()
+        return self.sent
+
+    def check(self) -> None:  # noqa: B027 - most cannot tell
+        """Raise SpecError where the dataset is no longer what the loader was made for."""
 
     def length(self) -> int | None:
         """Return the number of indices now; None where only reading shows the end, or there is none."""
@@ -147,7 +177,12 @@ class Source(ABC):
         """Raise TypeError for a dataset that cannot be sent to worker processes, whatever it holds."""
 
     def accept(self, spec: Spec, rows: int) -> None:
-        """Set the spec and the most rows of a batch; ValueError where 32 bits of rows, or 64 of elements, overflow."""
+        """Set the spec and the most rows of a batch, and what else was learnt of the user's functions.
+
+        Raises ValueError where 32 bits of rows, or 64 of elements, overflow.
+        """
+        if self.has_weights:
+            spec = Spec((spec.tree, Array((), "int64"), Array((), "float32")))
         if rows > MAX_ROWS:
             message = f"a batch of {rows} rows, expected at most {MAX_ROWS}; make it smaller"
             raise ValueError(message)
@@ -160,6 +195,8 @@ class Source(ABC):
                 )
                 raise SpecError(message)
         self.spec, self.rows = spec, rows
+        if self.transforms is not None:
+            self.transforms = self.transforms.learnt(self)
 
     def first(self, look: Callable[[Any, int], _T]) -> _T:
         """Return what ``look`` sees of element 0 and its index, to learn the spec from.
@@ -235,9 +272,17 @@ class Source(ABC):
         """Cut indices into what may be planned together: each part, and the stream whose worker fills it (0: any)."""
         return [(indices, 0)] if len(indices) else []
 
-    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
+    def delivery(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say what has become of a batch of ``rows`` rows of which something is missing."""
-        return Delivery(lease.failed_rows(rows))
+        if not self.collates:
+            return self.settle(lease, rows, epoch)
+        from ringfeed.datasets.collating import settle  # noqa: PLC0415 - only where it is needed
+
+        return settle(self, lease, epoch)
+
+    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
+        """Say what has become of so many samples of which something is missing."""
+        return Delivery([(row, self.number_of(index), mark) for row, index, mark in lease.failed_rows(rows)])
 
     def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002 - see streams
         """Return ``bars`` with an element that was given up, where later ones cannot be read without it."""
@@ -246,12 +291,16 @@ class Source(ABC):
     # ---- in words ----
 
     def number_of(self, index: int) -> int:
-        """Return the number of the sample that an index means."""
-        return index
+        """Return the number of the sample that an index means, which may be a draw."""
+        if not self.has_weights:
+            return index
+        from ringfeed.orders.prioritized import index_of  # noqa: PLC0415 - only where it is needed
+
+        return int(index_of(index))
 
     def describe(self, index: int) -> str:
         """Say which sample an index means."""
-        return f"dataset[{index}]"
+        return f"dataset[{self.number_of(index)}]"
 
     def describe_read(self, row: int, index: int) -> str:  # noqa: ARG002 - see streams
         """Say which samples may be read while a worker is at a row of its batch."""
@@ -271,9 +320,6 @@ class Source(ABC):
         """Return the user's dataset in what was sent to a worker."""
         return dataset
 
-    def begin_worker(self, reader: Reader) -> None:  # noqa: B027 - most need nothing
-        """Do what comes before the first sample of a worker; in its own thread, once."""
-
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
         from ringfeed.datasets.reader import Reader  # noqa: PLC0415 - a consumer with worker processes has none
@@ -281,9 +327,20 @@ class Source(ABC):
         made: Reader = (self.open_reader or Reader)(self, dataset, port)
         return made
 
+    def fill(self, dataset: Any, reader: Reader) -> Fill:
+        """Return what fills the reader's claim from the dataset, by way of the user's functions."""
+        if not self.has_weights:
+            return (self.transforms or self).open(dataset, reader)
+        from ringfeed.datasets._changes import fill_draws  # noqa: PLC0415 - only where it is needed
+
+        *offsets, index_at, weight_at = reader.port.offsets
+        reader.writer = reader.writer_of(Spec(self.spec.tree[0]), tuple(offsets))
+        fill = (self.transforms or self).open(dataset, reader)
+        return partial(fill_draws, reader.end.claim_address, index_at, weight_at, fill)
+
     @abstractmethod
     def open(self, dataset: Any, reader: Reader) -> Fill:
-        """Return what fills the reader's claim from the dataset."""
+        """Return what fills the reader's claim with the dataset's own samples."""
 
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:  # noqa: ARG002 - see streams
         """Record what a row of the reader's claim has raised."""

@@ -1,7 +1,7 @@
 """`collate_fn`: one worker makes a whole batch of a list of samples, with as many rows as it likes.
 
-    FirstBatch      the first batch that it makes, in the consumer: the spec is learnt from it
-    CollateSource   the source of a dataset with the functions, around the source of the dataset
+    FirstBatch   the first batch that it makes, in the consumer: the spec is learnt from it
+    Collating    what a worker does with the functions, to the samples that a source reads
 
     samples ──▶ transform ──▶ a list (`_Collector`) ──▶ collate_fn ──▶ the slot ──▶ batch_transform
 
@@ -22,7 +22,7 @@ from ringfeed._failure import NOT_CTRL_C, End, Kind, kind_of
 from ringfeed.datasets._changes import BatchWriter
 from ringfeed.datasets.base import packages_in
 from ringfeed.datasets.functions import of_one
-from ringfeed.datasets.transformed import Between, TransformSource, failed
+from ringfeed.datasets.transformed import Between, Transforms, failed, open_between
 from ringfeed.errors import SpecError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.spec.spec import OF_SAMPLES, Array, Spec
@@ -62,9 +62,13 @@ def _in_words(error: SpecError, index: int, batch: str) -> None:
 class FirstBatch:
     """Has a collate_fn make a first batch."""
 
-    def __init__(self, collate_fn: Any) -> None:
+    def __init__(self, functions: Functions) -> None:
         """Call nothing yet."""
-        self.call = of_one(collate_fn)
+        self.hold(functions)
+
+    def hold(self, functions: Functions) -> None:
+        """Call these functions from now on."""
+        self._call = of_one(functions.collate_fn)
 
     def learn(self, source: Source) -> None:
         """Set spec, rows and packages of a source of samples, from its first batch unless the spec is given."""
@@ -111,7 +115,7 @@ class FirstBatch:
         before = installed.context
         try:
             installed.context = SampleContext(source.seed, index=tuple(samples))
-            return self.call([*samples.values()])
+            return self._call([*samples.values()])
         except (SystemExit, GeneratorExit) as error:
             raise WorkerError(str(failed(f"{where}, made for the spec: collate_fn", error))) from error
         except Exception as error:
@@ -127,82 +131,75 @@ class FirstBatch:
             installed.context = before
 
 
-# ---- the source ----
+# ---- in the consumer, of each batch ----
 
 
-class CollateSource(TransformSource):
-    """A dataset whose samples the user's function makes batches of."""
+def settle(source: Source, lease: Lease, epoch: Any) -> Delivery:
+    """Say what has become of the samples; a batch that was made of the others has no gaps."""
+    kinds, read = {kind_of(record) for _, record in lease.failures()}, source.indices
+    if Kind.END in kinds:
+        read = lease.failed_rows(read)[-1][0]
+    found = source.settle(lease, read, epoch)._replace(is_whole=True)
+    return found._replace(failed=[], is_none=True, keeps_others=False) if Kind.NOTHING in kinds else found
 
-    def __init__(self, inner: Source, functions: Functions) -> None:
-        """Compose the dataset and the functions."""
-        super().__init__(inner, functions)
-        self.at_once = self.collates = self.runs_code = True
 
-    def learn(self) -> None:
-        """Set the spec: that of a row of the first batch."""
-        self.learn_inner()
-        self.accept(self.inner.spec, self.inner.rows)
-        trial = self.terms.trial
-        if trial is not None and trial.in_place is not None:
-            self.in_place, self.copies = trial.in_place, trial.copies
+# ---- in a worker ----
 
-    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - those of the batch, made of others
-        """Say what has become of the samples; a batch that was made of the others has no gaps."""
-        kinds = {kind_of(record) for _, record in lease.failures()}
-        read = self.indices
-        if Kind.END in kinds:
-            read = lease.failed_rows(self.indices)[-1][0]
-        found = self.inner.settle(lease, read, epoch)._replace(is_whole=True)
-        return found._replace(failed=[], is_none=True, keeps_others=False) if Kind.NOTHING in kinds else found
+
+class Collating(Transforms):
+    """What workers do with the user's functions, of which one makes batches of samples."""
+
+    def __init__(self, source: Source, functions: Functions) -> None:
+        """Have one worker make all of each batch."""
+        super().__init__(source, functions)
+        source.at_once = source.collates = True
+
+    def check(self, source: Source, packages: frozenset[str]) -> None:
+        """Allow what a transform changes: that is no row of a slot."""
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Have samples collected, a batch made of them, and then changed."""
-        functions, writer, address = dataset.functions, reader.writer, reader.end.claim_address
+        source, collate, writer = reader.source, reader.functions.collate_fn, reader.writer
         rows = reader.writer_of(Spec(Array((0,), "uint8")), (0,))
-        take = self._taken(functions.transform)
-        if self.innermost.streams and not getattr(functions.collate_fn, "takes_as_given", False):
+        take = self._taken(reader)
+        if source.streams and not getattr(collate, "takes_as_given", False):
             take = partial(_kept, take)
         collector = _Collector(rows, take, skips=self.skips)
-        fill = self.open_between(dataset.dataset, reader, collector)
-        make = partial(self._collated, of_one(functions.collate_fn), reader, collector)
-        change = None
-        if self.has_batch_transform:
-            change = partial(self._apply_to_batch, of_one(functions.batch_transform), reader)
-        on_error = partial(self._batch_failed, reader)
+        fill = open_between(dataset, reader, collector)
         return partial(
             BatchWriter(writer).collate,
-            address,
+            reader.end.claim_address,
             partial(collector.begin, fill),
-            make,
-            change,
-            self.rows,
+            partial(_collated, of_one(collate), reader, collector),
+            self.batch_change(reader),
+            source.rows,
             self.skips,
-            on_error,
+            partial(_batch_failed, reader),
         )
 
-    def _taken(self, transform: Any) -> Callable[[int, Any], Any]:
+    def _taken(self, reader: Reader) -> Callable[[int, Any], Any]:
         """Return what makes of a sample the one that collate_fn is given."""
-        if transform is None:
+        apply = self.sample_change(reader)
+        if apply is None:
             return lambda _, sample: sample
-        apply = partial(self._apply, of_one(transform))
-        return partial(_changed, apply) if self.in_place else partial(self.made, apply)
+        return partial(_changed, apply) if self.in_place else partial(self.made, reader.source, apply)
 
-    def _collated(
-        self, call: Callable[[Any], Any], reader: Reader, collector: _Collector, indices: tuple[int, ...]
-    ) -> Any:
-        samples = collector.take()
-        reader.context.index = indices
-        if self.reseed:
-            reseed(reader.context)
-        try:
-            return call(samples)
-        except NOT_CTRL_C as error:
-            raise failed(f"{_batch_of(self, indices)}: collate_fn", error) from error
 
-    def _batch_failed(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
-        if isinstance(error, SpecError):
-            _in_words(error, index, _batch_of(self, reader.end.indices))
-        reader.failed(row, index, error)
+def _collated(call: Callable[[Any], Any], reader: Reader, collector: _Collector, indices: tuple[int, ...]) -> Any:
+    samples = collector.take()
+    reader.context.index = indices
+    if reader.source.reseed:
+        reseed(reader.context)
+    try:
+        return call(samples)
+    except NOT_CTRL_C as error:
+        raise failed(f"{_batch_of(reader.source, indices)}: collate_fn", error) from error
+
+
+def _batch_failed(reader: Reader, row: int, index: int, error: BaseException) -> None:
+    if isinstance(error, SpecError):
+        _in_words(error, index, _batch_of(reader.source, reader.end.indices))
+    reader.failed(row, index, error)
 
 
 def _kept(make: Callable[[int, Any], Any], index: int, element: Any) -> Any:

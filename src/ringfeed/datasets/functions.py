@@ -86,13 +86,3 @@ def of_one(function: Any) -> Callable[[Any], Any]:
     if not _draws(function):
         return cast("Callable[[Any], Any]", function)
     return lambda sample: function(sample, rng=rng())
-
-
-class Composed:
-    """A dataset and the functions, as they are sent to the workers."""
-
-    holds_dataset = True  # see `unpicklable.users_path`
-
-    def __init__(self, dataset: Any, functions: Functions) -> None:
-        self.dataset = dataset
-        self.functions = functions

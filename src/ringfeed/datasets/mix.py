@@ -14,9 +14,9 @@ import numpy as np
 from ringfeed._checks import error_of, reworded
 from ringfeed._classes import fingerprint_of, is_iterable
 from ringfeed._failure import is_raised_here
+from ringfeed.datasets.arrays import Rows
 from ringfeed.datasets.base import Source
 from ringfeed.datasets.members import Members, Places
-from ringfeed.datasets.rows import Rows
 from ringfeed.errors import SpecError
 from ringfeed.spec.array import Array, shown
 
@@ -204,12 +204,11 @@ class MixSource(Source):
         self.packages = frozenset[str]().union(*found) if found else None
         self.accept(self.members[0].spec, max(member.rows for member in self.members))
 
-    def current(self) -> Any:
-        """Return the datasets for an epoch that begins."""
+    def check(self) -> None:
+        """Raise SpecError where one of the datasets is no longer what the loader was made for."""
         for number, member in enumerate(self.members):
             with _named(number, SpecError):
-                member.current()
-        return self.dataset
+                member.check()
 
     def length(self) -> int:
         """Return the number of all samples."""

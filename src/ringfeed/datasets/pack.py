@@ -13,8 +13,8 @@ import numpy as np
 
 from ringfeed._checks import reworded
 from ringfeed._classes import is_iterable
+from ringfeed.datasets.arrays import Rows
 from ringfeed.datasets.packed_rows import BARE, PackedRows
-from ringfeed.datasets.rows import Rows
 from ringfeed.datasets.samples import SampleSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.spec.spec import Array
@@ -248,10 +248,9 @@ class PackSource(SampleSource):
         except FunctionError as error:
             raise (error.__cause__ or error) from None
 
-    def current(self) -> Any:
-        """Return the rows for an epoch that begins."""
-        self.inner.current()
-        return self.dataset
+    def check(self) -> None:
+        """Raise SpecError where the dataset is no longer what the loader was made for."""
+        self.inner.check()
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the rows; ValueError for any other, and for other lengths than the dataset has."""

@@ -44,11 +44,14 @@ class Reader:
         self.source = source
         self.port = port
         self.end = port.end
+        self.functions: Any = None  # the user's; None where there are none
+        if source.transforms is not None:
+            self.functions, dataset = dataset.functions, dataset.dataset
         self.dataset = dataset
         self.context = SampleContext(source.seed)
-        self.writer = self.writer_of(source.spec, port.offsets)
+        self.writer: Any = self.writer_of(source.spec, port.offsets)
         self._introduced = False  # to the user's code
-        self._fill = source.open(dataset, self)
+        self._fill = source.fill(dataset, self)
 
     def writer_of(self, spec: Spec, offsets: tuple[int, ...]) -> RowWriter:
         """Return what writes samples into these fields of a slot."""
@@ -77,8 +80,9 @@ class Reader:
 
         number, workers, starts = self.port.worker
         info = WorkerInfo(number, workers, self.source.users_own(self.dataset), self.source.seed, starts)
-        if introduce(info, again=self._introduced, reads_all=self.source.streams > 0):
-            self.source.begin_worker(self)
+        is_new = introduce(info, again=self._introduced, reads_all=self.source.streams > 0)
+        if is_new and self.source.transforms is not None:
+            self.source.transforms.begin_worker(self)
         self._introduced = True
 
     def fill(self) -> bool | None:

@@ -122,7 +122,8 @@ class StreamSource(Source):
         keeps = first.has_state or any(map(peekable.has_state, self.iterables))
         self.states_size = states_size(self.streams, keeps=keeps)
         self.element_size = first.size
-        self.spec, self.rows, self.has_gaps, self.packages = found.spec, found.rows, found.has_gaps, found.packages
+        self.has_gaps, self.packages = found.has_gaps, found.packages
+        self.accept(found.spec, found.rows)
 
     def _may_lose(self, iterable: Any) -> bool:
         """Whether an element that was read to learn the spec might not come again.

@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ringfeed.datasets.base import Source
+    from ringfeed.datasets.collating import FirstBatch
+    from ringfeed.datasets.transformed import Trial
     from ringfeed.orders.shard import Part
-
-
-class Preview(ABC):
-    """What a user's function makes of a first element, seen before there are workers."""
-
-    in_place: bool | None = None
-    """Whether it changes elements in place; None: it was not called yet."""
-    copies = False
-    """Whether it returns the very element that it is given otherwise, so that it must have a copy."""
-    packages: frozenset[str] = frozenset()
-    """Whose objects are in the elements that it was given."""
-    call: Callable[[Any], Any]
-    """The user's function."""
-
-    @abstractmethod
-    def __call__(self, element: Any, /) -> Any:
-        """Return what the spec can be learnt from."""
-
-
-class BatchPreview(Protocol):
-    """What a user's function makes of a first batch, seen before there are workers."""
-
-    call: Callable[[Any], Any]
-
-    def learn(self, source: Source) -> None:
-        """Set spec, rows and packages of a source of samples."""
 
 
 class Terms(NamedTuple):
@@ -50,8 +22,8 @@ class Terms(NamedTuple):
     reseed: bool = False
     on_error: str = "raise"
     waits: bool = False  # samples are read many at a time, by __getitem__
-    trial: Preview | None = None
-    collate: BatchPreview | None = None
+    trial: Trial | None = None
+    collate: FirstBatch | None = None
     part: Part | None = None  # of several ranks; None: there is one
     timeout_s: float | None = None  # for the first sample, where it is awaited
 

@@ -1,8 +1,7 @@
 """What the user's functions make of samples, in the workers.
 
-    Trial             what `transform` does, seen with the first sample: it returns a new one, or changes it in place
-    AsIs              the same of a `collate_fn` for whole batches: it returns a new one
-    TransformSource   the source of a dataset with the functions, around the source of the dataset
+    Trial        what `transform` does, seen with the first sample: it returns a new one, or changes it in place
+    Transforms   what a worker does with the functions, to the samples that a source reads
 
 A transform that changes samples in place is given views of a row of the slot, which the writer has written before
 (`RowWriter.transform`). One that returns new samples stands between the dataset and the writer (`Between`). What
@@ -11,26 +10,27 @@ collate_fn makes of several samples: see `collating`.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C
 from ringfeed.datasets._changes import BatchWriter, RowTransform
+from ringfeed.datasets.arrays import Rows
 from ringfeed.datasets.base import packages_in
-from ringfeed.datasets.functions import Composed, of_one
-from ringfeed.datasets.rows import Rows
-from ringfeed.datasets.terms import Preview
+from ringfeed.datasets.functions import of_one
 from ringfeed.datasets.worker_info import worker_info
-from ringfeed.datasets.wrapped import WrappedSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import reseed
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from typing_extensions import Self
 
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.functions import Functions
@@ -43,19 +43,32 @@ if TYPE_CHECKING:
 _BOTH = "transform returned None, and a new sample for one that is made of arrays; return a new one always"
 
 
-class Trial(Preview):
-    """Has a transform make a first sample, and keeps how it does it."""
+class Trial:
+    """Has a function make a first sample, or a first whole batch, and keeps how it does it."""
 
-    def __init__(self, transform: Any) -> None:
-        """Call nothing yet."""
-        self.call = of_one(transform)
+    def __init__(self, functions: Functions, name: str) -> None:
+        """Call nothing yet; ``name``: "transform", or "collate_fn", which never changes whole batches in place."""
+        self._name = name
+        self.in_place: bool | None = None if name == "transform" else False
+        """Whether it changes samples in place; None: it was not called yet."""
+        self.copies = False
+        """Whether it returns the very sample that it is given otherwise, so that it must have a copy."""
+        self.packages = frozenset[str]()
+        """Whose objects are in the samples that it was given."""
+        self.hold(functions)
+
+    def hold(self, functions: Functions) -> None:
+        """Call these functions from now on."""
+        self._call = of_one(getattr(functions, self._name))
 
     def __call__(self, sample: Any) -> Any:
         """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
         self.packages |= packages_in(sample)
+        if self._name == "collate_fn":
+            return None if sample is None else self._call(sample)
         given = copied(sample)
         try:
-            made = self.call(given)
+            made = self._call(given)
         except (TypeError, AttributeError):  # perhaps of a number, which is an array in a slot
             if self._objection(sample) is not None:
                 raise
@@ -75,7 +88,7 @@ class Trial(Preview):
             spec = Spec.infer(sample, 0, strings=True)
             leaves = zip(spec.leaves, spec.flatten(sample, 0), strict=True)
             given = spec.unflatten([np.array(value) if leaf.form is None else value for leaf, value in leaves])
-            made = self.call(given)
+            made = self._call(given)
         except Exception as error:  # noqa: BLE001 - it is told of
             objection = TypeError(
                 f"transform returned None, so it is given samples as arrays over the slot, numbers too, and that "
@@ -84,21 +97,6 @@ class Trial(Preview):
             objection.__cause__ = error
             return objection
         return None if made is None or made is given else TypeError(_BOTH)
-
-
-class AsIs(Preview):
-    """Has a function make a first whole batch, of which it never changes one in place."""
-
-    in_place = False
-
-    def __init__(self, function: Any) -> None:
-        """Call nothing yet."""
-        self.call = of_one(function)
-
-    def __call__(self, batch: Any) -> Any:
-        """Return what it makes of a batch that is not None."""
-        self.packages |= packages_in(batch)
-        return None if batch is None else self.call(batch)
 
 
 def _is_whole(given: Any, sample: Any) -> bool:
@@ -112,60 +110,45 @@ def _is_whole(given: Any, sample: Any) -> bool:
     )
 
 
-# ---- the source ----
+# ---- what a worker does with them ----
 
 
-class TransformSource(WrappedSource):
-    """A dataset whose samples the user's functions change, and whose workers they prepare."""
+class Transforms:
+    """What workers do with the user's functions: samples are changed in their rows or on their way there."""
 
-    def __init__(self, inner: Source, functions: Functions) -> None:
-        """Compose the dataset and the functions."""
-        super().__init__(inner)
-        self.dataset = Composed(inner.dataset, functions)
+    def __init__(self, source: Source, functions: Functions) -> None:
+        """Have the source be read by way of the functions."""
         self.in_place = self.copies = False
-        self.each = "collate_fn" if self.whole else "transform"  # is called with each of what the dataset gives
+        self.each = "collate_fn" if source.whole else "transform"  # is called with each of what the dataset gives
         self.has_transform = getattr(functions, self.each) is not None
         self.has_batch_transform = functions.batch_transform is not None
-        self.at_once |= self.has_batch_transform
-        self.skips = self.terms.on_error == "skip"
-        self.runs_code = inner.runs_code or self.has_transform
+        self.skips = source.terms.on_error == "skip"
+        source.functions, source.transforms = functions, self
+        source.at_once |= self.has_batch_transform
 
-    def hold(self, dataset: Composed) -> None:
-        """Read this dataset, by these functions, from now on."""
-        self.dataset, functions, terms = dataset, dataset.functions, self.terms
-        self.inner.hold(dataset.dataset)
-        if terms.trial is not None:
-            terms.trial.call = of_one(getattr(functions, self.each))
-        if terms.collate is not None:
-            terms.collate.call = of_one(functions.collate_fn)
+    def learnt(self, source: Source) -> Self:
+        """Return the same with what the first sample has shown."""
+        trial, made = source.terms.trial, copy(self)
+        if trial is not None and trial.in_place is not None:
+            made.in_place, made.copies = trial.in_place, trial.copies
+            made.check(source, trial.packages)
+        return made
 
-    def learn_inner(self) -> None:
-        """Have the inner source learn."""
-        functions = self.dataset.functions
-        super().learn_inner()
-        self.dataset = Composed(self.dataset, functions)
-
-    def learn(self) -> None:
-        """Set the spec: that of the samples as the transform leaves them."""
-        self.learn_inner()
-        self.accept(self.inner.spec, self.inner.rows)
-        trial = self.terms.trial
-        if trial is None or trial.in_place is None:
-            return
-        self.in_place, self.copies = trial.in_place, trial.copies
-        if trial.packages:
-            self.packages = trial.packages | (self.packages or frozenset())
-        if self.in_place:
-            _refuse_cast(self.spec)
-
-    def users_own(self, dataset: Any) -> Any:
-        """Return the user's dataset in what was sent to a worker."""
-        return super().users_own(dataset.dataset)
+    def check(self, source: Source, packages: frozenset[str]) -> None:
+        """Refuse to convert what a transform changes in the slot; ``packages``: of the samples that it was given."""
+        if packages:
+            source.packages = packages | (source.packages or frozenset())
+        for leaf in source.spec.leaves if self.in_place else ():
+            if leaf.cast is not None:
+                message = (
+                    f"{leaf.path} is converted by its Array, but transform changes it in the slot, where it is float32 "
+                    f"already; return a new sample, or leave scale=, offset=, mean=, std= and layout= out"
+                )
+                raise SpecError(message)
 
     def begin_worker(self, reader: Reader) -> None:
-        """Have the user's function prepare the worker."""
-        found = worker_info()
-        function = reader.dataset.functions.worker_init_fn
+        """Have the user's function prepare the worker; in its own thread, once, ahead of the first sample."""
+        found, function = worker_info(), reader.functions.worker_init_fn
         if function is None or found is None:
             return
         try:
@@ -176,72 +159,77 @@ class TransformSource(WrappedSource):
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Have samples transformed in their rows, or on their way there; then the batch."""
         writer, fill = reader.writer, self._open_samples(dataset, reader)
-        if not self.has_batch_transform:
+        change = self.batch_change(reader)
+        if change is None:
             return fill
-        apply = partial(self._apply_to_batch, of_one(dataset.functions.batch_transform), reader)
-        address = reader.end.claim_address
-        return partial(BatchWriter(writer).change, address, fill, apply, self.whole, self.skips, reader.failed)
+        address, whole = reader.end.claim_address, reader.source.whole
+        return partial(BatchWriter(writer).change, address, fill, change, whole, self.skips, reader.failed)
 
     def _open_samples(self, dataset: Any, reader: Reader) -> Fill:
-        if not self.has_transform:
-            return self.inner.open(dataset.dataset, reader)
-        apply = partial(self._apply, of_one(getattr(dataset.functions, self.each)))
+        apply = self.sample_change(reader)
+        if apply is None:
+            return reader.source.open(dataset, reader)
         if not self.in_place:
-            return self.open_between(dataset.dataset, reader, Between(reader.writer, partial(self.made, apply)))
-        reader.writer.change = RowTransform(reader.reseeded(apply) if self.inner.has_columns else apply)
-        return self.inner.open(dataset.dataset, reader)
+            return open_between(dataset, reader, Between(reader.writer, partial(self.made, reader.source, apply)))
+        reader.writer.change = RowTransform(reader.reseeded(apply) if reader.source.has_columns else apply)
+        return reader.source.open(dataset, reader)
 
-    def open_between(self, dataset: Any, reader: Reader, between: Between) -> Fill:
-        """Have the samples of the dataset go another way than into their rows."""
-        if self.inner.has_columns:
-            rows = Rows(dataset, copied=True)
-            return reader.by(between.samples, reader.reseeded(rows.__getitem__))
-        reader.writer = cast("RowWriter", between)
-        return self.inner.open(dataset, reader)
+    def sample_change(self, reader: Reader) -> Callable[[int, Any], Any] | None:
+        """Return what calls the user's function with a sample of a number; None where there is no function."""
+        if not self.has_transform:
+            return None
+        source, call = reader.source, of_one(getattr(reader.functions, self.each))
 
-    def _apply_to_batch(self, call: Callable[[Any], Any], reader: Reader, indices: tuple[int, ...], batch: Any) -> Any:
-        if not self.whole and not self.collates:  # whose random numbers go on
-            reader.context.index = indices
-            if self.reseed:
-                reseed(reader.context)
-        try:
-            return call(batch)
-        except NOT_CTRL_C as error:
-            more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
-            raise failed(f"the batch of {self.describe(indices[0])}{more}: batch_transform", error) from error
+        def apply(index: int, sample: Any) -> Any:
+            try:
+                return call(sample)
+            except NOT_CTRL_C as error:
+                raise failed(f"{source.describe(index)}: {self.each}", error) from error
 
-    def _apply(self, call: Callable[[Any], Any], index: int, sample: Any) -> Any:
-        try:
-            return call(sample)
-        except NOT_CTRL_C as error:
-            raise failed(f"{self.describe(index)}: {self.each}", error) from error
+        return apply
 
-    def made(self, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
+    def batch_change(self, reader: Reader) -> Callable[[tuple[int, ...], Any], Any] | None:
+        """Return what calls batch_transform with a batch of samples of these numbers; None where there is none."""
+        if not self.has_batch_transform:
+            return None
+        source, call = reader.source, of_one(reader.functions.batch_transform)
+
+        def apply(indices: tuple[int, ...], batch: Any) -> Any:
+            if not source.whole and not source.collates:  # whose random numbers go on
+                reader.context.index = indices
+                if source.reseed:
+                    reseed(reader.context)
+            try:
+                return call(batch)
+            except NOT_CTRL_C as error:
+                more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
+                raise failed(f"the batch of {source.describe(indices[0])}{more}: batch_transform", error) from error
+
+        return apply
+
+    def made(self, source: Source, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
         """Return what a function that makes new samples makes of one, or of a whole batch; None for no batch."""
         made = apply(index, copied(sample) if self.copies else sample)
-        if made is None and not self.whole:
+        if made is None and not source.whole:
             message = (
-                f"{self.describe(index)}: transform returned None, expected a sample as of the first one; return it "
+                f"{source.describe(index)}: transform returned None, expected a sample as of the first one; return it "
                 f"always, or never and change it in place"
             )
             raise SpecError(message)
         return made
 
 
+def open_between(dataset: Any, reader: Reader, between: Between) -> Fill:
+    """Have the samples of the dataset go another way than into their rows."""
+    if reader.source.has_columns:
+        return reader.by(between.samples, reader.reseeded(Rows(dataset, copied=True).__getitem__))
+    reader.writer = between
+    return reader.source.open(dataset, reader)
+
+
 def failed(what: str, error: BaseException) -> FunctionError:
     """Say which function of the user's has raised, for which samples."""
     return FunctionError(f"{what} raised {type(error).__qualname__}: {error}".removesuffix(": "))
-
-
-def _refuse_cast(spec: Spec) -> None:
-    """Refuse to convert what a transform changes in the slot."""
-    for leaf in spec.leaves:
-        if leaf.cast is not None:
-            message = (
-                f"{leaf.path} is converted by its Array, but transform changes it in the slot, where it is float32 "
-                f"already; return a new sample, or leave scale=, offset=, mean=, std= and layout= out"
-            )
-            raise SpecError(message)
 
 
 class Between:

@@ -36,9 +36,7 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
     none.
     """
     if any(one is not None for one in functions):
-        from ringfeed.datasets.open_changed import open_changed  # noqa: PLC0415 - only where it is needed
-
-        return open_changed(dataset, terms, functions, open_source)
+        return _open_with(dataset, terms, functions)
     if (of_own := getattr(type(dataset), "__ringfeed_source__", None)) is not None:
         own: Source = of_own(dataset, terms, open_source)
         return own
@@ -71,11 +69,41 @@ def _columns_of(dataset: Any, terms: Terms) -> Any:
     return columns_of(dataset, leaves, is_whole=terms.batch_size is None, has_spec=terms.spec is not None)
 
 
-def with_weights(source: Source) -> Source:
-    """Have samples come with their numbers and weights."""
-    from ringfeed.datasets.draws import DrawSource  # noqa: PLC0415 - only where it is needed
+def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
+    """Return the source of a dataset whose samples the user's functions change."""
+    from ringfeed.datasets.functions import Functions  # noqa: PLC0415 - only where it is needed
+    from ringfeed.datasets.transformed import Transforms, Trial  # noqa: PLC0415 - likewise
 
-    return DrawSource(source)
+    functions, of = Functions(*given), Transforms
+    functions.check(terms.batch_size)
+    if functions.transform is not None:
+        terms = terms._replace(trial=Trial(functions, "transform"))
+    if functions.collate_fn is not None and terms.batch_size is None:
+        terms = terms._replace(trial=Trial(functions, "collate_fn"))
+    elif functions.collate_fn is not None:
+        from ringfeed.datasets.collating import Collating, FirstBatch  # noqa: PLC0415 - likewise
+
+        terms, of = terms._replace(collate=FirstBatch(functions)), Collating
+    source = open_source(dataset, terms)
+    of(source, functions)
+    return source
+
+
+def add_weights(source: Source) -> None:
+    """Have samples come with their numbers and weights; ValueError where a row is not a sample."""
+    if source.whole:
+        message = (
+            "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a whole batch; give a "
+            "dataset of samples and a batch_size"
+        )
+        raise ValueError(message)
+    if source.collates:
+        message = (
+            "PrioritizedSampler has an index and a weight for each row, and collate_fn= may make any rows of the "
+            "samples; give transform= or batch_transform="
+        )
+        raise ValueError(message)
+    source.has_weights = True
 
 
 def open_readers(source: Source, concurrency: int, readers: int, max_attempts: int) -> None:

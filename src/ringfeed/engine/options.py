@@ -124,7 +124,7 @@ class Options:
         Not where it may be another when it begins: by the dataset's hooks, a sampler that is read as the epoch goes on,
         or whatever the program does to a dataset that threads share.
         """
-        may_change = source.hooks or source.innermost.has_passes or source.streams or not sampler.pure
+        may_change = source.hooks or source.has_passes or source.streams or not sampler.pure
         return self.sends and not may_change
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ def _reads_apart(source: Source, workers: int, backend: str) -> bool:
 
 def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto: bool) -> int:
     """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time."""
-    if concurrency is None and not source.innermost.is_async:
+    if concurrency is None and not source.is_async:
         return 0
     from ringfeed.reading.sources import concurrency_of  # noqa: PLC0415 - only where it is needed
 

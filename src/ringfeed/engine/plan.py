@@ -206,7 +206,7 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
         figures |= {"dataset_shared": packed.shared, "dataset_per_worker": packed.unpickled}
         figures |= {"forkserver": options.start_method == "forkserver"}
     if options.readers:
-        figures |= {"element_size": source.innermost.element_size}
+        figures |= {"element_size": source.element_size}
     make = partial(make_plan, source.spec, source.rows, source.indices, **figures)
     workers, memory = options.workers + options.readers + options.bridges, options.memory
     if "slots" in options.auto and memory is None:

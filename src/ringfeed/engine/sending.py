@@ -40,7 +40,7 @@ class Sending:
         self._packed = self._pack(weigh=True) if self._packs else None
 
     def _pack(self, *, weigh: bool) -> DatasetPickle:
-        return pack(self._source.dataset, weigh=weigh)
+        return pack(self._source.sent, weigh=weigh)
 
     def learn(self, make_sampler: Callable[[], Sampler]) -> Sampler:
         """Return the order, and have the source learn what a sample is.
@@ -105,13 +105,13 @@ class Sending:
         if options.sends and not self._packs:
             from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
 
-            refuse_to_share(self._source.dataset)
+            refuse_to_share(self._source.sent)
         plan = plan_for(options, self._source, packed)
         if not options.sends:
             return plan
         from ringfeed.transport.object_size import advice  # noqa: PLC0415 - as above
 
-        return replace(plan, advice=advice(self._source.dataset))
+        return replace(plan, advice=advice(self._source.sent))
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""

@@ -38,7 +38,7 @@ def find_rows(engine: Engine) -> bool:
     if not lease.failed:
         intake.keep_rows(batch, rows)
         return False
-    delivery = engine.source.settle(lease, rows, engine.lookahead.order)
+    delivery = engine.source.delivery(lease, rows, engine.lookahead.order)
     good = _good_rows(engine, rows, delivery)
     loss = _loss(engine, lease, delivery)
     if (over := engine.fields.needed(lease, rows)) is not None:

@@ -30,7 +30,7 @@ NOTHING_NS = 1  # what a ticket counts as that was given up
 
 def lander_of(source: Source, offsets: Sequence[int], ring: Ring) -> Lander:
     """Return what lands the rows of a source's actors in the slots of a ring."""
-    is_packed = bool(source.whole or getattr(source, "collates", False))
+    is_packed = source.whole or source.collates
     return Lander(source.spec, offsets, ring, beyond_caches(), source.rows, is_packed)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from ringfeed._failure import encode
 from ringfeed._units import show_bytes
 from ringfeed.datasets.reader import Port
-from ringfeed.datasets.wrapped import WrappedSource
 from ringfeed.errors import PlanError
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.orders.rng import scatter
@@ -116,20 +115,10 @@ class SentSpec(Spec):
 
 def sent_spec(source: Source) -> Spec:
     """Return the spec of what an actor sends: uint8 as it was given, unless the user's code looks at floats."""
-    if getattr(source, "has_batch_transform", False) or not any(leaf.cast for leaf in source.spec.leaves):
+    looks = source.transforms is not None and source.transforms.has_batch_transform
+    if looks or not any(leaf.cast for leaf in source.spec.leaves):
         return source.spec
     return SentSpec(source.spec)
-
-
-def _as_sent(source: Source, spec: Spec) -> Source:
-    """Return the source with this spec, also of what it is made of."""
-    other = copy.copy(source)
-    if source.spec == spec:
-        return other
-    other.spec = spec
-    if isinstance(other, WrappedSource) and other.inner.spec == source.spec:
-        other.inner = _as_sent(other.inner, spec)
-    return other
 
 
 class PrivateSlot:
@@ -151,7 +140,9 @@ class PrivateSlot:
         self._collector = _land.Collector(spec, layout.offsets, self._ring)
         fills_here = source.open_reader is not None  # or its threads would write while the rows are taken out
         port = Port(self._end, self._ring, layout.offsets, is_consumer=fills_here, worker=worker)
-        self.reader = _as_sent(source, spec).reader(dataset, port)
+        here = copy.copy(source)
+        here.spec = spec
+        self.reader = here.reader(dataset, port)
         self._has_begun = False
 
     def fill(self, epoch: int, version: int, indices: Sequence[int]) -> Filled:

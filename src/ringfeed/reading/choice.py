@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.datasets.stream_reader import StreamReader
 from ringfeed.datasets.streams import StreamSource
-from ringfeed.datasets.transformed import TransformSource
 from ringfeed.errors import ShipError
 from ringfeed.reading.elements import Packer, size_of
 from ringfeed.reading.serving import StreamServer, unpicklable
@@ -29,30 +28,24 @@ if TYPE_CHECKING:
 
 def reads_apart(source: Source, workers: int, backend: str) -> bool:
     """Whether a process of its own reads the dataset for so many workers."""
-    inner = source.innermost
+    functions = source.functions
     return (
         1 < workers < MAX_WORKERS
         and backend == "process"
-        and isinstance(inner, StreamSource)
-        and inner.streams == 1
-        and inner.part is None  # each rank's worker looks at the elements around its own
-        and not (inner.local_only or inner.has_hooks or inner.reseed)
-        and _has_work(source)
+        and isinstance(source, StreamSource)
+        and source.streams == 1
+        and source.part is None  # each rank's worker looks at the elements around its own
+        and not (source.local_only or source.has_hooks or source.reseed)
+        and functions is not None
+        and any(one is not None for one in (functions.transform, functions.collate_fn, functions.batch_transform))
         and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY  # the store is a large sparse file
-    )
-
-
-def _has_work(source: Source) -> bool:
-    return isinstance(source, TransformSource) and (
-        source.has_transform or source.has_batch_transform or source.collates
     )
 
 
 def open_relay(source: Source, max_attempts: int) -> None:
     """Have a process of its own read the dataset."""
-    inner = source.innermost
-    assert isinstance(inner, StreamSource)
-    inner.open_stream = OpenStream()
+    assert isinstance(source, StreamSource)
+    source.open_stream = OpenStream()
     source.open_reader = Relay(max_attempts)
 
 

@@ -77,13 +77,12 @@ def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool
     Raises TypeError for what is no int and for async datasets in others, ValueError for what does not fit.
     """
     concurrency = check_count("concurrency", asked, 1, MOST)
-    inner = source.innermost
-    _refuse_async_members(inner)
+    _refuse_async_members(source)
     if concurrency is None:
-        if not inner.is_async:
+        if not source.is_async:
             return 0
         concurrency = max(workers, min(2 * source.indices, DEFAULT_MOST))
-    why = _misfit(inner, asked, concurrency, workers, is_auto=is_auto)
+    why = _misfit(source, asked, concurrency, workers, is_auto=is_auto)
     if why:
         raise ValueError(why)
     return concurrency

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.datasets.functions import Composed
+from ringfeed.datasets.base import Composed
 from ringfeed.datasets.reader import Reader
 from ringfeed.orders.rng import SampleContext
 from ringfeed.reading import _claims
@@ -42,13 +42,11 @@ class Ticket:
 
     def __init__(self, reader: Reader) -> None:
         """Be one more end of the reader's worker, with a Reader that writes what was read."""
-        source, functions = reader.source, getattr(reader.dataset, "functions", None)
         self.end: WorkerEnd = reader.end.another()
         self.address = self.end.claim_address
         self._fetched = Fetched()
-        is_composed = isinstance(reader.dataset, Composed)
-        dataset = Composed(self._fetched, functions) if is_composed else self._fetched  # type: ignore[arg-type]
-        self._writer = Reader(source, dataset, reader.port._replace(end=self.end))
+        sent = self._fetched if reader.functions is None else Composed(self._fetched, reader.functions)
+        self._writer = Reader(reader.source, sent, reader.port._replace(end=self.end))
         self.fetches: list[Fetch] = []
         self.missing = 0  # of them
         self.is_over = self.is_writing = False

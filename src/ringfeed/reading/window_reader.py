@@ -40,7 +40,7 @@ class Waiting(NamedTuple):
 
 def open_waiting(source: Source, concurrency: int) -> None:
     """Have the readers of a source have so many samples in flight."""
-    source.open_reader = Waiting(concurrency, source.innermost.is_async)
+    source.open_reader = Waiting(concurrency, source.is_async)
 
 
 class WaitingReader(Reader):

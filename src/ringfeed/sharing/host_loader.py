@@ -7,7 +7,6 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.datasets.draws import DrawSource
 from ringfeed.errors import SpecError
 from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.sharing.flow import MIN_SLOTS
@@ -87,9 +86,9 @@ class HostLoader:
         if forms:
             message = f"{where}: {forms[0]} differs in length from sample to sample, which a share cannot hand out yet"
             raise SpecError(message + "; pad it in __getitem__, or give each training a Loader")
-        if isinstance(runner.source, DrawSource):
+        if runner.source.has_weights:
             message = f"{where}: a PrioritizedSampler hears of no training's errors in the host process; use a Loader"
-            raise ValueError(message)  # noqa: TRY004 - the class of a parameter's value
+            raise ValueError(message)
         if runner.tuner is not None:
             message = f'{where}: the loader has slots="auto" or workers="auto", expected numbers; give it both'
             raise ValueError(message)

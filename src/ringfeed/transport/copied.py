@@ -73,15 +73,15 @@ def read_from(source: Source, packed: DatasetPickle, sent: SharedDataset | None)
     ``sent``: the same in shared memory, whose pages the copy shares until it writes to them. None: it
     has the arrays of the dataset, for what does not write to them.
     """
-    dataset = source.dataset
+    own = source.sent
     views = [packed.stream, *packed.buffers] if sent is None else pieces_of(sent.manifest(), sent.fds)[2]
-    source.hold(opened_here(packed, views))
+    source.hold_sent(opened_here(packed, views))
     try:
         yield
     finally:
         source.end_reading()
         with _closing():
-            source.hold(dataset)
+            source.hold_sent(own)
 
 
 class _Parts:
