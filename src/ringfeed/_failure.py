@@ -1,6 +1,6 @@
 """Why a row is not there, on its way from the worker to the consumer, in the few kilobytes of a failure record.
 
-A record is a byte that says the kind, and for an error what is known of it:
+A record is a byte that says the kind, and what is known of the row's error or of what has ended its iterable:
 
 ERROR     the row's exception, those that led to it, and where in the user's code each was raised
 NOTHING   a whole batch of None: the epoch goes on without it, and it counts as no failure
@@ -94,7 +94,7 @@ class _Raised(NamedTuple):
 class Failure(NamedTuple):
     """What is known of a row that is not there; all but the kind is of an exception in a worker."""
 
-    error: BaseException | None  # of kind ERROR always one
+    error: BaseException | None  # of kind ERROR always one; of END what has ended the iterable before its time
     type_name: str
     text: str
     kind: Kind = Kind.ERROR
@@ -112,7 +112,8 @@ def encode(error: BaseException, *, interruptible: bool = False) -> bytes:
     """
     kind = Kind.NOTHING if type(error) is Nothing else Kind.END if type(error) is End else Kind.ERROR
     silenced = NOT_CTRL_C if interruptible else (BaseException,)
-    return bytes([kind]) + (_encode(error, silenced) if kind is Kind.ERROR else b"")
+    told = error if kind is Kind.ERROR else error.__cause__
+    return bytes([kind]) + (b"" if told is None else _encode(told, silenced))
 
 
 def _encode(error: BaseException, silenced: tuple[type[BaseException], ...]) -> bytes:
@@ -161,10 +162,10 @@ def kind_of(record: bytes) -> Kind:
 def decode(record: bytes) -> Failure:
     """Return what ``encode`` kept; the exception has the chain and the traceback that it had in the worker."""
     kind = kind_of(record)
-    if kind is not Kind.ERROR:
+    if len(record) == 1:
         return Failure(None, "", "", kind)
     raised: _Raised = pickle.loads(record[1:])  # noqa: S301 - from our own worker
-    return Failure(_remade(raised), raised.type_name, raised.text)
+    return Failure(_remade(raised), raised.type_name, raised.text, kind)
 
 
 def with_note(record: bytes, note: str, *, read_only: str = "") -> bytes:

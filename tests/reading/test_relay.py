@@ -529,7 +529,7 @@ class Large:
 def test_elements_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """In their place, with what to do."""
     monkeypatch.setattr(stores, "REGION", 2**21)
-    monkeypatch.setattr("ringfeed.reading.serving.REGION", 2**21)
+    monkeypatch.setattr("ringfeed.reading.relay.REGION", 2**21)
     loader = fed(Large(), transform=lambda sample: (sample[:1],))
     batches, errors, found = iter(loader), list[str](), list[Any]()
     for _ in range(3):

@@ -10,8 +10,7 @@ import pytest
 
 from ringfeed.reading import store as stores
 from ringfeed.reading.elements import Packer, size_of, unpack
-from ringfeed.reading.sizes import Run, StoreSizes
-from ringfeed.reading.store import ELEMENT, END, ERROR, GoneError, Store, TooLargeError
+from ringfeed.reading.store import ELEMENT, END, ERROR, GoneError, Run, Store, StoreSizes, TooLargeError
 from ringfeed.system.memory import reserve
 from watching import PATIENCE_S
 
@@ -29,7 +28,7 @@ def store(nothing_left: None) -> Iterator[Store]:  # noqa: ARG001 - it looks aft
     """Return a store whose run begins at element 6, of blocks 0-3, 4-7 and so on."""
     with reserve("ringfeed-test", 4096 + SIZES.total, 4096 + SIZES.words) as memfd:
         made = Store(memfd, 4096, SIZES)
-        made.tell(RUN)
+        made.tell(*RUN)
         made.begin(RUN)
         yield made
         made.close()
@@ -74,7 +73,7 @@ def test_a_run_has_nothing_of_another(store: Store) -> None:
     assert store.has(RUN.number, 6)
     assert store.has(RUN.number, 12)
     assert store.get(RUN.number, 12) == (END, b"e")
-    store.tell(NEXT_RUN)
+    store.tell(*NEXT_RUN)
     assert store.told() == NEXT_RUN
     assert store.begin(NEXT_RUN) == 0
     assert not store.is_over
@@ -170,7 +169,7 @@ def test_the_reader_sleeps_until_it_is_asked(store: Store) -> None:
         (lambda: store.want(0, RUN.number, 14), False),
         (lambda: store.want(0, RUN.number, 15), True),
         (lambda: store.want(1, RUN.number, 16), False),
-        (lambda: store.tell(NEXT_RUN), True),
+        (lambda: store.tell(*NEXT_RUN), True),
     ):
         asked = store.asked
         thread = threading.Thread(target=store.rest, args=(asked, RUN, HOUR_NS if is_heard else 1))

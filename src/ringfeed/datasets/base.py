@@ -135,8 +135,12 @@ class Source(ABC):
         """Read this dataset from now on."""
         self.dataset = dataset
 
-    def end_reading(self) -> None:  # noqa: B027 - most need nothing
+    def end_reading(self) -> None:
         """End what reads elements of the dataset in this process."""
+        if self.is_async:
+            from ringfeed.datasets.event_loop import end_loop  # noqa: PLC0415 - only where it is needed
+
+            end_loop(self.dataset)
 
     @abstractmethod
     def learn(self) -> None:
@@ -239,8 +243,12 @@ class Source(ABC):
             installed.context = before
 
     def element(self, index: int) -> Any:
-        """Return an element of the dataset as it is."""
-        return self.dataset[index]
+        """Return an element of the dataset as it is; an awaited one is awaited in the dataset's event loop."""
+        if not self.is_async:
+            return self.dataset[index]
+        from ringfeed.datasets.event_loop import completed  # noqa: PLC0415 - only where it is needed
+
+        return completed(self, index)
 
     def _cannot_skip(self, failed: list[Exception]) -> str:
         first, what = self.first_words

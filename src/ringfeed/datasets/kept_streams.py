@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes
 from ringfeed.datasets.states import StreamStates
@@ -13,43 +13,17 @@ from ringfeed.orders.replay import Replay
 
 if TYPE_CHECKING:
     from ringfeed.datasets.streams import StreamSource
-    from ringfeed.system._system import Descriptor
 
 LOOK_NS = 10**8  # while streams leave out what was read before
-
-
-class Store(Protocol):
-    """Elements that a process reads for the workers."""
-
-    def start(self, run: int, epoch: int, start: int) -> None:
-        """Have them read from here on."""
-
-    def close(self) -> None:
-        """Let the memory go."""
-
-
-class StoreSizes(Protocol):
-    """Of such a store, which lies behind the states."""
-
-    @property
-    def total(self) -> int:
-        """Bytes of the file."""
-
-    @property
-    def words(self) -> int:
-        """Bytes that are there from the start."""
-
-    def open(self, memfd: Descriptor, at: int) -> Store:
-        """Map it."""
 
 
 class KeptStreams(Kept):
     """The states of one engine's streams; it says so where streams that go on amid an epoch are read again for long."""
 
-    def __init__(self, source: StreamSource, sizes: StoreSizes | None = None, *, shared: bool) -> None:
+    def __init__(self, source: StreamSource, sizes: Any = None, *, shared: bool) -> None:
         """Reserve their memory, ``shared`` with worker processes.
 
-        ``sizes``: of the store, where a process reads for the workers.
+        ``sizes``: the `StoreSizes` of the elements that a process reads for the workers, if one does.
         """
         self._source = source
         behind = (0, 0) if sizes is None else (sizes.total, sizes.words)
@@ -57,7 +31,7 @@ class KeptStreams(Kept):
         self._store = None if sizes is None else self._opened(sizes)
         self._watches = False
 
-    def _opened(self, sizes: StoreSizes) -> Store:
+    def _opened(self, sizes: Any) -> Any:
         states = self.states
         assert states is not None
         assert states.memfd is not None
@@ -79,7 +53,7 @@ class KeptStreams(Kept):
             self.states.seed(epoch, streams)
             self._watches = samples > 0
             if self._store is not None:
-                self._store.start(self.states.run, epoch, samples)  # last: its reader begins at once
+                self._store.tell(self.states.run, epoch, samples)  # last: its reader begins at once
 
     def look_in_ns(self, left_ns: int) -> int:
         """Return how long to wait for a batch until `look`."""

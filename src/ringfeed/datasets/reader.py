@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.datasets.base import Source
+    from ringfeed.datasets.streams import StreamSource
     from ringfeed.ring._ring import Ring, WorkerEnd
     from ringfeed.spec.spec import Spec
 
@@ -58,6 +59,12 @@ class Reader:
         # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
         beyond = NEVER if self.port.is_consumer else beyond_caches()
         return RowWriter(spec, offsets, self.port.ring, beyond)
+
+    def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:
+        """Return what fills claims with the elements of iterables."""
+        from ringfeed.datasets.stream_reader import StreamReader  # noqa: PLC0415 - only where it is needed
+
+        return StreamReader(source, iterables, self).read_claim
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:
         """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`.

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import reworded
 from ringfeed._classes import class_names, copied, is_iterable
-from ringfeed._failure import End, Kind, encode, kind_of
+from ringfeed._failure import End, Kind, kind_of
 from ringfeed.datasets import peekable
 from ringfeed.datasets.base import Source
 from ringfeed.datasets.peekable import FirstRead, PeekableIterator, is_iterator
 from ringfeed.datasets.states import StreamStates, states_size
-from ringfeed.datasets.stream_reader import StreamReader
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import has_drawn
 
@@ -69,7 +68,7 @@ def _peekable(dataset: Any) -> Any:
 class StreamSource(Source):
     """A dataset of iterables, whose elements are samples or whole batches."""
 
-    open_stream: Any = None  # of source, iterables and reader: what fills claims, where it is no `StreamReader`
+    size_of: Callable[[Any, int], int] | None = None  # of an element, where one process reads them for all workers
 
     def __init__(self, given: Any, terms: Terms, element_kind: type[Source]) -> None:
         """Keep what is read of iterators to learn the spec; ``element_kind``: what knows a dataset of such elements."""
@@ -112,8 +111,8 @@ class StreamSource(Source):
 
     def learn(self) -> None:
         """Set the spec, from the first element of the first iterable unless it is given."""
-        iterables, size_of = _iterables_of(self.dataset), getattr(self.open_stream, "size_of", None)
-        first = _First(iterables[0], size_of, self.streams)
+        iterables = _iterables_of(self.dataset)
+        first = _First(iterables[0], self.size_of, self.streams)
         self.elements = found = self.element_kind(None, first, self.terms._replace(on_error="raise"))
         found.learn()
         found.dataset = None  # and the iterator with it, which may have a file open
@@ -171,17 +170,14 @@ class StreamSource(Source):
 
     def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
         """Return the elements of this epoch that no worker can read, the first included that may have ended some."""
-        if self.open_stream is not None:
+        if self.size_of is not None:
             return bars  # the worker that has died did not read it
         first = self._suspects(row, index)[:1]  # none, where the element was read and what is made of it is to blame
         return [*(bar for bar in bars if bar[0] == epoch), *((epoch, number) for number in first)]
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Read all streams by the numbers of their elements."""
-        if self.open_stream is not None:
-            fill: Fill = self.open_stream(self, _iterables_of(dataset), reader)
-            return fill
-        return StreamReader(self, _iterables_of(dataset), reader).read_claim
+        return reader.open_stream(self, _iterables_of(dataset))
 
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
         """Cut the claim off where a stream has ended; record other errors in the words of an iterable."""
@@ -190,8 +186,7 @@ class StreamSource(Source):
                 reworded(error, index, self.describe(index))
             super().note_failure(reader, row, index, error)
         elif reader.end.cut(row):  # only the first row that the iterable does not have counts
-            cause = error.__cause__
-            reader.end.fail(row, encode(End()) + (reader.encoded(cause)[1:] if cause is not None else b""))
+            reader.end.fail(row, reader.encoded(error))
 
     def _suspects(self, row: int, index: int) -> range:
         """Return the numbers of the elements that may be read while a worker is at a row."""

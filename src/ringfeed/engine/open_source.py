@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.terms import Terms
 
-_MAY_BE_ASYNC = ("__getitem__", "__getitems__", "read_into")
 _SERIES = {"pandas.Series", "polars.Series"}
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
@@ -50,11 +49,10 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
 
         return StreamSource(dataset, terms, elements)
     _check_indexable(dataset, terms.batch_size)
-    if any(inspect.iscoroutinefunction(getattr(type(dataset), name, None)) for name in _MAY_BE_ASYNC):
-        from ringfeed.reading.sources import of_elements  # noqa: PLC0415 - only where it is needed
-
-        return of_elements(elements, dataset, terms)
-    return elements(dataset, dataset, terms)
+    is_async = _is_async(type(dataset))
+    source = elements(dataset, dataset, terms._replace(waits=terms.waits or is_async))
+    source.is_async = is_async
+    return source
 
 
 def _columns_of(dataset: Any, terms: Terms) -> Any:
@@ -113,7 +111,7 @@ def open_readers(source: Source, concurrency: int, readers: int, max_attempts: i
 
         open_waiting(source, concurrency)
     if readers:
-        from ringfeed.reading.choice import open_relay  # noqa: PLC0415 - only where it is needed
+        from ringfeed.reading.relay import open_relay  # noqa: PLC0415 - only where it is needed
 
         open_relay(source, max_attempts)
 
@@ -170,6 +168,18 @@ def _refusal_of_code(dataset: Any) -> str | None:
     if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
         return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
     return _needs_arguments(dataset) if is_iterable(dataset) and not hasattr(type(dataset), "__iter__") else None
+
+
+def _is_async(kind: type) -> bool:
+    """Whether samples of a class of datasets are awaited; TypeError where another method is async."""
+    for name in ("read_into", "__getitems__"):
+        if inspect.iscoroutinefunction(getattr(kind, name, None)):
+            message = (
+                f"{name} of {kind.__name__} is async def, and only __getitem__ may be; leave {name} out, and give "
+                f"concurrency= samples that are awaited at a time"
+            )
+            raise TypeError(message)
+    return inspect.iscoroutinefunction(getattr(kind, "__getitem__", None))
 
 
 def _a(kind: str) -> str:

@@ -140,7 +140,7 @@ def _reads_apart(source: Source, workers: int, backend: str) -> bool:
     """Whether a process of its own reads an iterable for so many workers."""
     if source.streams != 1:
         return False
-    from ringfeed.reading.choice import reads_apart  # noqa: PLC0415 - only where it is needed
+    from ringfeed.reading.relay import reads_apart  # noqa: PLC0415 - only where it is needed
 
     return reads_apart(source, workers, backend)
 
@@ -149,7 +149,7 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
     """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time."""
     if concurrency is None and not source.is_async:
         return 0
-    from ringfeed.reading.sources import concurrency_of  # noqa: PLC0415 - only where it is needed
+    from ringfeed.reading.window_reader import concurrency_of  # noqa: PLC0415 - only where it is needed
 
     return concurrency_of(source, concurrency, workers, is_auto=is_auto)
 

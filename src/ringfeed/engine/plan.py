@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.options import Options
-    from ringfeed.reading.sizes import StoreSizes
+    from ringfeed.reading.store import StoreSizes
     from ringfeed.spec.spec import Spec
     from ringfeed.transport.shared_dataset import DatasetPickle
 
@@ -164,7 +164,7 @@ def make_plan(  # noqa: PLR0913 - what decides the others
         plan = Plan(layout, count, workers, _control_size(count, cells, workers), **figures)
         if "element_size" not in figures:
             return plan
-        from ringfeed.reading.sizes import StoreSizes  # noqa: PLC0415 - only where it is needed
+        from ringfeed.reading.store import StoreSizes  # noqa: PLC0415 - only where it is needed
 
         return replace(plan, store=StoreSizes(count, indices, workers - 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringfeed._failure import Kind, decode
+from ringfeed._failure import decode
 from ringfeed.errors import FunctionError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
 from ringfeed.ring import _ring
@@ -160,7 +160,7 @@ def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) ->
 
 def source_ended(stream: str, record: bytes) -> WorkerError:
     """Return the error that ended an iterable, from the record of its end."""
-    failure = decode(bytes([Kind.ERROR]) + record[1:])
+    failure = decode(record)
     if isinstance(failure.error, FunctionError):  # whose text says all
         return WorkerError(str(failure.error))
     error = WorkerError(f"{stream} was ended by {failure.summary}")

@@ -19,10 +19,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import frames_by_thread
+from ringfeed.datasets.event_loop import LAST_S, loop_of
 from ringfeed.datasets.worker_info import being
 from ringfeed.errors import WorkerError
 from ringfeed.orders.rng import SampleContext, making
-from ringfeed.reading.event_loop import LAST_S, loop_of
 from ringfeed.ring import _ring
 from ringfeed.system.machine import start_thread
 

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringfeed._units import show_bytes
 from ringfeed.reading._words import Words
 from ringfeed.reading.elements import size_of
-from ringfeed.reading.sizes import ENTRY, REGION, WANTED, Run
 from ringfeed.ring._ring import FAILURE_SIZE
 
 if TYPE_CHECKING:
@@ -34,9 +33,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from ringfeed.reading.sizes import StoreSizes
     from ringfeed.system._system import Descriptor
 
+AHEAD = 3  # regions beside those of the slots: two that are cut by a batch's borders, and one to read ahead
+REGION = 2**30  # bytes
+WANTED = 16  # words ahead of those of the workers
+ENTRY = 6  # words of an entry
 TOGETHER, SMALL = 16, 2**14  # at most so many elements are written together, and only up to so many bytes
 ELEMENT, ERROR, END = 1, 2, 3  # what the bytes of an entry are
 _RUN, _EPOCH, _START = 0, 1, 2  # told by the consumer
@@ -48,6 +50,46 @@ _READER = 10  # the newest one's pid: one that SIGKILL could not end may wake up
 _AT, _SIZE, _KIND, _SLEEPS, _WAKES = 1, 2, 3, 4, 5  # of an entry, behind its stamp
 _NUMBER_BITS = 40
 _NEVER = 2**63
+
+
+class Run(NamedTuple):
+    """What the consumer asks the reader for: a run, by its number, of an epoch, from an element on."""
+
+    number: int
+    epoch: int
+    start: int
+
+
+class StoreSizes(NamedTuple):
+    """Of a store for batches of ``rows`` elements, in so many slots, which so many workers fill."""
+
+    slots: int
+    rows: int
+    workers: int
+
+    @property
+    def regions(self) -> int:
+        """How many regions there are."""
+        return self.slots + AHEAD
+
+    @property
+    def entries(self) -> int:
+        """How many elements there may be."""
+        return self.regions * self.rows
+
+    @property
+    def words(self) -> int:
+        """Bytes ahead of the regions."""
+        return -(-8 * (WANTED + self.workers + ENTRY * self.entries) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+    @property
+    def total(self) -> int:
+        """Bytes of the file, of which most are never there."""
+        return self.words + self.regions * REGION
+
+    def open(self, memfd: Descriptor, at: int) -> Store:
+        """Map the store, in the consumer."""
+        return Store(memfd, at, self)
 
 
 class _Taken(NamedTuple):
@@ -92,17 +134,13 @@ class Store:
 
     # ---- the consumer ----
 
-    def tell(self, run: Run) -> None:
+    def tell(self, run: int, epoch: int, start: int) -> None:
         """Have the reader read from here on; no worker has a claim that counts."""
         words = self.words
         words[_RUN] = 0  # so that the reader never sees parts of two
-        words[_EPOCH], words[_START] = run.epoch, run.start
-        words[_RUN] = run.number
+        words[_EPOCH], words[_START] = epoch, start
+        words[_RUN] = run
         self._ask()
-
-    def start(self, run: int, epoch: int, start: int) -> None:
-        """Have the reader read from here on: see `tell`."""
-        self.tell(Run(run, epoch, start))
 
     def _ask(self) -> None:
         self.words.add(_ASKED)

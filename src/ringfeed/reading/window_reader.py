@@ -1,62 +1,113 @@
-"""The Reader of a worker that has many samples in flight."""
+"""Which datasets may wait, how many of their samples are in flight, and the Reader of a worker that has many."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from ringfeed._checks import check_count
+from ringfeed.datasets.batches import BatchSource
 from ringfeed.datasets.reader import IDLE_NS, Reader
+from ringfeed.datasets.samples import SampleSource
 from ringfeed.datasets.worker_info import worker_info
 from ringfeed.reading import _claims
 from ringfeed.reading.fetching import Tasks, Threads
-from ringfeed.reading.window import LOOK_S, Window
+from ringfeed.reading.window import LOOK_S, Ticket, Window
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Port
-    from ringfeed.reading.ticket import Ticket
 
 LOOK_NS = int(LOOK_S * 1e9)
 
 
-class Waiting(NamedTuple):
-    """Opens the readers of a source whose samples wait: ``concurrency`` of them are in flight in all workers together.
+DEFAULT_MOST = 100  # in flight for an async dataset whose user says nothing, and no more than two batches
+MOST = 10_000
 
-    ``is_async``: dataset[i] is awaited.
+
+# ---- in the consumer: how many are in flight ----
+
+
+def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool) -> int:
+    """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time.
+
+    Raises TypeError for what is no int and for async datasets in others, ValueError for what does not fit.
     """
+    concurrency = check_count("concurrency", asked, 1, MOST)
+    _refuse_async_members(source)
+    if concurrency is None:
+        if not source.is_async:
+            return 0
+        concurrency = max(workers, min(2 * source.indices, DEFAULT_MOST))
+    why = _misfit(source, asked, concurrency, workers, is_auto=is_auto)
+    if why:
+        raise ValueError(why)
+    return concurrency
 
-    concurrency: int
-    is_async: bool
 
-    def __call__(self, source: Source, dataset: Any, port: Port) -> Reader:
-        """Return a reader with its worker's part of them."""
-        return WaitingReader(source, dataset, port, self)
+def _misfit(source: Source, asked: object, concurrency: int, workers: int, *, is_auto: bool) -> str:
+    """Say why so many samples cannot be in flight; empty where they can."""
+    given = "an async __getitem__" if asked is None else f"concurrency={concurrency}"
+    if type(source) not in {SampleSource, BatchSource}:
+        return f"{given} is for a dataset whose __getitem__ waits, and {_kind(source)}; leave concurrency= out"
+    if is_auto:
+        return f"{given} with workers='auto': each worker has its part of the samples in flight; give a number"
+    if source.reseed:
+        return (
+            f"reseed=True with {given}: it seeds states that all samples in flight share; draw from ringfeed.rng(), "
+            f"and leave reseed= out"
+        )
+    if concurrency < workers:
+        return (
+            f"concurrency={concurrency} with {workers} workers: it counts the samples in flight in all of them, and "
+            f"each has one at least; raise it, or give workers={concurrency}"
+        )
+    return ""
 
-    def share(self, worker: tuple[int, int, int] | None) -> int:
-        """Return how many samples a worker may have in flight."""
-        number, workers = (0, 1) if worker is None else worker[:2]
-        return max(1, self.concurrency // workers + (number < self.concurrency % workers))
+
+def _kind(source: Source) -> str:
+    """Say why a source has nothing that could wait beside other samples."""
+    if source.streams:
+        return "an iterable is read one element after another (Interleave reads several side by side)"
+    if not source.runs_code:
+        return "of arrays no code runs"
+    return f"{type(source.given).__name__} reads its datasets itself"
+
+
+def _refuse_async_members(source: Source) -> None:
+    """Raise TypeError for an async dataset within Mix or Pack, whose rows are read by plain calls."""
+    members = [*getattr(source, "members", ()), *filter(None, [getattr(source, "inner", None)])]
+    if any(member.is_async for member in members):
+        message = (
+            f"{type(source.given).__name__} of a dataset with an async def __getitem__, which it cannot await; give "
+            f"that dataset to a loader of its own"
+        )
+        raise TypeError(message)
 
 
 def open_waiting(source: Source, concurrency: int) -> None:
-    """Have the readers of a source have so many samples in flight."""
-    source.open_reader = Waiting(concurrency, source.is_async)
+    """Have the readers of a source have so many samples in flight, in all workers together."""
+    source.open_reader = partial(WaitingReader, concurrency=concurrency)
+
+
+# ---- in a worker ----
 
 
 class WaitingReader(Reader):
     """Holds several claims, and writes the rows of each when all of its samples have come."""
 
-    def __init__(self, source: Source, dataset: Any, port: Port, waiting: Waiting) -> None:
-        """Prepare to fill what ends of the port's worker claim."""
+    def __init__(self, source: Source, dataset: Any, port: Port, *, concurrency: int) -> None:
+        """Prepare to fill what ends of the port's worker claim, with its part of the samples in flight."""
         super().__init__(source, dataset, port)
-        self._waiting = waiting
+        number, workers, _ = port.worker or (0, 1, 0)
+        self._most = max(1, concurrency // workers + (number < concurrency % workers))
         self._window: Window | None = None
 
     def _open_window(self) -> Window:
-        most = self._waiting.share(self.port.worker)
-        window = Window(self, most, writes_here=self.port.is_consumer)
-        kind = Tasks if self._waiting.is_async else Threads
-        window.fetcher = kind(self.source.users_own(self.dataset), most, window.on_done, worker_info())
+        window = Window(self, self._most, writes_here=self.port.is_consumer)
+        kind = Tasks if self.source.is_async else Threads
+        window.fetcher = kind(self.source.users_own(self.dataset), self._most, window.on_done, worker_info())
         self._window = window  # whole: Ctrl-C may come while the event loop starts
         return window
 

@@ -1,0 +1,249 @@
+"""One process reads a stream for all workers: an iterable, whose elements the user's functions make samples of.
+
+reads_apart    whether it does; without such functions the worker that reads writes what it has read itself
+StreamServer   in that process: reads as far ahead as the store has room
+StoreReader    in the workers: takes the elements of its claims out of the store
+"""
+
+from __future__ import annotations
+
+import resource
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._failure import End, Kind, decode, encode
+from ringfeed._units import show_bytes
+from ringfeed.datasets.reader import Reader
+from ringfeed.datasets.stream_reader import StreamReader
+from ringfeed.datasets.streams import StreamSource
+from ringfeed.errors import FunctionError, ShipError
+from ringfeed.orders.rng import installed
+from ringfeed.reading import _words
+from ringfeed.reading.elements import Packer, size_of, unpack
+from ringfeed.reading.store import ELEMENT, END, ERROR, REGION, Run, Store, StoreSizes, TooLargeError
+from ringfeed.ring._ring import MAX_WORKERS, now_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+    from ringfeed.datasets.base import Source
+    from ringfeed.datasets.reader import Fill, Port
+
+LATE_NS = 200_000  # since elements were kept last: then they are, also where more could be written together
+LOOK_NS = 50_000_000  # a process that waits for another looks so often whether the ring has stopped
+
+
+# ---- in the consumer ----
+
+
+def reads_apart(source: Source, workers: int, backend: str) -> bool:
+    """Whether a process of its own reads the dataset for so many workers."""
+    functions = source.functions
+    return (
+        1 < workers < MAX_WORKERS
+        and backend == "process"
+        and isinstance(source, StreamSource)
+        and source.streams == 1
+        and source.part is None  # each rank's worker looks at the elements around its own
+        and not (source.local_only or source.has_hooks or source.reseed)
+        and functions is not None
+        and any(one is not None for one in (functions.transform, functions.collate_fn, functions.batch_transform))
+        and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY  # the store is a large sparse file
+    )
+
+
+def open_relay(source: Source, max_attempts: int) -> None:
+    """Have a process of its own read the dataset."""
+    assert isinstance(source, StreamSource)
+    source.size_of = _size_of
+    source.open_reader = partial(_open_reader, max_attempts=max_attempts)
+
+
+def _size_of(element: Any, index: int) -> int:
+    """Return the bytes that an element takes in the store; ShipError where it cannot be pickled."""
+    try:
+        return size_of(Packer().pack((element, 0)))
+    except Exception as error:
+        raise ShipError(_unpicklable(f"element {index} of the iterable", error)) from error
+
+
+def _unpicklable(name: str, error: Exception) -> str:
+    """Say why an element cannot be sent from the process that reads it to those that transform it."""
+    return (
+        f"{name} cannot be pickled, and one process reads for all workers: {type(error).__qualname__}: {error}; yield "
+        f"what can be pickled, or give workers=1"
+    )
+
+
+# ---- in the worker processes ----
+
+
+def _open_reader(source: Source, dataset: Any, port: Port, *, max_attempts: int) -> Reader:
+    """Return what reads, in the first worker, or what any other takes its elements with."""
+    assert port.worker is not None
+    assert port.states is not None
+    number, workers, starts = port.worker
+    store = Store(port.states.memfd, port.states.end, StoreSizes(port.ring.slots, source.indices, workers - 1))
+    if number == 0:
+        alone = port._replace(worker=(0, 1, starts))  # of those that read
+        return StreamServer(source, dataset, alone, store, max_attempts)
+    return StoreReader(source, dataset, port._replace(worker=(number - 1, workers - 1, starts)), store)
+
+
+class StreamServer(Reader):
+    """A worker that claims nothing: it reads the elements that the others claim."""
+
+    def __init__(self, source: Source, dataset: Any, port: Port, store: Store, max_attempts: int) -> None:
+        """Read nothing yet; an element that has ended so many readers is given up."""
+        self.store = store
+        self._max_attempts = max_attempts
+        self._packer = Packer()
+        self._run: Run | None = None
+        self._next = self._limit = 0
+        self._kept_ns = 0
+        super().__init__(source, dataset, port)
+
+    def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:
+        """Open the iterable; its elements fill no claim."""
+        self.stream = StreamReader(source, iterables, self, ahead=self.store.sizes.regions)
+        return self.stream.read_claim
+
+    def serve(self, version: int, *, claimed: bool = False) -> bool:  # noqa: ARG002 - it claims nothing
+        """Read what is asked for, until the ring stops."""
+        self.begin()
+        before = installed.context
+        try:
+            installed.context = self.context
+            while not _words.is_stopped(self.port.ring):
+                self._read_or_rest()
+        finally:
+            installed.context = before
+        return False
+
+    def _read_or_rest(self) -> None:
+        asked, told = self.store.asked, self.store.told()
+        if told is not None and told != self._run:
+            self._go_to(told)
+        if self._run is None or self.store.is_over or not self._has_room(self._run):
+            self.store.rest(asked, self._run, LOOK_NS)
+        else:
+            self._read(self._run)
+
+    def _go_to(self, run: Run) -> None:
+        """Begin a run, or go on where a reader has died."""
+        self._run = run
+        self._next, self._limit = self.store.begin(run), 0
+        self.context.epoch = run.epoch
+        self.stream.renew()
+
+    def _has_room(self, run: Run) -> bool:
+        if self._next >= self._limit:
+            self._limit = self.store.limit(run)
+        return self._next < self._limit
+
+    def _read(self, run: Run) -> None:
+        """Read the next element; it is kept at once, or a little later together with others."""
+        number = self._next
+        if (deaths := self.store.note_reading(number)) >= self._max_attempts:
+            kind, parts = ERROR, self._give_up(number, deaths)
+        else:
+            kind, parts = self._element(number)
+        try:
+            self.store.put(run, number, kind, parts)
+        except TooLargeError as error:
+            self.store.put(run, number, ERROR, self._too_large(number, str(error)))
+        self._next = number + 1
+        if self.store.is_full or self._is_wanted(run) or now_ns() - self._kept_ns > LATE_NS:
+            self.store.flush(run)
+            self._kept_ns = now_ns()
+
+    def _is_wanted(self, run: Run) -> bool:
+        """Whether a batch is complete, or the next element has no room."""
+        return self._next >= self._limit or (self._next - run.start) % self.store.sizes.rows == 0
+
+    def _element(self, number: int) -> tuple[int, Sequence[Buffer]]:
+        """Return what there is of an element, pickled before the next is read; and what that is."""
+        end, ring = self.end, self.port.ring
+        _words.show_reading(ring, end.number, number)
+        try:
+            element = self.stream.element(number)
+        except End as error:
+            return END, [encode(error)]
+        except BaseException as error:  # noqa: BLE001 - of the user's; SystemExit, too
+            return ERROR, [encode(error)]
+        finally:
+            _words.show_read(ring, end.number)
+        try:
+            return ELEMENT, self._packer.pack((element, self.context.index))
+        except Exception as error:  # noqa: BLE001 - of objects of any package
+            failure = FunctionError(_unpicklable(self.source.describe(number), error))
+            failure.__cause__ = error
+            return ERROR, [encode(failure)]
+
+    def _give_up(self, number: int, deaths: int) -> Sequence[Buffer]:
+        """Return why an element is not there that has ended its readers; nothing after it is read."""
+        self.stream.bar(number)
+        how_often = "once" if deaths == 1 else f"{deaths} times"
+        text = f"{self.source.describe(number)} ended its reader {how_often}; try it with workers=0"
+        return [encode(FunctionError(text))]
+
+    def _too_large(self, number: int, size: str) -> Sequence[Buffer]:
+        text = (
+            f"{self.source.describe(number)} is of {size}, and the {self.store.sizes.rows} elements of a batch may be "
+            f"of {show_bytes(REGION)}; make batch_size= smaller, or give workers=1"
+        )
+        return [encode(FunctionError(text))]
+
+
+class StoreReader(Reader):
+    """A worker's Reader, whose elements another process reads."""
+
+    def __init__(self, source: Source, dataset: Any, port: Port, store: Store) -> None:
+        """Prepare to fill what the port's end claims, of elements of the store."""
+        self.store = store
+        self._run = 0
+        super().__init__(source, dataset, port)
+
+    def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:  # noqa: ARG002 - of the other
+        """Return what fills a claim with the elements of the store."""
+        write = self.by(self.writer.batch, self.element, source.rows)
+        write = write if source.whole else self.by(self.writer.samples, self.element)
+        return partial(self._fill_claim, write)
+
+    def _fill_claim(self, write: Fill) -> bool:
+        """Fill the claim, once its elements are there; False where it was cancelled."""
+        return self._wait(self.end.indices) and write()
+
+    def _wait(self, numbers: list[int]) -> bool:
+        """Wait until all of a claim's elements are there: outside of its rows, so that none is to blame for it."""
+        claim, store = self.end.claim_address, self.store
+        run = self._run = store.run
+        if _words.is_over(claim):  # after the look at the run, which is told when those before were cancelled
+            return False
+        assert self.port.worker is not None
+        store.want(self.port.worker[0], run, numbers[-1])
+        missing = [number for number in numbers if not store.has(run, number)]
+        if not missing:
+            return True
+        _words.begin_wait(claim)
+        for number in missing:
+            while not store.has(run, number):
+                if _words.is_over(claim):
+                    return False
+                store.wait(run, number, LOOK_NS)
+        _words.end_wait(claim)
+        return True
+
+    def element(self, number: int) -> Any:
+        """Return an element; raises what it has raised, End where the iterable has ended before it."""
+        kind, content = self.store.get(self._run, number)
+        if kind == ELEMENT:
+            element, self.context.index = unpack(content)  # with what it has drawn, which goes on
+            return element
+        failure = decode(bytes(content))
+        if failure.kind is Kind.END:
+            raise End from failure.error
+        assert failure.error is not None
+        raise failure.error
