@@ -1,24 +1,31 @@
 """A large list without its objects: packed once into arrays, which travel to all workers as one copy.
 
 Frozen(items) ──▶ a column of the items' kind
-                    _Numbers   bools, ints, floats, NumPy's scalars     an array of them
-                    _Texts     str, bytes, and what only pickle takes   bytes, and where each begins
-                    _Arrays    ndarrays of one dtype                    one after the other, and where each begins
-                    _Runs      lists or tuples of one kind of item      a column of these, and where each begins
-                    _Rows      tuples, lists or dicts of one structure  a column for each place in it
+                    "plain", "numpy"            bools, ints, floats; NumPy's scalars     an array of them
+                    "str", "bytes", "pickle"    what is one run of bytes                 bytes, and where each begins
+                    "array"                     ndarrays of one dtype                    one after the other, likewise
+                    list, tuple                 lists or tuples of one kind of item      a column of these, likewise
+                    "rows"                      tuples, lists, dicts of one structure    a column for each place in it
+
+No worker can import the main file of the user's program. So what a pickled item has of it, classes and functions, lies
+beside the pickles, which refer to it by number, and travels as all else does that a dataset has of that file.
 """
 
 from __future__ import annotations
 
+import io
 import operator
+import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from ringfeed._units import show_bytes
-from ringfeed.datasets.frozen_pickles import dump_all, loader_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 DEEPEST = 8  # structures in structures; what lies deeper is pickled
 _PLAIN_KEYS = frozenset({str, bytes, int, bool})  # of which equal ones of one type are the same
+_MAIN = ("__main__", "__mp_main__")
 _DTYPES: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
@@ -53,18 +61,19 @@ class Frozen(Sequence[T_co]):
     iterable, or holds what cannot be pickled.
     """
 
-    __slots__ = ("_column",)
+    __slots__ = ("_at", "_column")
 
     def __init__(self, items: Iterable[T_co]) -> None:
         """Pack the items; they are not kept."""
         if isinstance(items, _Column):  # this is one that was pickled
             self._column: _Column = items
-            return
-        _check(items)
-        self._column = _pack(items if isinstance(items, list | tuple) else [*items])
+        else:
+            _check(items)
+            self._column = _pack(items if isinstance(items, list | tuple) else [*items])
+        self._at = _reader(self._column)
 
     def __len__(self) -> int:
-        return len(self._column)
+        return self._column.length
 
     @overload
     def __getitem__(self, index: int) -> T_co: ...
@@ -73,23 +82,23 @@ class Frozen(Sequence[T_co]):
     def __getitem__(self, index: int | slice) -> T_co | list[T_co]:
         """Return an item, made anew; a list of items for a slice."""
         if isinstance(index, slice):
-            return [self._column.at(place) for place in range(*index.indices(len(self)))]
+            return [self._at(place) for place in range(*index.indices(len(self)))]
         place, length = operator.index(index), len(self)
         if not -length <= place < length:
             message = f"index {index} of a Frozen of {length:,} items"
             raise IndexError(message)
-        item: T_co = self._column.at(place + length if place < 0 else place)
+        item: T_co = self._at(place + length if place < 0 else place)
         return item
 
     def __iter__(self) -> Iterator[T_co]:
         """Make one item after another; an IndexError of an item's own class does not end it."""
         for place in range(len(self)):
-            yield self._column.at(place)
+            yield self._at(place)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        return self._column.nbytes
+        return _nbytes(self._column)
 
     def __repr__(self) -> str:
         """Return what it is, in a line."""
@@ -112,97 +121,56 @@ def _check(items: object) -> None:
 # ---- columns ----
 
 
-class _Column:
-    """Items of one kind. It is pickled as the parts that it was made of."""
+class _Column(NamedTuple):
+    """Items of one kind, as the arrays and the columns that they are made of."""
 
-    __slots__ = ("_length", "_parts")
-
-    def __init__(self, length: int, *parts: Any) -> None:
-        self._length = length
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __reduce__(self) -> Any:
-        return type(self), self._parts
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its arrays."""
-        return sum(int(part.nbytes) for part in self._parts if isinstance(part, np.ndarray | _Column))
-
-    def at(self, place: int) -> Any:
-        """Return the item at a place, from 0 on."""
-        raise NotImplementedError
+    kind: Any
+    length: int
+    parts: tuple[Any, ...]
 
 
-class _Numbers(_Column):
-    __slots__ = ("_items",)
-
-    def __init__(self, array: NDArray[Any], kind: str) -> None:
-        """``kind``: "plain" for Python's own numbers, "numpy"."""
-        super().__init__(len(array), array, kind)
-        self._items: Any = array.data if kind == "plain" else array
-
-    def at(self, place: int) -> Any:
-        return self._items[place]
-
-
-_READERS: dict[str, Callable[[memoryview], Any]] = {
+_READS: dict[str, Callable[[memoryview], Any]] = {
     "str": lambda view: str(view, "utf-8", "surrogatepass"),
     "bytes": bytes,
+    "pickle": pickle.loads,
 }
 
 
-class _Texts(_Column):
-    __slots__ = ("_edges", "_read", "_view")
-
-    def __init__(
-        self, data: NDArray[np.uint8], edges: NDArray[np.int64], kind: str, beside: tuple[Any, ...] = ()
-    ) -> None:
-        """``kind``: "str", "bytes", "pickle"; ``beside``: what the pickles refer to."""
-        super().__init__(len(edges) - 1, data, edges, kind, beside)
-        self._view, self._edges = data.data, edges.data
-        self._read = loader_of(beside) if kind == "pickle" else _READERS[kind]
-
-    def at(self, place: int) -> Any:
-        return self._read(self._view[self._edges[place] : self._edges[place + 1]])
-
-
-class _Arrays(_Column):
-    __slots__ = ("_data", "_edges")
-
-    def __init__(self, data: NDArray[Any], edges: NDArray[np.int64]) -> None:
-        super().__init__(len(edges) - 1, data, edges)
-        self._data, self._edges = data.view(), edges.data
-        self._data.flags.writeable = False
-
-    def at(self, place: int) -> Any:
-        return self._data[self._edges[place] : self._edges[place + 1]]
+def _reader(column: _Column) -> Callable[[int], Any]:
+    """Return what makes the item at a place, from 0 on."""
+    kind, _, (first, *parts) = column
+    if kind == "plain":
+        return first.data.__getitem__  # type: ignore[no-any-return]
+    if kind == "numpy":
+        return first.__getitem__  # type: ignore[no-any-return]
+    if kind == "rows":
+        return _row_reader(first, *parts)
+    edges = parts[0].data
+    if kind == "array":
+        data = first.view()
+        data.flags.writeable = False
+        return lambda place: data[edges[place] : edges[place + 1]]
+    if isinstance(kind, type):
+        at = _reader(first)
+        return lambda place: kind(map(at, range(edges[place], edges[place + 1])))
+    view, read = first.data, partial(_load, parts[1]) if len(parts) > 1 else _READS[kind]
+    return lambda place: read(view[edges[place] : edges[place + 1]])
 
 
-class _Runs(_Column):
-    __slots__ = ("_edges", "_items", "_kind")
+def _row_reader(kind: type, keys: tuple[Any, ...] | None, *columns: _Column) -> Callable[[int], Any]:
+    ats = [*map(_reader, columns)]
 
-    def __init__(self, items: _Column, edges: NDArray[np.int64], kind: type) -> None:
-        super().__init__(len(edges) - 1, items, edges, kind)
-        self._items, self._edges, self._kind = items, edges.data, kind
+    def row(place: int) -> Any:
+        made = [at(place) for at in ats]
+        return kind(made if keys is None else zip(keys, made, strict=True))
 
-    def at(self, place: int) -> Any:
-        return self._kind(map(self._items.at, range(self._edges[place], self._edges[place + 1])))
+    return row
 
 
-class _Rows(_Column):
-    __slots__ = ("_columns", "_keys", "_kind")
-
-    def __init__(self, kind: type, keys: tuple[Any, ...] | None, *columns: _Column) -> None:
-        super().__init__(len(columns[0]), kind, keys, *columns)
-        self._kind, self._keys, self._columns = kind, keys, columns
-
-    def at(self, place: int) -> Any:
-        row = [column.at(place) for column in self._columns]
-        return self._kind(row if self._keys is None else zip(self._keys, row, strict=True))
+def _nbytes(part: Any) -> int:
+    if isinstance(part, _Column):
+        return sum(map(_nbytes, part.parts))
+    return int(part.nbytes) if isinstance(part, np.ndarray) else 0
 
 
 # ---- packing ----
@@ -212,33 +180,23 @@ def _pack(items: Sequence[Any], depth: int = 0) -> _Column:
     kinds = set(map(type, items))
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind in _DTYPES:
-        return _plain_numbers(items, _DTYPES[kind])
+        with suppress(OverflowError):  # of an int: it is pickled
+            return _Column("plain", len(items), (np.array(items, _DTYPES[kind]),))
     if kind is str or kind is bytes:
-        return _texts(items, kind)
+        encoded = [item.encode("utf-8", "surrogatepass") for item in items] if kind is str else items
+        return _joined(encoded, kind.__name__)
     if kind is np.ndarray:
         return _arrays(items)
     if kind is not None and issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64:  # each has a unit
-        return _Numbers(np.array(items, kind), "numpy")
+        return _Column("numpy", len(items), (np.array(items, kind),))
     if depth < DEEPEST and kind in (list, tuple, dict):
         return _structures(items, kind, depth + 1)
     return _pickled(items)
 
 
-def _plain_numbers(items: Sequence[Any], dtype: Any) -> _Column:
-    try:
-        return _Numbers(np.array(items, dtype), "plain")
-    except OverflowError:  # of an int
-        return _pickled(items)
-
-
-def _texts(items: Sequence[Any], kind: type) -> _Column:
-    encoded = [item.encode("utf-8", "surrogatepass") for item in items] if kind is str else items
-    return _joined(encoded, kind.__name__)
-
-
-def _joined(encoded: Sequence[bytes], kind: str, beside: tuple[Any, ...] = ()) -> _Column:
+def _joined(encoded: Sequence[bytes], kind: str, *beside: Any) -> _Column:
     data = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)  # of nothing there is no buffer
-    return _Texts(data, _edges(map(len, encoded)), kind, beside)
+    return _Column(kind, len(encoded), (data, _edges(map(len, encoded)), *beside))
 
 
 def _edges(lengths: Iterable[int]) -> NDArray[np.int64]:
@@ -252,7 +210,7 @@ def _arrays(items: Sequence[Any]) -> _Column:
         return _pickled(items)
     edges = _edges(map(len, items))
     data = np.empty((edges[-1], *first.shape[1:]), first.dtype)  # else its byte order and padding are lost
-    return _Arrays(np.concatenate(items, out=data), edges)
+    return _Column("array", len(items), (np.concatenate(items, out=data), edges))
 
 
 def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
@@ -261,12 +219,14 @@ def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
         keys = tuple(items[0])
         if not keys or not all(_has_keys(item, keys) for item in items):
             return _pickled(items)
-        return _Rows(dict, keys, *(_pack([item[key] for item in items], depth) for key in keys))
+        columns = (_pack([item[key] for item in items], depth) for key in keys)
+        return _Column("rows", len(items), (dict, keys, *columns))
     lengths = [*map(len, items)]
     if len(set(map(type, chain.from_iterable(items)))) == 1:
-        return _Runs(_pack([*chain.from_iterable(items)], depth), _edges(lengths), kind)
+        return _Column(kind, len(items), (_pack([*chain.from_iterable(items)], depth), _edges(lengths)))
     if len(set(lengths)) == 1 and lengths[0]:
-        return _Rows(kind, None, *(_pack(column, depth) for column in zip(*items, strict=True)))
+        columns = (_pack(column, depth) for column in zip(*items, strict=True))
+        return _Column("rows", len(items), (kind, None, *columns))
     return _pickled(items)
 
 
@@ -279,6 +239,50 @@ def _is_same(key: Any, other: Any) -> bool:
     return key is other or (type(key) is type(other) and type(key) in _PLAIN_KEYS)
 
 
+# ---- what only pickle takes ----
+
+
 def _pickled(items: Sequence[Any]) -> _Column:
-    pickles, beside = dump_all(items)
-    return _joined(pickles, "pickle", beside)
+    """Pickle each item for itself; TypeError for one that pickle refuses."""
+    numbers: dict[Any, int] = {}
+    pickles = [_dumped(place, item, numbers) for place, item in enumerate(items)]
+    return _joined(pickles, "pickle", *([tuple(numbers)] if numbers else []))
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, numbers: dict[Any, int]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._numbers = numbers
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Return the number of what is of the main file; None: pickle refers to it itself."""
+        is_named = issubclass(type(obj), type) or type(obj) is FunctionType
+        if not is_named or getattr(obj, "__module__", None) not in _MAIN:
+            return None
+        return self._numbers.setdefault(obj, len(self._numbers))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, view: memoryview, beside: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(view))
+        self._beside = beside
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._beside[pid]
+
+
+def _dumped(place: int, item: object, numbers: dict[Any, int]) -> bytes:
+    file = io.BytesIO()
+    try:
+        _Pickler(file, numbers).dump(item)
+    except Exception as error:
+        message = (
+            f"items[{place}] is of type {type(item).__name__}, which cannot be pickled ({error}); expected "
+            f"str, bytes, numbers, arrays, structures of them, or what pickle takes"
+        )
+        raise TypeError(message) from error
+    return file.getvalue()
+
+
+def _load(beside: Sequence[Any], view: memoryview) -> Any:
+    return _Unpickler(view, beside).load()
