@@ -12,10 +12,20 @@ import numpy as np
 import pytest
 
 from ringfeed._classes import is_iterable
-from ringfeed.datasets import peekable, state_recorder
+from ringfeed.datasets import peekable
+from ringfeed.datasets import states as stream_states
 from ringfeed.datasets.round_robin import RoundRobinEpoch
-from ringfeed.datasets.state_recorder import StateRecorder
-from ringfeed.datasets.states import ENTRIES, HEAD, LARGEST, MOST_SIZE, State, StreamStates, encoded, states_size
+from ringfeed.datasets.states import (
+    ENTRIES,
+    HEAD,
+    LARGEST,
+    MOST_SIZE,
+    State,
+    StateRecorder,
+    StreamStates,
+    encoded,
+    states_size,
+)
 from ringfeed.datasets.states import UnfitError as Unfit
 from ringfeed.errors import StateError
 from ringfeed.orders.custom import Custom
@@ -176,7 +186,7 @@ def read(counter: Counter, recorder: StateRecorder, elements: int, *, each_ns: i
 def test_how_often_a_state_is_taken(monkeypatch: pytest.MonkeyPatch, cost_ns: int, slots: int, batches: int) -> None:
     """As often as it takes no more than a hundredth of the time, every 64 batches in any case."""
     counter, states = Counter(cost_ns=cost_ns), kept(1)
-    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
+    monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     recorder = StateRecorder(states, 0, 0, ROWS, slots)
     recorder.begin(counter, None)
     read(counter, recorder, 200 * ROWS, each_ns=1000)
@@ -190,7 +200,7 @@ def test_how_often_a_state_is_taken(monkeypatch: pytest.MonkeyPatch, cost_ns: in
 def test_a_state_that_does_not_change_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is kept only when the second differs."""
     counter, states = Counter(), kept(1)
-    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
+    monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     counter.state_dict = lambda: {"at": 7}  # type: ignore[method-assign]
     recorder = StateRecorder(states, 0, 0, ROWS, 4)
     recorder.begin(counter, None)
@@ -203,7 +213,7 @@ def test_a_state_that_does_not_change_says_nothing(monkeypatch: pytest.MonkeyPat
 def test_a_state_that_stays_after_a_load_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says then is kept only when it changes, however it differs from the state that was loaded."""
     counter, states = Counter(), kept(1)
-    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
+    monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     counter.state_dict = lambda: {"at": 0}  # type: ignore[method-assign]
     states.seed(0, [{"read": 40, "of": {"at": 40}}])
     recorder = StateRecorder(states, 0, 0, ROWS, 4)
@@ -217,7 +227,7 @@ def test_a_state_that_stays_after_a_load_says_nothing(monkeypatch: pytest.Monkey
 def test_states_that_were_kept_go_with_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once one does not say where the iterable is, those of before are not used either."""
     counter, states = Counter(), kept(1)
-    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
+    monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     counter.state_dict = lambda: {"at": min(counter.at, 50)}  # type: ignore[method-assign]
     recorder = StateRecorder(states, 0, 0, ROWS, 4)
     recorder.begin(counter, None)

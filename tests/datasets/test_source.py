@@ -10,6 +10,7 @@ import pickle
 import random
 import sys
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import Mock
 
@@ -19,6 +20,7 @@ import pytest
 import ringfeed
 from ahead import loader_with
 from datasets import SAID, Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
+from ringfeed.datasets.reader import Reader
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from ringfeed.spec.spec import Spec
@@ -37,6 +39,7 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
 def way_of(dataset: Any, **terms: Any) -> str:
     """Return the method of the writer by which a dataset is read."""
     source, reader = open_source(dataset, Terms(2, **terms)), Mock()
+    reader.open_stream = partial(Reader.open_stream, reader)
     source.learn()
     fill: Any = source.open(dataset, reader)
     write = reader.by.call_args.args[0] if reader.by.called else fill.func
@@ -88,15 +91,13 @@ def test_a_first_sample_that_exits_is_an_error(ways: dict[str, Any]) -> None:
 
 KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": imported_in_turn}
 PARTS = {
-    "samples": ["data.samples"],
-    "batches": ["data.batches"],
+    "samples": ["datasets.samples"],
+    "batches": ["datasets.batches"],
     "streams": [
-        "iterables.opening",
-        "iterables.state_recorder",
-        "iterables.states",
-        "iterables.stream",
-        "iterables.stream_reader",
-        "iterables.streams",
+        "datasets.peekable",
+        "datasets.states",
+        "datasets.stream_reader",
+        "datasets.streams",
         "orders.replay",
     ],
 }
@@ -111,10 +112,10 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, backend: Any) -> Non
     warm.end()  # the one that is there has imported what other tests' loaders read
     with ringfeed.Loader(KINDS[kind], workers=1, backend=backend, max_batch_size=most, **settings) as loader:
         for batch in loader:
-            always = ["data.base", "data.reader", "data.terms", "orders.rng"]
+            always = ["datasets.base", "datasets.reader", "datasets.terms", "datasets.worker_info", "orders.rng"]
             found = set(batch.tobytes().decode().split())
             if backend == "process":  # it has imported what most read, once for all workers
-                found -= {"data.arrays", "data.rows", "data.samples"} - {*PARTS[kind]}
+                found -= {"datasets.arrays", "datasets.samples"} - {*PARTS[kind]}
             assert found == {*always, *PARTS[kind]}
 
 

@@ -374,7 +374,7 @@ class Stays:
 
 def test_a_state_that_is_told_of_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is stopped twice has each element once."""
-    monkeypatch.setattr("ringfeed.datasets.state_recorder.SHARE", 0)
+    monkeypatch.setattr("ringfeed.datasets.states.SHARE", 0)
     seen, state = list[int](), dict[str, Any]()
     for stop in (9, 9, 99):
         with ringfeed.Loader(Stays(), batch_size=8, workers=0) as loader:

@@ -1,4 +1,4 @@
-"""The elements of a stream by their numbers: see `relay.store`."""
+"""The elements of a stream by their numbers: see `reading.store`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ringfeed.reading import store as stores
-from ringfeed.reading.elements import Packer, size_of, unpack
+from ringfeed.reading.elements import pack, size_of, unpack
 from ringfeed.reading.store import ELEMENT, END, ERROR, GoneError, Run, Store, StoreSizes, TooLargeError
 from ringfeed.system.memory import reserve
 from watching import PATIENCE_S
@@ -34,12 +34,6 @@ def store(nothing_left: None) -> Iterator[Store]:  # noqa: ARG001 - it looks aft
         made.close()
 
 
-def put(store: Store, run: Run, number: int, kind: int, parts: list[bytes]) -> None:
-    """Keep an element at once."""
-    store.put(run, number, kind, parts)
-    store.flush(run)
-
-
 def content(store: Store, run: Run, number: int) -> bytes:
     """Return what an element is."""
     kind, found = store.get(run.number, number)
@@ -52,7 +46,7 @@ def test_elements_are_kept_until_no_worker_may_ask(store: Store) -> None:
     assert SIZES.regions == 5
     assert store.limit(RUN) == (6 // 4 + 5) * 4
     for number in range(6, 24):
-        put(store, RUN, number, ELEMENT, [bytes([number]) * number])
+        store.put(RUN, number, ELEMENT, [bytes([number]) * number])
     assert [content(store, RUN, number) for number in range(6, 24)] == [bytes([n]) * n for n in range(6, 24)]
     store.want(0, RUN.number, 13)
     store.want(1, RUN.number, 9)
@@ -62,14 +56,14 @@ def test_elements_are_kept_until_no_worker_may_ask(store: Store) -> None:
     store.want(0, NEXT_RUN.number, 99)
     assert store.limit(RUN) == (14 // 4 + 5) * 4
     for number in range(24, 32):
-        put(store, RUN, number, ELEMENT, [bytes([number]) * number])
+        store.put(RUN, number, ELEMENT, [bytes([number]) * number])
     assert [content(store, RUN, number) for number in range(14, 32)] == [bytes([n]) * n for n in range(14, 32)]
 
 
 def test_a_run_has_nothing_of_another(store: Store) -> None:
     """Neither elements nor the end."""
-    put(store, RUN, 6, ELEMENT, [b"six"])
-    put(store, RUN, 7, END, [b"e"])
+    store.put(RUN, 6, ELEMENT, [b"six"])
+    store.put(RUN, 7, END, [b"e"])
     assert store.has(RUN.number, 6)
     assert store.has(RUN.number, 12)
     assert store.get(RUN.number, 12) == (END, b"e")
@@ -87,11 +81,11 @@ def test_another_reader_goes_on_behind_the_newest_element(store: Store) -> None:
     """Also where the last was written, and not yet told; and counts the deaths at an element."""
     for number in range(6, 10):
         assert store.note_reading(number) == 0
-        put(store, RUN, number, ELEMENT, [b"one"])
+        store.put(RUN, number, ELEMENT, [b"one"])
     store.words[4 + 1] = 9  # what is told lies behind
     assert store.begin(RUN) == 10
     assert [store.note_reading(10) for _ in range(3)] == [0, 1, 2]
-    put(store, RUN, 10, ERROR, [b"why"])
+    store.put(RUN, 10, ERROR, [b"why"])
     assert store.get(RUN.number, 10) == (ERROR, b"why")
     assert store.note_reading(11) == 0
 
@@ -99,10 +93,10 @@ def test_another_reader_goes_on_behind_the_newest_element(store: Store) -> None:
 def test_what_has_no_room_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason why an element is not there has room always."""
     monkeypatch.setattr(stores, "REGION", 2**16)
-    put(store, RUN, 8, ELEMENT, [bytes(40_000)])
+    store.put(RUN, 8, ELEMENT, [bytes(40_000)])
     with pytest.raises(TooLargeError):
-        put(store, RUN, 9, ELEMENT, [bytes(20_000)])
-    put(store, RUN, 9, ERROR, [bytes(4096)])
+        store.put(RUN, 9, ELEMENT, [bytes(20_000)])
+    store.put(RUN, 9, ERROR, [bytes(4096)])
 
 
 def test_a_worker_sleeps_until_its_element_is_there(store: Store) -> None:
@@ -117,10 +111,10 @@ def test_a_worker_sleeps_until_its_element_is_there(store: Store) -> None:
     threads = [threading.Thread(target=wait, args=(number,)) for number in (6, 12)]
     for thread in threads:
         thread.start()
-    put(store, RUN, 6, ELEMENT, [b"six"])
+    store.put(RUN, 6, ELEMENT, [b"six"])
     threads[0].join(PATIENCE_S)
     assert woken == [6]
-    put(store, RUN, 7, END, [b"e"])
+    store.put(RUN, 7, END, [b"e"])
     threads[1].join(PATIENCE_S)
     assert woken == [6, 12]
 
@@ -132,12 +126,12 @@ def test_what_comes_between_a_look_and_the_sleep_is_not_slept_through(
 ) -> None:
     """The element that a worker waits for, or the end, which is told elsewhere."""
     for before in range(6, number if kind == ELEMENT else 6):
-        put(store, RUN, before, ELEMENT, [b"one"])
+        store.put(RUN, before, ELEMENT, [b"one"])
     has = store.has
 
     def look(run: int, wanted: int) -> bool:
         found = has(run, wanted)
-        put(store, RUN, number if kind == ELEMENT else 6, kind, [b"e"])
+        store.put(RUN, number if kind == ELEMENT else 6, kind, [b"e"])
         return found
 
     monkeypatch.setattr(store, "has", look)
@@ -150,7 +144,7 @@ def test_what_comes_between_a_look_and_the_sleep_is_not_slept_through(
 def test_room_that_is_made_before_the_reader_rests_is_not_slept_through(store: Store) -> None:
     """A claim that comes when the reader has found its store full, and has not yet said what it is to be woken for."""
     for number in range(6, store.limit(RUN)):
-        put(store, RUN, number, ELEMENT, [b"one"])
+        store.put(RUN, number, ELEMENT, [b"one"])
     asked = store.asked
     store.want(0, RUN.number, 15)
     assert store.asked == asked
@@ -164,7 +158,7 @@ def test_the_reader_sleeps_until_it_is_asked(store: Store) -> None:
     """By a worker whose claim makes room for more, or by the consumer."""
     limit = store.limit(RUN)
     for number in range(6, limit):
-        put(store, RUN, number, ELEMENT, [b"one"])
+        store.put(RUN, number, ELEMENT, [b"one"])
     for ask, is_heard in (
         (lambda: store.want(0, RUN.number, 14), False),
         (lambda: store.want(0, RUN.number, 15), True),
@@ -194,7 +188,7 @@ def test_the_reader_sleeps_until_it_is_asked(store: Store) -> None:
 )
 def test_an_element_comes_back_from_its_bytes(element: object) -> None:
     """Its arrays can be written."""
-    parts = Packer().pack(element)
+    parts = pack(element)
     content = bytearray(b"".join(map(bytes, parts)))
     assert len(content) == size_of(parts)
     found = unpack(content)

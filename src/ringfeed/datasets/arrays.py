@@ -27,8 +27,7 @@ class ArraySource(Source):
         """Refuse arrays that have no common rows."""
         super().__init__(given, dataset, terms)
         if self.whole:
-            message = "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size"
-            raise ValueError(message)
+            raise ValueError("batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size")
         self._own = id(dataset)  # and not that of a copy
         self._learnt: Any = None  # an Array for each column whose rows are written as they are
         self._arrays()
@@ -39,18 +38,16 @@ class ArraySource(Source):
             _convert_again(self.given, self.dataset)
         for path, leaf in leaves_of(self.dataset):
             if not isinstance(leaf, np.ndarray):
-                message = (
+                raise SpecError(
                     f"{path} is of type {type(leaf).__name__}, expected an array as when the loader was made; give "
                     f"numpy.asarray() of it"
                 )
-                raise SpecError(message)
         arrays = leaf_arrays(self.dataset) or []
         if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
             shapes = ", ".join(str(array.shape) for array in arrays)
-            message = (
+            raise SpecError(
                 f"the arrays of a dataset must be equally long, but their shapes are {shapes}; cut them to one length"
             )
-            raise SpecError(message)
         return arrays
 
     def length(self) -> int | None:
@@ -61,11 +58,10 @@ class ArraySource(Source):
         """Raise SpecError where the rows of the columns are not as they were when the loader was made."""
         self._arrays()
         if self._learnt is not None and self._learnt != (now := Spec.infer_batch(self.dataset, 0)[0].tree):
-            message = (
+            raise SpecError(
                 f"the arrays of the dataset are {now!r} now, expected {self._learnt!r} as when the loader was made; "
                 f"keep their keys, dtypes and shapes of rows, or make a new loader"
             )
-            raise SpecError(message)
 
     def learn(self) -> None:
         """Set the spec of the arrays; a given one may only convert them."""

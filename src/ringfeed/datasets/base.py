@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
-    from ringfeed.system._system import Descriptor
 
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none
 MAX_FAILED = 32  # elements that fail before one does not
@@ -42,7 +41,10 @@ _T = TypeVar("_T")
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 _EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
-_CONSUMERS_OWN = {"given", "dataset", "functions", "terms", "hooks", "order", "iterables", "element_kind", "elements"}
+_CONSUMERS_OWN = {
+    *("given", "dataset", "functions", "terms", "hooks", "order", "members", "iterables", "element_kind", "elements"),
+    "rows_now",
+}
 
 
 class Composed:
@@ -76,7 +78,8 @@ class Source(ABC):
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
     changes = True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
     has_hooks = False  # whether the dataset has hooks, by whichever door they are run
-    has_weights = False  # whether each sample comes with its number and weight: see `open_draws`
+    has_weights = False  # whether each sample comes with its number and weight: see `fill`
+    members: Sequence[Any] = ()  # the sources of the datasets that this one is made of, in the consumer
     functions: Functions | None = None  # the user's, which are sent to the workers with the dataset
     transforms: Transforms | None = None  # what workers do with these functions
     first_words = "dataset[0]", "samples"  # the first element, and the plural of all
@@ -93,19 +96,22 @@ class Source(ABC):
         self.hooks = frozenset(name for name in HOOKS if _does_something(type(given), name))
         self.has_hooks = bool(self.hooks)
 
+    def consist_of(self, members: Sequence[Source]) -> None:
+        """Be made of the datasets of these sources: their hooks are run."""
+        self.members = members
+        self.hooks = frozenset[str]().union(*(member.hooks for member in members))
+        self.has_hooks = bool(self.hooks)
+        self.is_async = any(member.is_async for member in members)  # which is refused: see `concurrency_of`
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs."""
         return {name: value for name, value in self.__dict__.items() if name not in _CONSUMERS_OWN}
 
-    @property
-    def inner_sources(self) -> Sequence[Source]:
-        """The sources of the datasets that this one is made of."""
-        return ()
-
     def without_dataset(self) -> Self:
         """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, given=None, dataset=None, functions=None, order=None, iterables=())
+        nothing = {"given": None, "dataset": None, "functions": None, "order": None, "iterables": (), "members": ()}
+        other.__dict__.update(self.__dict__, **nothing)
         return other
 
     # ---- what the dataset is ----
@@ -126,9 +132,9 @@ class Source(ABC):
         if self.functions is not None:
             sent, self.functions = sent.dataset, sent.functions
             if self.terms.trial is not None:
-                self.terms.trial.hold(self.functions)
+                self.terms.trial.functions = self.functions
             if self.terms.collate is not None:
-                self.terms.collate.hold(self.functions)
+                self.terms.collate.functions = self.functions
         self.hold(sent)
 
     def hold(self, dataset: Any) -> None:
@@ -155,8 +161,10 @@ class Source(ABC):
         self.check()
         return self.sent
 
-    def check(self) -> None:  # noqa: B027 - most cannot tell
-        """Raise SpecError where the dataset is no longer what the loader was made for."""
+    def check(self) -> None:
+        """Raise SpecError where the dataset is no longer what the loader was made for, as far as that can be told."""
+        for member in self.members:
+            member.check()
 
     def length(self) -> int | None:
         """Return the number of indices now; None where only reading shows the end, or there is none."""
@@ -174,33 +182,36 @@ class Source(ABC):
         """Call a hook, if the dataset has it; returns whether `sampler` may give another order from now on."""
         if name not in self.hooks:
             return False
-        getattr(self.given, name)()
+        if not self.members:
+            getattr(self.given, name)()
+        for member in self.members:
+            member.run_hook(name)
         return self.is_sized
 
-    def check_sendable(self) -> None:  # noqa: B027 - most kinds can be sent
+    def check_sendable(self) -> None:
         """Raise TypeError for a dataset that cannot be sent to worker processes, whatever it holds."""
+        for member in self.members:
+            member.check_sendable()
 
     def accept(self, spec: Spec, rows: int) -> None:
         """Set the spec and the most rows of a batch, and what else was learnt of the user's functions.
 
         Raises ValueError where 32 bits of rows, or 64 of elements, overflow.
         """
-        if self.has_weights:
-            spec = Spec((spec.tree, Array((), "int64"), Array((), "float32")))
         if rows > MAX_ROWS:
-            message = f"a batch of {rows} rows, expected at most {MAX_ROWS}; make it smaller"
-            raise ValueError(message)
+            raise ValueError(f"a batch of {rows} rows, expected at most {MAX_ROWS}; make it smaller")
         for leaf in spec.leaves:
             beside = math.prod(axis or 1 for axis in leaf.shape) * leaf.dtype.itemsize
             if not leaf.nbytes and max(rows, 1) * beside >= 2**63:
-                message = (
+                raise SpecError(
                     f"{leaf.path} has shape {leaf.shape}, which holds nothing, but with {rows} rows NumPy counts more "
                     f"than 63 bits of bytes along its other axes; make them smaller"
                 )
-                raise SpecError(message)
         self.spec, self.rows = spec, rows
         if self.transforms is not None:
             self.transforms = self.transforms.learnt(self)
+        if self.has_weights:
+            self.spec = Spec((spec.tree, Array((), "int64"), Array((), "float32")))
 
     def first(self, look: Callable[[Any, int], _T]) -> _T:
         """Return what ``look`` sees of element 0 and its index, to learn the spec from.
@@ -209,8 +220,7 @@ class Source(ABC):
         """
         length, failed = self.length(), list[Exception]()
         if length == 0:
-            message = "the dataset is empty, so there is no sample to infer the spec from; give spec="
-            raise SpecError(message)
+            raise SpecError("the dataset is empty, so there is no sample to infer the spec from; give spec=")
         last = MAX_NOTHING if length is None else min(length, MAX_NOTHING)
         for index in range(last):
             try:
@@ -225,8 +235,7 @@ class Source(ABC):
                     break
         if failed:
             raise SpecError(self._cannot_skip(failed)) from failed[0]
-        message = f"the dataset gives None in the place of its first {last} batches; give spec="
-        raise SpecError(message)
+        raise SpecError(f"the dataset gives None in the place of its first {last} batches; give spec=")
 
     def read(self, index: int) -> Any:
         """Return an element of the dataset, to learn the spec from, with its own random numbers."""
@@ -271,10 +280,6 @@ class Source(ABC):
     def keep(self, store: Any, *, shared: bool) -> Kept:  # noqa: ARG002 - see streams
         """Reserve what is kept beside the slots, ``shared`` with worker processes; ``store``: as in the `Plan`."""
         return Kept()
-
-    def kept(self, memfd: Descriptor, size: int) -> Any:
-        """Map, in a worker, what readers write of it."""
-        raise NotImplementedError
 
     def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:  # noqa: ARG002 - see streams
         """Cut indices into what may be planned together: each part, and the stream whose worker fills it (0: any)."""

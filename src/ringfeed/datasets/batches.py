@@ -54,14 +54,12 @@ class BatchSource(Source):
         spec, most = self.terms.given_spec(), self.terms.max_batch_size
         if spec is not None:
             if most is None:
-                message = "batch_size=None with spec= needs max_batch_size=, the most rows that a batch has"
-                raise ValueError(message)
+                raise ValueError("batch_size=None with spec= needs max_batch_size=, the most rows that a batch has")
             self.accept(spec, most)
             return
         spec, rows, index = self.first(self._look)
         if most is not None and most < rows:
-            message = f"max_batch_size={most}, but batch {index} has {rows} rows; raise it"
-            raise ValueError(message)
+            raise ValueError(f"max_batch_size={most}, but batch {index} has {rows} rows; raise it")
         self.has_gaps = index > 0
         self.accept(spec, most or max(rows, self.least_rows))
 

@@ -64,11 +64,7 @@ class FirstBatch:
 
     def __init__(self, functions: Functions) -> None:
         """Call nothing yet."""
-        self.hold(functions)
-
-    def hold(self, functions: Functions) -> None:
-        """Call these functions from now on."""
-        self._call = of_one(functions.collate_fn)
+        self.functions = functions
 
     def learn(self, source: Source) -> None:
         """Set spec, rows and packages of a source of samples, from its first batch unless the spec is given."""
@@ -82,16 +78,16 @@ class FirstBatch:
         samples, where = [*read.values()], _batch_of(source, [*read])
         batch = self._made(source, read, where)
         if batch is None:
-            message = f"{where}: collate_fn returned None, so there is no batch to infer the spec from; give spec="
-            raise SpecError(message)
+            raise SpecError(
+                f"{where}: collate_fn returned None, so there is no batch to infer the spec from; give spec="
+            )
         try:
             spec, rows = Spec.infer_batch(batch, 0)
         except SpecError as error:
             _in_words(error, 0, where)
             raise
         if terms.max_batch_size is not None and terms.max_batch_size < rows:
-            message = f"max_batch_size={terms.max_batch_size}, but {where} has {rows} rows; raise it"
-            raise ValueError(message)
+            raise ValueError(f"max_batch_size={terms.max_batch_size}, but {where} has {rows} rows; raise it")
         source.packages = packages_in(batch).union(*map(packages_in, samples))
         is_full = len(samples) == source.indices
         source.accept(spec, terms.max_batch_size or (rows if is_full else max(rows, source.indices)))
@@ -115,18 +111,17 @@ class FirstBatch:
         before = installed.context
         try:
             installed.context = SampleContext(source.seed, index=tuple(samples))
-            return self._call([*samples.values()])
+            return of_one(self.functions.collate_fn)([*samples.values()])
         except (SystemExit, GeneratorExit) as error:
             raise WorkerError(str(failed(f"{where}, made for the spec: collate_fn", error))) from error
         except Exception as error:
             if source.terms.on_error != "skip":
                 raise
             text = f"{type(error).__name__}: {error}".removesuffix(": ")
-            message = (
+            raise SpecError(
                 f"{where}, made for the spec: collate_fn raised {text}; on_error='skip' cannot leave it out before the "
                 f"spec is known: give spec="
-            )
-            raise SpecError(message) from error
+            ) from error
         finally:
             installed.context = before
 
@@ -153,9 +148,6 @@ class Collating(Transforms):
         """Have one worker make all of each batch."""
         super().__init__(source, functions)
         source.at_once = source.collates = True
-
-    def check(self, source: Source, packages: frozenset[str]) -> None:
-        """Allow what a transform changes: that is no row of a slot."""
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Have samples collected, a batch made of them, and then changed."""

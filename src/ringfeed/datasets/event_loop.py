@@ -131,5 +131,6 @@ def completed(source: Source, index: int) -> Any:
 
 
 def _give_up(name: str, timeout_s: float | None) -> NoReturn:
-    message = f"{name}, read for the spec, has not come in {timeout_s:g} s; raise timeout_s, give spec=, or look there"
-    raise StallError(message)
+    raise StallError(
+        f"{name}, read for the spec, has not come in {timeout_s:g} s; raise timeout_s, give spec=, or look there"
+    )

@@ -85,8 +85,7 @@ class Frozen(Sequence[T_co]):
             return [self._at(place) for place in range(*index.indices(len(self)))]
         place, length = operator.index(index), len(self)
         if not -length <= place < length:
-            message = f"index {index} of a Frozen of {length:,} items"
-            raise IndexError(message)
+            raise IndexError(f"index {index} of a Frozen of {length:,} items")
         item: T_co = self._at(place + length if place < 0 else place)
         return item
 
@@ -111,11 +110,9 @@ class Frozen(Sequence[T_co]):
 
 def _check(items: object) -> None:
     if isinstance(items, str | bytes | Mapping) or not hasattr(items, "__iter__"):
-        message = f"items is of type {type(items).__name__}, expected a list or another iterable of items"
-        raise TypeError(message)
+        raise TypeError(f"items is of type {type(items).__name__}, expected a list or another iterable of items")
     if isinstance(items, np.ndarray) and not items.dtype.hasobject:
-        message = "items is an array, which workers share as it is; leave it so"
-        raise TypeError(message)
+        raise TypeError("items is an array, which workers share as it is; leave it so")
 
 
 # ---- columns ----
@@ -276,11 +273,10 @@ def _dumped(place: int, item: object, numbers: dict[Any, int]) -> bytes:
     try:
         _Pickler(file, numbers).dump(item)
     except Exception as error:
-        message = (
+        raise TypeError(
             f"items[{place}] is of type {type(item).__name__}, which cannot be pickled ({error}); expected "
             f"str, bytes, numbers, arrays, structures of them, or what pickle takes"
-        )
-        raise TypeError(message) from error
+        ) from error
     return file.getvalue()
 
 

@@ -25,11 +25,10 @@ class Functions(NamedTuple):
             if function is not None:
                 _check_function(name, function)
         if self.transform is not None and batch_size is None:
-            message = (
+            raise ValueError(
                 "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; give "
                 "batch_transform="
             )
-            raise ValueError(message)
 
 
 _ARGUMENTS = {
@@ -42,14 +41,12 @@ _ARGUMENTS = {
 
 def _check_function(name: str, function: Any) -> None:
     if not callable(function):
-        message = f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}"
-        raise TypeError(message)
+        raise TypeError(f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}")
     if inspect.iscoroutinefunction(function):
-        message = (
+        raise TypeError(
             f"{name}={_name(function)} is async def, and is called once a sample has come; await in an async def "
             f"__getitem__ of the dataset"
         )
-        raise TypeError(message)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some builtins
@@ -59,11 +56,10 @@ def _check_function(name: str, function: Any) -> None:
     except TypeError as error:
         one = _ARGUMENTS[name].split()[-1]
         also = "" if name == "worker_init_fn" else ", and of rng where it draws random numbers"
-        message = (
+        raise TypeError(
             f"{name}={_name(function)}{signature} cannot be called as it is to be ({error}), expected a function of "
             f"{_ARGUMENTS[name]}{also}; give lambda {one}: ..."
-        )
-        raise TypeError(message) from None
+        ) from None
 
 
 def _name(function: Any) -> str:

@@ -1,12 +1,21 @@
 """Several datasets as one. A source of each says what it is, and what is wrong with it.
 
-members       what each index is, and how workers read it
+Mix           what users give a loader
+Members       the datasets as workers have them: each index finds its dataset, and the sample's number there
+MixSource     its source
 orders.mix    in which order: which dataset comes next, and which of its samples
+
+    index = pass * samples of all + samples of the datasets ahead + the sample's own number
+
+So no two datasets share an index, or the random numbers that go with it, and neither do two passes over one dataset.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,14 +25,11 @@ from ringfeed._classes import fingerprint_of, is_iterable
 from ringfeed._failure import is_raised_here
 from ringfeed.datasets.arrays import Rows
 from ringfeed.datasets.base import Source
-from ringfeed.datasets.members import Members, Places
 from ringfeed.errors import SpecError
 from ringfeed.spec.array import Array, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from typing_extensions import Self
 
     from ringfeed.datasets.reader import Fill, Reader
     from ringfeed.datasets.terms import Delivery, Terms
@@ -80,8 +86,9 @@ class Mix:
         from ringfeed.orders.proportions import shares_of  # noqa: PLC0415 - no worker needs it
 
         if isinstance(datasets, dict | str) or not hasattr(type(datasets), "__iter__"):
-            message = f"datasets is of type {type(datasets).__name__}, expected several datasets, as in Mix([a, b])"
-            raise TypeError(message)
+            raise TypeError(
+                f"datasets is of type {type(datasets).__name__}, expected several datasets, as in Mix([a, b])"
+            )
         self.datasets = (*datasets,)
         if not self.datasets:
             raise ValueError("Mix() got no datasets; give at least one")
@@ -110,27 +117,75 @@ class Mix:
 
     @weights.setter
     def weights(self, _: object) -> None:
-        message = (
+        raise AttributeError(
             "the weights of a Mix are fixed, since batches are planned far ahead by them; give weights= a function, as "
             "in lambda epoch, batch: now, and change what it returns"
         )
-        raise AttributeError(message)
 
 
 def _refuse(dataset: Any, number: int) -> None:
     """Refuse a dataset that has no samples by number."""
     if isinstance(dataset, Mix):
-        message = (
+        raise TypeError(
             f"dataset {number} of Mix() is a Mix; give its datasets to the outer one, each with its share of the "
             f"weight that the inner one would have"
         )
-        raise TypeError(message)
     if is_iterable(dataset):
-        message = (
+        raise TypeError(
             f"dataset {number} of Mix() is an iterable (a {type(dataset).__name__}), whose elements have no numbers; "
             f"give an object with __len__ and __getitem__, or iterables to Interleave()"
         )
-        raise TypeError(message)
+
+
+# ---- in workers ----
+
+
+def _find(starts: Sequence[int], index: int) -> tuple[int, int]:
+    """Return the number of a dataset, and that of its sample; ``starts``: how many samples lie ahead of each."""
+    index %= starts[-1]
+    member = bisect_right(starts, index) - 1
+    return member, index - starts[member]
+
+
+class Members:
+    """The datasets of a mix, as workers have them."""
+
+    def __init__(self, datasets: Iterable[Any], starts: list[int]) -> None:
+        self.datasets = (*datasets,)
+        self.starts = starts
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the sample of an index."""
+        member, number = _find(self.starts, index)
+        return self.datasets[member][number]
+
+    def reader(self, method: str) -> Callable[..., Any]:
+        """Return what reads indices by one method of all datasets."""
+        find, reads = partial(_find, self.starts), [getattr(dataset, method) for dataset in self.datasets]
+
+        def read(index: int, *out: Any) -> Any:
+            member, number = find(index)
+            return reads[member](number, *out)
+
+        return partial(_read_many, find, reads) if method == "__getitems__" else read
+
+
+def _read_many(find: Callable[[int], tuple[int, int]], reads: Sequence[Any], indices: Sequence[int]) -> Iterator[Any]:
+    """Give the samples of indices, which each dataset is asked for together."""
+    places = [find(index) for index in indices]
+    asked: dict[int, list[int]] = {}
+    for member, number in places:
+        asked.setdefault(member, []).append(number)
+    given = {member: iter(reads[member]([*numbers])) for member, numbers in asked.items()}
+    for member, _ in places:
+        try:
+            sample = next(given[member])
+        except StopIteration:
+            raise ValueError(f"__getitems__ returned fewer samples than {len(asked[member])} indices") from None
+        yield sample
+    for member, numbers in asked.items():
+        if [*zip(given[member], (None,), strict=False)]:
+            raise ValueError(f"__getitems__ returned more than {len(numbers)} samples for as many indices")
 
 
 # ---- the source ----
@@ -139,23 +194,22 @@ def _refuse(dataset: Any, number: int) -> None:
 class MixSource(Source):
     """A dataset of several, each of which has a source of its own in the consumer."""
 
+    is_sized = True
+
     def __init__(self, mix: Mix, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> None:
         """Open all datasets; ValueError or TypeError for what does not fit."""
-        self.members: list[Any] = []
+        members: list[Source] = []
         for number, dataset in enumerate(mix.datasets):
             with _named(number, TypeError, ValueError):
-                self.members.append(open_source(dataset, terms))
-        self.places = Places()
+                members.append(open_source(dataset, terms))
+        self.starts = [0, 1]  # changed in place: the engine has it, too
         copied = terms.trial is not None
-        read = (one.dataset if one.runs_code else Rows(one.dataset, copied=copied) for one in self.members)
-        super().__init__(mix, Members(read, self.places), terms)
+        read = (one.dataset if one.runs_code else Rows(one.dataset, copied=copied) for one in members)
+        super().__init__(mix, Members(read, self.starts), terms)
         if self.whole and mix.per_batch:
-            message = "per_batch=True shares batches among datasets; with batch_size=None leave it out"
-            raise ValueError(message)
-        self.hooks = frozenset[str]().union(*(member.hooks for member in self.members))
-        self.has_hooks = bool(self.hooks)
+            raise ValueError("per_batch=True shares batches among datasets; with batch_size=None leave it out")
+        self.consist_of(members)
         self.runs_code = any(member.runs_code for member in self.members)
-        self.is_async = any(member.is_async for member in self.members)  # which is refused: see `waiting.sources`
         self._choose_method()
 
     def _choose_method(self) -> None:
@@ -165,21 +219,6 @@ class MixSource(Source):
         for member in self.members:
             member.method = self.method  # or it would refuse what its own does not allow
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs."""
-        return {name: value for name, value in super().__getstate__().items() if name != "members"}
-
-    @property
-    def inner_sources(self) -> Sequence[Source]:
-        """The sources of the datasets."""
-        return self.members
-
-    def without_dataset(self) -> Self:
-        """Return a copy for the engine, without the datasets."""
-        other = super().without_dataset()
-        other.members = []
-        return other
-
     @property
     def reads(self) -> bool:
         """Whether `learn` reads elements of one of them."""
@@ -187,7 +226,7 @@ class MixSource(Source):
 
     def hold(self, dataset: Members) -> None:
         """Read these datasets from now on."""
-        self.dataset, dataset.places = dataset, self.places
+        self.dataset, dataset.starts = dataset, self.starts
         for member, one in zip(self.members, self.users_own(dataset), strict=True):
             member.hold(one)
 
@@ -220,16 +259,14 @@ class MixSource(Source):
         for number, member in enumerate(self.members):
             length = member.length()
             if length is None:
-                message = (
+                raise TypeError(
                     f"dataset {number} of the Mix (a {type(member.given).__name__}) has no length, so its share is "
                     f"unknown; give it a __len__"
                 )
-                raise TypeError(message)
             if length == 0:
-                message = f"dataset {number} of the Mix is empty; leave it out"
-                raise ValueError(message)
+                raise ValueError(f"dataset {number} of the Mix is empty; leave it out")
             found.append(length)
-        self.places.set(found)
+        self.starts[:] = accumulate(found, initial=0)
         return found
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
@@ -248,12 +285,6 @@ class MixSource(Source):
         seed = self.seed if shuffle else None
         return MixSampler(lengths, weights, mix.stop, self.indices, per_batch=mix.per_batch, seed=seed)
 
-    def run_hook(self, name: str) -> bool:
-        """Call a hook of all datasets that have it; returns whether their lengths may be others."""
-        for member in self.members:
-            member.run_hook(name)
-        return name in self.hooks
-
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say what has become of a batch, as the datasets do."""
         found: Delivery = self.elements.settle(lease, rows, epoch)
@@ -265,7 +296,7 @@ class MixSource(Source):
 
     def describe(self, index: int) -> str:
         """Say which sample of which dataset an index means."""
-        member, number = self.places.find(index)
+        member, number = _find(self.starts, index)
         return f"dataset {member}[{number}]"
 
     def describe_all(self, indices: list[int]) -> str:
@@ -274,7 +305,7 @@ class MixSource(Source):
 
     def open(self, dataset: Members, reader: Reader) -> Fill:
         """Read each index from its dataset."""
-        self.places = dataset.places
+        self.starts = dataset.starts
         read = dataset.reader(self.method)
         if self.method == "__getitems__":
             return reader.by(reader.writer.bulk, read)

@@ -1,39 +1,46 @@
 """Rows of fixed length, each of several samples: `Pack`. `orders.packing` says which samples make a row.
 
 Pack         what users give a loader
-PackedRows   the rows as a dataset, as workers have them: a row is a function of (seed, epoch, number)
+PackedRows   the rows as a dataset, as workers have them: a row is a function of (seed, epoch, number), made of samples,
+             each read with its own random numbers, and of what says where they lie in it
 PackSource   its source
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ringfeed._checks import reworded
+from ringfeed._checks import error_of, reworded
 from ringfeed._classes import is_iterable
+from ringfeed._failure import NOT_CTRL_C
 from ringfeed.datasets.arrays import Rows
-from ringfeed.datasets.packed_rows import BARE, PackedRows
 from ringfeed.datasets.samples import SampleSource
 from ringfeed.errors import FunctionError, SpecError
-from ringfeed.spec.spec import Array
+from ringfeed.orders.rng import installed, reseed
+from ringfeed.spec.array import Array, shown
+from ringfeed.spec.values import from_array, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Reader
     from ringfeed.datasets.terms import Delivery, Terms
-    from ringfeed.orders.packing import Packing
+    from ringfeed.orders.packing import Packing, Pieces
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Spec
 
 NAMED = 4  # samples of a row
+BARE = "tokens"
+EXTRAS = ("segment_ids", "positions", "cu_seqlens")
+_RETURN = "return an array of one row an element, a list of numbers, or a dict of these, from __getitem__"
 
 
 class Pack:
@@ -140,17 +147,16 @@ def _check_dataset(dataset: Any) -> None:
     from ringfeed.datasets.mix import Mix  # noqa: PLC0415 - no worker needs it
 
     if isinstance(dataset, Mix | Pack):
-        message = f"the dataset of Pack() is a {type(dataset).__name__}, which has an order of its own; give a dataset"
-        raise TypeError(message)
+        raise TypeError(
+            f"the dataset of Pack() is a {type(dataset).__name__}, which has an order of its own; give a dataset"
+        )
     if is_iterable(dataset):
-        message = (
+        raise TypeError(
             f"the dataset of Pack() is an iterable (a {type(dataset).__name__}), whose samples have no numbers; give "
             f"an object with __len__ and __getitem__"
         )
-        raise TypeError(message)
     if not isinstance(dataset, tuple | dict) and not hasattr(type(dataset), "__len__"):
-        message = f"the dataset of Pack() (a {type(dataset).__name__}) has no __len__; add one"
-        raise TypeError(message)
+        raise TypeError(f"the dataset of Pack() (a {type(dataset).__name__}) has no __len__; add one")
 
 
 def _checked_lengths(lengths: Any) -> Indices:
@@ -168,6 +174,166 @@ def _checked_lengths(lengths: Any) -> Indices:
     return found.astype(np.int64)
 
 
+# ---- in workers ----
+
+
+class PackedRows:
+    """The rows as workers have them, of the seed and the epoch that the thread's context says."""
+
+    holds_dataset = True  # see `unpicklable.users_path`
+
+    def __init__(self, dataset: Any, packing: Packing, max_length: int, *, has_extras: bool, reseeds: bool) -> None:
+        self.dataset = dataset
+        self.mixes = False
+        """Whether each epoch has others."""
+        self._packing = packing
+        self._max_length = max_length
+        self._has_extras = has_extras
+        self._reseeds = reseeds
+
+    def __len__(self) -> int:
+        return self._packing.rows
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """Return a row in new arrays."""
+        return self._packed(row, None)
+
+    def read_into(self, row: int, out: dict[str, Any]) -> None:
+        """Write a row."""
+        self._packed(row, out)
+
+    def pieces(self, row: int, seed: int, epoch: int) -> Pieces:
+        """Return what a row is made of."""
+        return self._packing.pieces(row, seed if self.mixes else None, epoch)
+
+    def extras(self) -> dict[str, Array]:
+        """Return what a row has besides the sample's leaves."""
+        shapes = ((self._max_length,), (self._max_length,), (self._packing.most + 1,))
+        return {name: Array(shape, "int32") for name, shape in zip(EXTRAS, shapes, strict=True) if self._has_extras}
+
+    def _packed(self, row: int, out: dict[str, Any] | None) -> dict[str, Any]:
+        context = installed.context
+        assert context is not None
+        pieces = self.pieces(row, context.seed, context.epoch)
+        samples = pieces.samples.tolist()
+        many = None if self._reseeds else getattr(self.dataset, "__getitems__", None)
+        if callable(many) and len(samples) > 1:
+            context.index = None  # of no sample: `rng()` says so
+            with suppress(Exception):  # one by one, it is known which sample is at fault
+                return self._put_together(row, out, pieces, many([*samples]))
+        return self._put_together(row, out, pieces, self._one_by_one(samples, row))
+
+    def _put_together(
+        self, row: int, out: dict[str, Any] | None, pieces: Pieces, found: Iterable[Any]
+    ) -> dict[str, Any]:
+        """Make a row of its samples."""
+        samples, begins, ends = (part.tolist() for part in pieces)
+        used = 0
+        for sample, begin, end, value in zip(samples, begins, ends, found, strict=True):
+            where = _where(sample, row)
+            leaves = self._leaves(sample, value, where)
+            if out is None:
+                out = self._empty(leaves)
+            self._put(out, leaves, slice(begin, end), used, where)
+            used += end - begin
+        assert installed.context is not None
+        assert out is not None
+        installed.context.index = tuple(samples)
+        for name, leaf in out.items():
+            if name not in EXTRAS or not self._has_extras:
+                leaf[used:] = 0
+        if self._has_extras:
+            _write_extras(out, np.array(ends) - begins, used)
+        return out
+
+    def _one_by_one(self, samples: list[int], row: int) -> Iterator[Any]:
+        """Give samples, each read with its own random numbers."""
+        context = installed.context
+        assert context is not None
+        for sample in samples:
+            context.index = sample
+            try:
+                if self._reseeds:
+                    reseed(context)
+                found = self.dataset[sample]
+            except NOT_CTRL_C as error:
+                text = f"{_where(sample, row)} raised {type(error).__qualname__}: {error}".removesuffix(": ")
+                raise FunctionError(text) from error
+            yield found
+
+    def _leaves(self, sample: int, value: Any, where: str) -> dict[str, NDArray[Any]]:
+        """Return the leaves of a sample, all of the length that was said."""
+        found = plain(value)
+        leaves = found if isinstance(found, dict) else {BARE: found}
+        expected = int(self._packing.lengths[sample])
+        return {
+            name: _sequence(leaf, f"{where}: sample[{name!r}]" if leaves is found else f"{where}: sample", expected)
+            for name, leaf in leaves.items()
+        }
+
+    def _empty(self, leaves: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        extras = self.extras()
+        if clash := [name for name in extras if name in leaves]:
+            raise SpecError(
+                f"the samples of the Pack have {clash[0]!r} of their own, which Pack() adds; give segment_ids=False, "
+                f"or leave it out in __getitem__"
+            )
+        found = {name: np.zeros((self._max_length, *leaf.shape[1:]), leaf.dtype) for name, leaf in leaves.items()}
+        return {**found, **{name: np.zeros(array.shape, array.dtype) for name, array in extras.items()}}
+
+    def _put(self, out: dict[str, Any], leaves: dict[str, Any], part: slice, at: int, where: str) -> None:
+        """Write a part of a sample into a row."""
+        names = [name for name in out if not (self._has_extras and name in EXTRAS)]
+        if leaves.keys() != {*names}:
+            remedy = "return the same keys for every index"
+            raise error_of(f"{where}: sample", f"has the keys {[*leaves]}", str(names), remedy)
+        for name, leaf in leaves.items():
+            place = out[name]
+            if (leaf.dtype, leaf.shape[1:]) != (place.dtype, place.shape[1:]):
+                got = f"has {leaf.dtype} elements of shape {leaf.shape[1:]}"
+                remedy = "return elements of one dtype and shape for every index"
+                raise error_of(f"{where}: sample[{name!r}]", got, f"{place.dtype} of shape {place.shape[1:]}", remedy)
+            place[at : at + part.stop - part.start] = leaf[part]
+
+
+def _where(sample: int, row: int) -> str:
+    return f"dataset[{sample}] (row {row} of the Pack)"
+
+
+def _sequence(leaf: Any, where: str, length: int) -> NDArray[Any]:
+    """Return a leaf as an array of one row an element; Python's floats are float32, as everywhere."""
+    if isinstance(leaf, list):
+        try:
+            found = np.asarray(leaf)
+        except ValueError:  # lists of different lengths
+            raise error_of(where, "is a list of unlike elements", "numbers, or lists of one length", _RETURN) from None
+        kind = found.dtype.kind
+        found = found.astype(np.float32) if kind == "f" and found.dtype == np.float64 else found
+        if kind not in "biufc":
+            raise error_of(where, f"is a list that NumPy makes {found.dtype} of", "numbers", _RETURN)
+    else:
+        array = from_array(leaf, where)
+        if array is None or not array.ndim:
+            raise error_of(where, f"is {shown(leaf)}" if array is None else "has shape ()", "a sequence", _RETURN)
+        found = array
+    if len(found) != length:
+        remedy = "give Pack() the lengths of the samples as __getitem__ returns them"
+        raise error_of(where, f"has {len(found)} elements", f"{length}, as lengths= says", remedy)
+    return found
+
+
+def _write_extras(out: dict[str, Any], lengths: NDArray[Any], used: int) -> None:
+    """Write segment ids, positions and cumulated lengths of a row."""
+    ids, positions, ends = (out[name] for name in EXTRAS)
+    count = lengths.size
+    ends[0] = 0
+    np.cumsum(lengths, out=ends[1 : count + 1])
+    ends[count + 1 :] = used
+    ids[:used] = np.repeat(np.arange(1, count + 1), lengths)
+    positions[:used] = np.arange(used) - np.repeat(ends[:count], lengths)
+    ids[used:] = positions[used:] = 0
+
+
 # ---- the source ----
 
 
@@ -175,46 +341,37 @@ class PackSource(SampleSource):
     """A dataset of packed rows, around the source of the dataset that they are packed from."""
 
     first_words = "row 0 of the Pack", "rows"
+    rows_now: PackedRows | None = None  # in the consumer
 
     def __init__(self, pack: Pack, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> None:
         """Open the dataset; ValueError or TypeError for what does not fit."""
         if terms.batch_size is None:
-            message = "Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack out"
-            raise ValueError(message)
+            raise ValueError("Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack out")
         plain = terms._replace(spec=None, trial=None, collate=None, max_batch_size=None)
         samples = pack.dataset
         is_list = isinstance(samples, list)  # of arrays, perhaps of one length, which are no columns here
-        self.inner = inner = SampleSource(samples, samples, plain) if is_list else open_source(samples, plain)
+        inner = SampleSource(samples, samples, plain) if is_list else open_source(samples, plain)
         dataset = inner.dataset if inner.runs_code else Rows(inner.dataset)
         extras, reseeds = pack.segment_ids, terms.reseed
         rows = PackedRows(dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds)
         super().__init__(pack, rows, terms)
-        self.hooks, self.has_hooks, self.is_async = inner.hooks, inner.has_hooks, inner.is_async
-        self.rows_now: PackedRows | None = self.dataset  # in the consumer
+        self.consist_of([inner])
+        self.rows_now = rows
         self._epoch: int | None = None  # of the batch that was settled, until one of its rows is described
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs."""
-        return {**{name: value for name, value in super().__getstate__().items() if name != "inner"}, "rows_now": None}
-
-    @property
-    def inner_sources(self) -> Sequence[Source]:
-        """The source of the dataset that is packed."""
-        return (self.inner,)
 
     def without_dataset(self) -> PackSource:
         """Return a copy for the engine, which knows rows, and not the dataset."""
         other = super().without_dataset()
         rows = object.__new__(PackedRows)
         rows.__dict__.update(self.dataset.__dict__, dataset=None)
-        other.inner, other.rows_now = self.inner.without_dataset(), rows
+        other.rows_now = rows
         return other
 
     def hold(self, dataset: PackedRows) -> None:
         """Read these rows from now on."""
         dataset.mixes = self.dataset.mixes
         self.dataset = self.rows_now = dataset
-        self.inner.hold(self.users_own(dataset))
+        self.members[0].hold(self.users_own(dataset))
 
     def learn(self) -> None:
         """Set the spec, from the first row unless it is given."""
@@ -235,11 +392,10 @@ class PackSource(SampleSource):
             fits = fits and all(tree[name].shape[:1] == (most,) for name in tree.keys() - extras.keys())
         if not fits:
             names = "".join(f", {name!r}: {array!r}" for name, array in extras.items())
-            message = (
+            raise SpecError(
                 f"spec= says {self.terms.spec!r}, but a row of the Pack is a dict as {{{BARE!r}: Array(({most},), "
                 f"'int64'){names}}}; give the keys of your samples in the place of {BARE!r}, or leave spec= out"
             )
-            raise SpecError(message)
 
     def element(self, index: int) -> Any:
         """Return a row; what a sample raises comes out as it is."""
@@ -247,10 +403,6 @@ class PackSource(SampleSource):
             return super().element(index)
         except FunctionError as error:
             raise (error.__cause__ or error) from None
-
-    def check(self) -> None:
-        """Raise SpecError where the dataset is no longer what the loader was made for."""
-        self.inner.check()
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the rows; ValueError for any other, and for other lengths than the dataset has."""
@@ -260,10 +412,9 @@ class PackSource(SampleSource):
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
             why = "is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True or False"
             refuse_order(shuffle, sampler, why)
-        pack, count = self.given, self.inner.length()
+        pack, count = self.given, self.members[0].length()
         if count != pack.count:
-            message = f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for each"
-            raise ValueError(message)
+            raise ValueError(f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for each")
         self.is_sized, self.dataset.mixes = True, bool(shuffle)
         order: Sampler = Sequential(len(pack))
         if shuffle and pack.strategy == "ffd":
@@ -271,15 +422,6 @@ class PackSource(SampleSource):
         order.order = f"{pack.name}:{'shuffled' if shuffle else 'in order'}"
         order.sample_count = pack.count
         return order
-
-    def run_hook(self, name: str) -> bool:
-        """Call a hook of the dataset; returns whether its length may be another."""
-        self.inner.run_hook(name)
-        return name in self.hooks
-
-    def check_sendable(self) -> None:
-        """Raise TypeError for a dataset that cannot be sent to worker processes."""
-        self.inner.check_sendable()
 
     def users_own(self, dataset: PackedRows) -> Any:
         """Return the user's dataset in what was sent to a worker."""

@@ -57,8 +57,7 @@ class PeekableIterator:
     def __iter__(self) -> Iterator[Any]:
         """Return all elements, once: an iterator that was interrupted cannot go back."""
         if self._begun:
-            message = f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be read again"
-            raise ValueError(message)
+            raise ValueError(f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be read again")
         self._begun = True
         first, self._first = self._first, []
         return chain(first, self._iterator)
@@ -148,8 +147,7 @@ def opened(iterable: Any) -> Any:
     """Return an iterable, or what it returns where it is a function; TypeError for what is none."""
     found = iterable if hasattr(type(iterable), "__iter__") else iterable()
     if not hasattr(type(found), "__iter__") and not hasattr(type(found), "__getitem__"):
-        message = f"the dataset is a function that returned a {type(found).__name__}, expected an iterable"
-        raise TypeError(message)
+        raise TypeError(f"the dataset is a function that returned a {type(found).__name__}, expected an iterable")
     return found
 
 

@@ -54,12 +54,11 @@ class RoundRobinSampler(Sampler):
         """Return the numbers of an epoch; ValueError when an iterator would be read again."""
         once = next((iterable for iterable in self._iterables if is_iterator(iterable)), None)
         if once is not None and self._read_by is not None:
-            message = (
+            raise ValueError(
                 f"the dataset is an iterator ({type(once).__name__}) that epoch {self._read_by} has read, and cannot "
                 f"be read again for epoch {number}; give a function that makes a new one, or an object whose "
                 f"__iter__ does"
             )
-            raise ValueError(message)
         self._read_by = number
         end = self.length if self._is_planned else None
         return RoundRobinEpoch(len(self._iterables), self._rows, start, state, end)
@@ -130,11 +129,10 @@ class RoundRobinEpoch(Epoch):
         known = [*self._states]  # at once: another thread may plan
         found = next((one for one in known if one["given"] == position), None)
         if found is None:
-            message = (
+            raise StateError(
                 f"the state of {len(self._read)} iterables is kept for the newest {self._kept} batches that are read "
                 f"ahead, and element {position} lies further back; take the state earlier"
             )
-            raise StateError(message)
         return found
 
     def counts(self, position: int) -> list[int]:

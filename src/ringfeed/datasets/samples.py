@@ -48,11 +48,10 @@ class SampleSource(Source):
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order; TypeError where nothing says which indices there are."""
         if sampler is None and not hasattr(type(self.dataset), "__len__"):
-            message = (
+            raise TypeError(
                 f"the dataset (a {type(self.dataset).__name__}) has no __len__, so the loader cannot know its indices; "
                 f"add one, or give sampler="
             )
-            raise TypeError(message)
         return super().sampler(shuffle=shuffle, sampler=sampler)
 
     def learn(self) -> None:

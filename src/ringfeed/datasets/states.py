@@ -1,5 +1,9 @@
 """The states that iterables have of their own, kept in shared memory: a worker's death does not lose them.
 
+    StreamStates    the memory
+    StateRecorder   says when the worker that reads a stream takes its state: often enough to go on soon, at little cost
+    KeptStreams     what an engine keeps of its streams, and that it says where they are read again for long
+
     a stream's part    how far it is skipped; why it has no states; the run; its newest states, `ENTRIES` of them
     an entry           number, epoch, elements read before, size, checksum; then the state as JSON
 
@@ -21,12 +25,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed._units import show_bytes
+from ringfeed.datasets.terms import Kept
 from ringfeed.errors import PlanError
+from ringfeed.ring._ring import now_ns
 from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ringfeed.datasets.streams import StreamSource
     from ringfeed.system._system import Descriptor
 
 ENTRIES = 8  # of a stream: while the newest is written, others lie behind all that is read ahead
@@ -34,6 +41,12 @@ MOST_SIZE = 2**20  # bytes of all streams
 LARGEST = 2**15  # bytes of an entry
 SMALLEST = 128
 HEAD = 256  # bytes of a part ahead of its entries
+LOOK_NS = 10**8  # while streams leave out what was read before
+REMEDY = "give the iterable state_dict() and load_state_dict(), whose states are JSON"
+MOST_BATCHES = 64  # from one state to the next
+SHARE = 100  # a state takes at most one part of so many of the time since the last
+NOTED_EACH = 16  # elements
+BEHIND = 8  # batches that frameworks may have taken, and the user's loop not
 _PROGRESS, _TOLD, _RUN, _ENTRY = Struct("<QQQQ"), Struct("<H"), Struct("<Q"), Struct("<QQQII")
 _TOLD_AT = _PROGRESS.size
 _RUN_AT = HEAD - _RUN.size  # of the first part
@@ -46,15 +59,6 @@ class State(NamedTuple):
 
     read: int
     text: bytes
-
-
-class Skipped(NamedTuple):
-    """A stream leaves out elements that were read before: up to which index, since when, how many of how many."""
-
-    before: int
-    since_ns: int
-    done: int
-    total: int
 
 
 class UnfitError(Exception):
@@ -109,11 +113,10 @@ class StreamStates:
             return cls.opened(memfd, size, streams)
         except OSError as error:
             memfd.close()
-            message = (
+            raise PlanError(
                 f"cannot map {show_bytes(size)} for the iterables: {error.strerror}; raise RLIMIT_NOFILE (ulimit -n) "
                 f"or RLIMIT_AS (ulimit -v)"
-            )
-            raise PlanError(message) from error
+            ) from error
 
     @classmethod
     def opened(cls, memfd: Descriptor, size: int, streams: int) -> StreamStates:
@@ -235,10 +238,10 @@ class StreamStates:
         index = total * self._streams + stream
         _PROGRESS.pack_into(self._memory, stream * self._part, index, since_ns, done, total)
 
-    def skipped(self) -> Skipped | None:
-        """Return what has been skipped for longest."""
-        found = (Skipped(*_PROGRESS.unpack_from(self._memory, stream * self._part)) for stream in range(self._streams))
-        return min((one for one in found if one.since_ns), key=lambda one: one.since_ns, default=None)
+    def skipped(self) -> tuple[int, ...] | None:
+        """Return what has been left out for longest: before which index, since when, how many of how many."""
+        found = (_PROGRESS.unpack_from(self._memory, stream * self._part) for stream in range(self._streams))
+        return min((one for one in found if one[1]), key=itemgetter(1), default=None)
 
     def forget_skipped(self) -> None:
         """Have nothing be skipped."""
@@ -257,3 +260,161 @@ def _checksum(run: int, number: int, epoch: int, state: State) -> int:
 
 def _shown(state: State | None) -> dict[str, Any] | None:
     return None if state is None else {"read": state.read, "of": json.loads(state.text.decode())}
+
+
+# ---- in the worker that reads a stream ----
+
+
+class StateRecorder:
+    """Takes the states of one stream in one epoch, as it is read: as often as they cost little, no batch waits long."""
+
+    def __init__(self, states: StreamStates | None, stream: int, epoch: int, rows: int, slots: int) -> None:
+        """Take none yet; ``rows``: elements of a batch."""
+        self._states = states
+        self._run = 0 if states is None else states.run
+        self._stream, self._epoch, self._rows = stream, epoch, rows
+        self._least = -(-(slots + BEHIND) // (ENTRIES - 1)) * rows  # so that the oldest lies behind all that is ahead
+        self._cost_ns = 0
+        self.begin(None, None)
+
+    def begin(self, owner: Any, state: State | None) -> None:
+        """Take the states of ``owner``, if it has any, which was just begun, or brought to a state."""
+        self._owner = owner
+        self._last: bytes | None = None
+        self.go_on(0 if state is None else state.read)
+
+    def pause(self) -> None:
+        """Take none."""
+        self.due: float = float("inf")
+        """The next state is taken ahead of the element of this number."""
+
+    def go_on(self, count: int) -> None:
+        """Take states from an element on."""
+        self.pause()
+        if self._states is not None and self._owner is not None:
+            self._at, self._since_ns = count, now_ns()
+            self.due = count + (1 if self._last is None else self._least)
+
+    def find(self, count: int) -> State | None:
+        """Return the newest state at or before a count."""
+        return None if self._states is None else self._states.find(self._stream, self._epoch, count)
+
+    def take(self, count: int) -> bytes | None:
+        """Return the state ahead of the element of this number, unless it is not worth its time.
+
+        The first is only compared with the next: what does not change between two batches does not say where it is. So
+        it is, too, after a state was loaded: some iterables say for ever where they were begun.
+        """
+        began_ns = now_ns()
+        if count - self._at < MOST_BATCHES * self._rows and began_ns - self._since_ns < SHARE * self._cost_ns:
+            self.due = count + self._rows
+            return None
+        try:
+            text = self._look(count)
+        except UnfitError as error:
+            self._refuse(error)
+            return None
+        is_first, self._last, self._at = self._last is None, text, count
+        self._since_ns = now_ns()
+        self._cost_ns = self._since_ns - began_ns
+        self.due = count + self._least
+        return None if is_first else text
+
+    def _look(self, count: int) -> bytes:
+        try:
+            state = self._owner.state_dict()
+        except Exception as error:  # noqa: BLE001 - of the user's; the stream itself goes on
+            raise UnfitError(f"raised {type(error).__name__}: {error}") from None
+        text = encoded(state)
+        if text == self._last:
+            raise UnfitError(f"is the same after {self._at} and after {count} elements, so it does not say where it is")
+        return text
+
+    def keep(self, count: int, text: bytes) -> None:
+        """Keep a state, since the element that follows it is there: not every source can go on at its end."""
+        assert self._states is not None
+        try:
+            self._states.save(self._stream, self._epoch, State(count, text), self._run)
+        except UnfitError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: UnfitError) -> None:
+        assert self._states is not None
+        self._states.refuse(self._stream, str(error))
+        self.begin(None, None)
+
+    def note_skipped(self, since_ns: int, done: int, total: int) -> None:
+        """Note how far elements are left out."""
+        if self._states is not None and not done % NOTED_EACH:
+            self._states.note_skipped(self._stream, since_ns, done, total)
+
+
+# ---- in the consumer ----
+
+
+class KeptStreams(Kept):
+    """The states of one engine's streams; it says so where streams that go on amid an epoch are read again for long."""
+
+    def __init__(self, source: StreamSource, sizes: Any = None, *, shared: bool) -> None:
+        """Reserve their memory, ``shared`` with worker processes.
+
+        ``sizes``: the `StoreSizes` of the elements that a process reads for the workers, if one does.
+        """
+        self._source = source
+        behind = (0, 0) if sizes is None else (sizes.total, sizes.words)
+        self.states = StreamStates.of(source.states_size, source.streams, shared=shared, behind=behind)
+        self._store = None if sizes is None else self._opened(sizes)
+        self._watches = False
+
+    def _opened(self, sizes: Any) -> Any:
+        states = self.states
+        assert states is not None
+        assert states.memfd is not None
+        try:
+            return sizes.open(states.memfd, states.end)
+        except OSError as error:
+            states.close()
+            raise PlanError(
+                f"cannot map {show_bytes(sizes.words)} for an iterable: {error.strerror}; raise RLIMIT_AS (ulimit -v)"
+            ) from error
+
+    def go_on_from(self, epoch: int, samples: int, streams: Any, *, is_ahead: bool) -> None:
+        """Have the streams begin at the states of a place; ``is_ahead``: workers have begun to read from there."""
+        if self.states is not None:
+            self.states.forget_skipped()
+            if not is_ahead:
+                self.states.begin_run()
+            self.states.seed(epoch, streams)
+            self._watches = samples > 0
+            if self._store is not None:
+                self._store.tell(self.states.run, epoch, samples)  # last: its reader begins at once
+
+    def look_in_ns(self, left_ns: int) -> int:
+        """Return how long to wait for a batch until `look`."""
+        return min(left_ns, LOOK_NS) if self._watches else left_ns
+
+    def look(self) -> None:
+        """Warn once, if a stream has left out elements for a second."""
+        found = self.states.skipped() if self._watches and self.states is not None else None
+        if found is not None:
+            before, since_ns, done, total = found
+            what = f"the elements before {self._source.describe(before)} are read"
+            from ringfeed.orders.replay import Replay  # noqa: PLC0415 - no worker needs it
+
+            replay = Replay(what, REMEDY, since_ns / 1e9)
+            self._watches = False  # ahead of a warning that is made an error
+            replay.note(done, total)
+            self._watches = not replay.is_told
+
+    @property
+    def fd(self) -> int:  # type: ignore[override]
+        """The descriptor of the memory; -1 where it has none."""
+        memfd = None if self.states is None else self.states.memfd
+        return -1 if memfd is None else memfd.fileno()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._store is not None:
+            self._store.close()
+        if self.states is not None:
+            self.states.close()

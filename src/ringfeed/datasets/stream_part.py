@@ -19,7 +19,7 @@ from ringfeed.datasets.peekable import length_of
 from ringfeed.orders.rng import reseed
 
 if TYPE_CHECKING:
-    from ringfeed.datasets.stream import Stream
+    from ringfeed.datasets.stream_reader import Stream
     from ringfeed.orders.rng import SampleContext
     from ringfeed.orders.shard import Part
 
@@ -30,18 +30,16 @@ def check_part(part: Part, iterables: tuple[Any, ...]) -> None:
     """Raise ValueError where the batches of all ranks cannot be as many."""
     rank = f"rank {part.rank} of {part.world_size}"
     if len(iterables) > 1:
-        message = (
+        raise ValueError(
             f"{rank} of {len(iterables)} iterables in turn: only reading all of them shows which have ended; give each "
             f"rank its own of them, {_OUT}, and count the steps of an epoch with repeat()"
         )
-        raise ValueError(message)
     if part.uneven != "drop" and length_of(iterables[0]) is None:
-        message = (
+        raise ValueError(
             f"{rank} of an iterable without len(): where it ends is only seen when the batches before were handed out, "
             f"too late for uneven={part.uneven!r}; give drop_remainder=True, which leaves out a last global "
             f"batch that is not full, or give the iterable __len__"
         )
-        raise ValueError(message)
 
 
 class _Kept(NamedTuple):

@@ -1,19 +1,228 @@
-"""What reads streams in a worker, by the numbers of their elements; `stream` reads each of them."""
+"""Reads iterables in a worker, by the numbers of their elements.
+
+    Stream         one iterable; each of its elements comes once
+    StreamReader   all of a dataset's
+
+A stream may be asked for an element that lies behind it, as after a Ctrl-C, or far ahead, as where an epoch goes on or
+the worker died that read it before. Then it begins at the newest state of its own that lies before the element, else at
+the start, and leaves out what comes before the element.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._failure import End
 from ringfeed.datasets import peekable
-from ringfeed.datasets.state_recorder import StateRecorder
-from ringfeed.datasets.stream import Stream
+from ringfeed.datasets.states import REMEDY, StateRecorder
+from ringfeed.errors import FunctionError, StateError
+from ringfeed.orders.replay import Replay
 from ringfeed.orders.rng import reseed
+from ringfeed.ring._ring import now_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from ringfeed.datasets.reader import Reader
+    from ringfeed.datasets.states import State
     from ringfeed.datasets.stream_part import StreamPart
     from ringfeed.datasets.streams import StreamSource
+
+
+class Stream:
+    """One iterable, being read."""
+
+    def __init__(
+        self, source: StreamSource, reader: Reader, place: int, iterable: Any, recorder: StateRecorder
+    ) -> None:
+        """Read nothing yet; ``place``: of the iterable among all of the source."""
+        self.bar: int | None = None  # the position of an element that is not to be read
+        self._length = peekable.length_of(iterable) if source.is_planned else None  # by which all ranks have planned
+        self._iterable = iterable
+        self._recorder = recorder
+        self._source, self._reader, self._place = source, reader, place
+        self._replay: Replay | None = None
+        self._warning: UserWarning | None = None  # of the replay, made an error by the user
+        self._restart()
+
+    def _restart(self) -> None:
+        self._iterator: Iterator[Any] | None = None
+        self._asked = 0  # elements, the end included
+        self._loaded_at: int | None = None  # the position where a state of its own has brought it
+        self._ended = False
+        self._error: BaseException | None = None  # that ended it
+        self._late: FunctionError | None = None  # the same, to be raised in the place of the next element
+
+    def _prepare(self, position: int) -> None:
+        """Have the random numbers be those of an element; also of one that is only skipped."""
+        self._reader.context.index = position * self._source.streams + self._place
+        if self._source.reseed:
+            reseed(self._reader.context)
+
+    def _name(self, position: int) -> str:
+        return self._source.describe(position * self._source.streams + self._place)
+
+    def break_off(self) -> None:
+        """Begin anew where Ctrl-C came, since how far it was read is unknown; one that has ended stays so."""
+        if not self._ended or isinstance(self._error, KeyboardInterrupt):
+            self._restart()
+
+    def has_warned(self, error: BaseException) -> bool:
+        """Whether no element has raised this, but the warning of a replay."""
+        is_warning = error is self._warning
+        self._warning = None  # its traceback keeps the loader
+        return is_warning
+
+    def element(self, position: int) -> Any:
+        """Return an element; End for one that it does not have."""
+        if position < self._asked:
+            self._restart()
+        if self._late is not None:
+            self.raise_end()
+        if self._asked < position and not self._ended:
+            self._go_to(position)
+        if self._ended or (self.bar is not None and position >= self.bar):
+            raise End from self._error
+        return self._next()
+
+    # ---- elements of other ranks ----
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has no more elements."""
+        return self._ended
+
+    def is_near(self, position: int, reach: int) -> bool:
+        """Whether it is read already, up to fewer than ``reach`` elements ahead of a position."""
+        is_begun = self._iterator is not None or self._recorder.find(position) is None
+        return is_begun and self._asked <= position < self._asked + reach
+
+    def passed(self, end: int) -> Iterator[tuple[int, Any]]:
+        """Read up to a position; what an element raises comes when the next is asked for."""
+        while self._asked < end and not self._ended:
+            position = self._asked
+            try:
+                element = self._next()
+            except End:
+                return
+            except Exception as error:  # noqa: BLE001 - of the user's
+                self._late = self._in_its_place(position, error)
+                return
+            yield position, element
+
+    def _in_its_place(self, position: int, error: Exception) -> FunctionError:
+        """Return an error that says which element raised it."""
+        if isinstance(error, FunctionError):
+            return error
+        text = f"{self._name(position)} raised {type(error).__qualname__}: {error}".removesuffix(": ")
+        late = FunctionError(text)
+        late.__cause__ = error
+        return late
+
+    def raise_end(self) -> NoReturn:
+        """Raise why there are no more elements."""
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
+        raise End from self._error
+
+    # ---- as far as an element ----
+
+    def _go_to(self, position: int) -> None:
+        """Have the element of this position be the next, unless the iterable ends before."""
+        try:
+            self._begin_near(position if self.bar is None else min(position, self.bar))
+            self._recorder.pause()
+            self._leave_out(position)
+        except End:
+            raise End from self._error
+        self._recorder.go_on(position)
+
+    def _begin_near(self, position: int) -> None:
+        """Begin at the newest state of its own that lies before a position, unless it has come as far already."""
+        state = self._recorder.find(position)
+        if state is not None and state.read > self._asked:
+            self._open(state)
+        elif self._iterator is None:
+            self._open()
+
+    def _open(self, state: State | None = None) -> None:
+        self._prepare(self._asked)
+        try:
+            self._iterator, owner = peekable.begin(self._iterable, state)
+        except BaseException as error:
+            self._ended, self._error = True, error
+            raise
+        self._recorder.begin(owner, state)
+        if state is not None:
+            self._loaded_at = state.read if owner is not None else None
+            self._asked = self._loaded_at or 0
+
+    def _leave_out(self, position: int) -> None:
+        """Read up to a position."""
+        note: Callable[[int, int], object] = partial(self._recorder.note_skipped, now_ns())
+        if self._reader.port.is_consumer:
+            if self._replay is None or not self._replay.is_told:
+                self._replay = Replay(f"the elements before {self._name(position)} are read", REMEDY)
+            note = self._replay.note
+        try:
+            while self._asked < position and not self._ended:
+                self._note(note, position)
+                self._next()
+        finally:
+            self._recorder.note_skipped(0, 0, 0)
+
+    def _note(self, note: Callable[[int, int], object], position: int) -> None:
+        try:
+            note(self._asked, position)
+        except UserWarning as error:
+            self._warning = error
+            raise
+
+    def _next(self) -> Any:
+        position = self._asked
+        if position == self.bar:
+            self._end_at_bar()
+        if self._iterator is None:
+            self._open()
+            assert self._iterator is not None
+        self._asked += 1
+        self._prepare(position)
+        try:
+            text = self._recorder.take(position) if position >= self._recorder.due else None
+            element = next(self._iterator)
+        except StopIteration:
+            raise self._end(position) from None
+        except BaseException as error:
+            self._ended, self._error = True, error
+            raise
+        if text is not None:
+            self._recorder.keep(position, text)
+        return element
+
+    def _end_at_bar(self) -> NoReturn:
+        self._asked += 1
+        self._ended = True
+        self._error = RuntimeError("what comes after an element that ended its workers cannot be read")
+        raise End
+
+    def _end(self, position: int) -> Exception:
+        """Return what the end raises: an error where that cannot be, right behind a state of its own."""
+        self._ended = True
+        if self._length is not None and position < self._length:
+            self._error = FunctionError(
+                f"the iterable ended after {position} elements, and len() says {self._length}, by which the batches of "
+                f"all ranks were planned; correct len(), or leave __len__ out and give drop_remainder=True"
+            )
+            return self._error
+        if position != self._loaded_at:
+            return End()
+        self._error = StateError(
+            f"{self._name(position)} is not there after load_state_dict(), and it was there when the state was taken; "
+            f"state_dict() does not say where the iterable is, or the iterable was changed since"
+        )
+        return self._error
 
 
 class StreamReader:
@@ -27,7 +236,12 @@ class StreamReader:
         self._run = 0  # likewise
         self._streams: list[Stream] = []
         self._step = source.indices if source.part is None else source.part.step
-        self._part = _part_of(source, reader)
+        self._part: StreamPart | None = None
+        if source.part is not None:
+            from ringfeed.datasets.stream_part import StreamPart  # noqa: PLC0415 - where there are several ranks
+
+            on = not source.is_planned
+            self._part = StreamPart(source.part, reader.context, reads_on=on, reseeds=source.reseed)
         whole = reader.by(reader.writer.batch, self.element, source.rows, failed=self._failed)
         self._fill = whole if source.whole else reader.by(reader.writer.samples, self.element, failed=self._failed)
 
@@ -69,8 +283,12 @@ class StreamReader:
     def _stream(self, number: int) -> Stream:
         count, epoch = len(self._iterables), self._reader.context.epoch
         if self._epoch != epoch:
-            streams = [self._made(place, one, epoch) for place, one in enumerate(self._iterables)]
-            for at, barred in self._reader.port.bars:
+            port, slots = self._reader.port, self._reader.port.ring.slots + self._ahead
+            streams = []
+            for place, iterable in enumerate(self._iterables):
+                recorder = StateRecorder(port.states, place, epoch, self._step, slots)
+                streams.append(Stream(self._source, self._reader, place, iterable, recorder))
+            for at, barred in port.bars:
                 if at == epoch:
                     streams[barred % count].bar = barred // count
             self._streams, self._epoch = streams, epoch
@@ -81,38 +299,6 @@ class StreamReader:
         if any(stream.has_warned(error) for stream in self._streams):
             raise error
         if self._source.shows_end and self._streams[0].is_over and not isinstance(error, End | KeyboardInterrupt):
-            error = _end_by(error)
+            error, cause = End(), error  # no later batch may be planned that would show what has ended the iterable
+            error.__cause__ = cause
         self._reader.failed(row, index, error)
-
-    def _made(self, place: int, iterable: Any, epoch: int) -> Stream:
-        port, count = self._reader.port, len(self._iterables)
-        recorder = StateRecorder(port.states, place, epoch, self._step, port.ring.slots + self._ahead)
-
-        def prepare(position: int) -> None:
-            """Have the random numbers be those of an element; also of one that is only skipped."""
-            self._reader.context.index = position * count + place
-            if self._source.reseed:
-                reseed(self._reader.context)
-
-        def name(position: int) -> str:
-            return self._source.describe(position * count + place)
-
-        stream = Stream(iterable, recorder, prepare, name, is_here=port.is_consumer)
-        stream.length = peekable.length_of(iterable) if self._source.is_planned else None
-        return stream
-
-
-def _part_of(source: StreamSource, reader: Reader) -> StreamPart | None:
-    """Return what reads the part of one of several ranks."""
-    if source.part is None:
-        return None
-    from ringfeed.datasets.stream_part import StreamPart  # noqa: PLC0415 - where there are several ranks
-
-    return StreamPart(source.part, reader.context, reads_on=not source.is_planned, reseeds=source.reseed)
-
-
-def _end_by(error: BaseException) -> End:
-    """Return an end, as no later batch may be planned that would show what has ended the iterable."""
-    end = End()
-    end.__cause__ = error
-    return end

@@ -15,7 +15,7 @@ from ringfeed._failure import End, Kind, kind_of
 from ringfeed.datasets import peekable
 from ringfeed.datasets.base import Source
 from ringfeed.datasets.peekable import FirstRead, PeekableIterator, is_iterator
-from ringfeed.datasets.states import StreamStates, states_size
+from ringfeed.datasets.states import KeptStreams, states_size
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import has_drawn
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
-    from ringfeed.system._system import Descriptor
 
 
 class Interleave:
@@ -47,11 +46,10 @@ class Interleave:
             raise ValueError("Interleave() got no iterables; give at least one")
         for number, iterable in enumerate(self.iterables):
             if isinstance(iterable, Interleave) or not is_iterable(iterable):
-                message = (
+                raise TypeError(
                     f"Interleave() got a {type(iterable).__name__} as number {number}, expected an object with "
                     f"__iter__ and no __getitem__, an iterator, or a function that returns an iterable"
                 )
-                raise TypeError(message)
 
 
 def _iterables_of(dataset: Any) -> tuple[Any, ...]:
@@ -103,11 +101,10 @@ class StreamSource(Source):
     def check_sendable(self) -> None:
         """Refuse a dataset of TensorFlow."""
         if "tensorflow.DatasetV2" in class_names(self.given):
-            message = (
+            raise TypeError(
                 "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files that it is made of, "
                 "or use backend='thread' to have it read here"
             )
-            raise TypeError(message)
 
     def learn(self) -> None:
         """Set the spec, from the first element of the first iterable unless it is given."""
@@ -140,13 +137,7 @@ class StreamSource(Source):
 
     def keep(self, store: Any, *, shared: bool) -> Kept:
         """Reserve memory for the states of the streams."""
-        from ringfeed.datasets.kept_streams import KeptStreams  # noqa: PLC0415 - no worker needs it
-
         return KeptStreams(self, store, shared=shared)
-
-    def kept(self, memfd: Descriptor, size: int) -> StreamStates:
-        """Map the states of the streams."""
-        return StreamStates.opened(memfd, size, self.streams)
 
     def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:
         """Have each batch filled by the worker that reads its iterable: all that one reads is a stream of the ring."""
@@ -248,8 +239,9 @@ class _First:
             one, remedy = (
                 ("the iterable", "") if self._parts == 1 else ("iterable 0 of Interleave()", "leave it out, or ")
             )
-            message = f"{one} {found}, so there is no element to infer the spec from; {remedy}give spec="
-            raise SpecError(message) from None
+            raise SpecError(
+                f"{one} {found}, so there is no element to infer the spec from; {remedy}give spec="
+            ) from None
         if self._size_of is not None:
             self.size = max(self.size, self._size_of(element, index))
         self._read.append(copied(element))

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _WORKER = "torch.utils.data._utils.worker"
 
 
-def tell(worker: Any, *, as_torch: bool) -> None:
+def tell(worker: dict[str, Any], *, as_torch: bool) -> None:
     """Have torch say this of this process; ``as_torch``: it computes with one thread, as a worker of torch's does."""
     with suppress(ImportError, AttributeError):  # a torch that keeps it elsewhere
         module: Any = import_module(_WORKER)
-        swapped(module, module.WorkerInfo(**worker._asdict()))
+        swapped(module, module.WorkerInfo(**worker))
         _stack_in_plain_memory(module)
         if as_torch:
             import_module("torch").set_num_threads(1)

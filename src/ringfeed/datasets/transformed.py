@@ -55,11 +55,10 @@ class Trial:
         """Whether it returns the very sample that it is given otherwise, so that it must have a copy."""
         self.packages = frozenset[str]()
         """Whose objects are in the samples that it was given."""
-        self.hold(functions)
+        self.functions = functions
 
-    def hold(self, functions: Functions) -> None:
-        """Call these functions from now on."""
-        self._call = of_one(getattr(functions, self._name))
+    def _call(self, sample: Any) -> Any:
+        return of_one(getattr(self.functions, self._name))(sample)
 
     def __call__(self, sample: Any) -> Any:
         """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
@@ -127,24 +126,22 @@ class Transforms:
         source.at_once |= self.has_batch_transform
 
     def learnt(self, source: Source) -> Self:
-        """Return the same with what the first sample has shown."""
+        """Return the same with what the first sample has shown; SpecError for what cannot be changed in a slot."""
         trial, made = source.terms.trial, copy(self)
-        if trial is not None and trial.in_place is not None:
-            made.in_place, made.copies = trial.in_place, trial.copies
-            made.check(source, trial.packages)
-        return made
-
-    def check(self, source: Source, packages: frozenset[str]) -> None:
-        """Refuse to convert what a transform changes in the slot; ``packages``: of the samples that it was given."""
-        if packages:
-            source.packages = packages | (source.packages or frozenset())
-        for leaf in source.spec.leaves if self.in_place else ():
+        if trial is None or trial.in_place is None:
+            return made
+        made.in_place, made.copies = trial.in_place, trial.copies
+        if source.collates:  # what the slot holds was made of the samples
+            return made
+        if trial.packages:
+            source.packages = trial.packages | (source.packages or frozenset())
+        for leaf in source.spec.leaves if made.in_place else ():
             if leaf.cast is not None:
-                message = (
+                raise SpecError(
                     f"{leaf.path} is converted by its Array, but transform changes it in the slot, where it is float32 "
                     f"already; return a new sample, or leave scale=, offset=, mean=, std= and layout= out"
                 )
-                raise SpecError(message)
+        return made
 
     def begin_worker(self, reader: Reader) -> None:
         """Have the user's function prepare the worker; in its own thread, once, ahead of the first sample."""
@@ -211,11 +208,10 @@ class Transforms:
         """Return what a function that makes new samples makes of one, or of a whole batch; None for no batch."""
         made = apply(index, copied(sample) if self.copies else sample)
         if made is None and not source.whole:
-            message = (
+            raise SpecError(
                 f"{source.describe(index)}: transform returned None, expected a sample as of the first one; return it "
                 f"always, or never and change it in place"
             )
-            raise SpecError(message)
         return made
 
 

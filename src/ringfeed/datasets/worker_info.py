@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from ringfeed.orders.rng import derive, seed_torch, when_torch_is_here
 
@@ -75,15 +75,8 @@ def introduce(info: WorkerInfo, *, again: bool, reads_all: bool) -> bool:
     return was_none
 
 
-class _Told(NamedTuple):
-    id: int
-    num_workers: int
-    seed: int
-    dataset: Any
-
-
 class _Newest:
-    told: _Told | None = None
+    told: dict[str, Any]
     is_waited_for = False  # that torch is imported
     as_torch = False
 
@@ -96,7 +89,7 @@ def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, as_torch: 
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    _Newest.told = _Told(number, workers, seed, dataset)
+    _Newest.told = {"id": number, "num_workers": workers, "seed": seed, "dataset": dataset}
     _Newest.as_torch = as_torch
     if as_torch:
         seed_torch(seed)

@@ -90,17 +90,15 @@ def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
 def add_weights(source: Source) -> None:
     """Have samples come with their numbers and weights; ValueError where a row is not a sample."""
     if source.whole:
-        message = (
+        raise ValueError(
             "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a whole batch; give a "
             "dataset of samples and a batch_size"
         )
-        raise ValueError(message)
     if source.collates:
-        message = (
+        raise ValueError(
             "PrioritizedSampler has an index and a weight for each row, and collate_fn= may make any rows of the "
             "samples; give transform= or batch_transform="
         )
-        raise ValueError(message)
     source.has_weights = True
 
 
@@ -125,11 +123,10 @@ def _check(dataset: Any, terms: Terms) -> None:
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
     if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:
-        message = (
+        raise ValueError(
             f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for batch_sampler= and for "
             f"collate_fn=; with batch_size= alone leave it out"
         )
-        raise ValueError(message)
 
 
 def _refusal(dataset: Any, batch_size: int | None) -> str | None:
@@ -174,11 +171,10 @@ def _is_async(kind: type) -> bool:
     """Whether samples of a class of datasets are awaited; TypeError where another method is async."""
     for name in ("read_into", "__getitems__"):
         if inspect.iscoroutinefunction(getattr(kind, name, None)):
-            message = (
+            raise TypeError(
                 f"{name} of {kind.__name__} is async def, and only __getitem__ may be; leave {name} out, and give "
                 f"concurrency= samples that are awaited at a time"
             )
-            raise TypeError(message)
     return inspect.iscoroutinefunction(getattr(kind, "__getitem__", None))
 
 
@@ -210,15 +206,13 @@ def _needs_arguments(function: Any) -> str | None:
 def _check_indexable(dataset: Any, batch_size: int | None) -> None:
     """Refuse what has no samples by number, and a Keras PyDataset whose batches would be taken for samples."""
     if not callable(getattr(type(dataset), "__getitem__", None)):
-        message = (
+        raise TypeError(
             f"{_a(type(dataset).__name__)} is no dataset: it has neither __getitem__ nor __iter__; "
             f"give an object with __len__ and __getitem__, a tuple or dict of arrays, or an iterable"
         )
-        raise TypeError(message)
     of_keras = ("use_multiprocessing", "max_queue_size", "workers")
     if batch_size is not None and all(hasattr(dataset, name) for name in of_keras):
-        message = (
+        raise ValueError(
             f"batch_size={batch_size} for a {type(dataset).__name__}, which is a Keras dataset: its items are whole "
             f"batches already; give batch_size=None"
         )
-        raise ValueError(message)

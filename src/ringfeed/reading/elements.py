@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    _Keep = Callable[[pickle.PickleBuffer], object] | None
-    _Way = Callable[[Any, _Keep], bytes]
 
-MOST_BUFFERS = 256  # that are written at once; an element with more is pickled as a whole
+MOST_BUFFERS = 256  # beside a pickle: so many are written at once
 _ALIGN = 16  # bytes, of each buffer: malloc's
 _SIZE = Struct("<Q")
 
@@ -31,7 +30,7 @@ class _ByName(pickle.Pickler):
         return NotImplemented
 
 
-def _plainly(element: Any, keep: _Keep) -> bytes:
+def _plainly(element: Any, keep: Callable[[pickle.PickleBuffer], object]) -> bytes:
     if not parts.were_sent():
         return pickle.dumps(element, 5, buffer_callback=keep)
     stream = io.BytesIO()
@@ -39,55 +38,26 @@ def _plainly(element: Any, keep: _Keep) -> bytes:
     return stream.getvalue()
 
 
-class Packer:
-    """Makes bytes of elements; begins with the way that the one before has gone."""
+def pack(element: Any) -> list[Buffer]:
+    """Return an element as bytes to be written one behind the other; raises what pickle does."""
+    beside: list[memoryview] = []
 
-    def __init__(self) -> None:
-        """Begin with the quick way."""
-        self._ways: tuple[_Way, ...] = (_plainly, parts.pickled)
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        """Keep a buffer beside the pickle; True has it go into the pickle, as one that is not contiguous does."""
+        with suppress(BufferError):
+            if len(beside) < MOST_BUFFERS:
+                beside.append(buffer.raw())
+                return False
+        return True
 
-    def pack(self, element: Any) -> list[Buffer]:
-        """Return an element as bytes to be written one behind the other; raises what pickle does."""
-        text, buffers = self._pickled(element, beside=True)
-        raw = _raw(buffers)
-        if raw is None:
-            (text, _), raw = self._pickled(element, beside=False), []
-        head = b"".join(map(_SIZE.pack, (len(raw), len(text), *(view.nbytes for view in raw))))
-        return _padded([head, text, *raw])
-
-    def _pickled(self, element: Any, *, beside: bool) -> tuple[bytes, list[pickle.PickleBuffer]]:
-        """Return an element's pickle and, where they lie ``beside`` it, its buffers."""
-        for number, way in enumerate(self._ways):
-            buffers: list[pickle.PickleBuffer] = []
-            try:
-                text = way(element, buffers.append if beside else None)
-            except Exception:
-                if way is self._ways[-1]:
-                    raise
-            else:
-                self._ways = self._ways[number:]
-                break
-        return text, buffers
-
-
-def _raw(buffers: Sequence[pickle.PickleBuffer]) -> list[memoryview] | None:
-    """Return the bytes of buffers; None where they cannot be written as they are."""
-    if len(buffers) > MOST_BUFFERS:
-        return None
     try:
-        return [buffer.raw() for buffer in buffers]
-    except BufferError:  # not contiguous
-        return None
-
-
-def _padded(parts_of_it: Sequence[Buffer]) -> list[Buffer]:
-    made: list[Buffer] = []
-    for part in parts_of_it:
-        size = memoryview(part).nbytes
-        made.append(part)
-        if size % _ALIGN:
-            made.append(bytes(-size % _ALIGN))
-    return made
+        text = _plainly(element, keep)
+    except Exception:  # noqa: BLE001 - what plain pickle refuses
+        beside.clear()
+        text = parts.pickled(element, keep)
+    head = b"".join(map(_SIZE.pack, (len(beside), len(text), *(view.nbytes for view in beside))))
+    pieces: tuple[Buffer, ...] = (head, text, *beside)
+    return [one for piece in pieces for one in (piece, bytes(-memoryview(piece).nbytes % _ALIGN))]
 
 
 def size_of(parts_of_it: Sequence[Buffer]) -> int:

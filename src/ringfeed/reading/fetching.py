@@ -59,6 +59,11 @@ class Fetcher(ABC):
         self._getitem = dataset.__getitem__
         self._most = most
         self._on_done = on_done
+        self._prepare(dataset)
+
+    @abstractmethod
+    def _prepare(self, dataset: Any) -> None:
+        """Make what the samples are read in."""
 
     @abstractmethod
     def ask(self, fetches: Sequence[Fetch]) -> None:
@@ -85,9 +90,7 @@ def _forget(_: Fetch) -> None:
 class Tasks(Fetcher):
     """Samples that are awaited. What is private runs in the event loop."""
 
-    def __init__(self, dataset: Any, most: int, on_done: Callable[[Fetch], None], worker: WorkerInfo | None) -> None:
-        """Read in the dataset's event loop, as this worker."""
-        super().__init__(dataset, most, on_done, worker)
+    def _prepare(self, dataset: Any) -> None:
         self._loop = loop_of(dataset)
         self._asked: deque[Fetch] = deque()
         self._running: dict[Fetch, asyncio.Task[None]] = {}
@@ -163,9 +166,7 @@ class Tasks(Fetcher):
 class Threads(Fetcher):
     """Samples that are read in threads; they start as they are needed, and never keep the interpreter alive."""
 
-    def __init__(self, dataset: Any, most: int, on_done: Callable[[Fetch], None], worker: WorkerInfo | None) -> None:
-        """No thread runs yet."""
-        super().__init__(dataset, most, on_done, worker)
+    def _prepare(self, dataset: Any) -> None:  # noqa: ARG002 - no thread runs yet
         self._asked: SimpleQueue[Fetch | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 

@@ -19,9 +19,9 @@ from ringfeed.datasets.streams import StreamSource
 from ringfeed.errors import FunctionError, ShipError
 from ringfeed.orders.rng import installed
 from ringfeed.reading import _words
-from ringfeed.reading.elements import Packer, size_of, unpack
+from ringfeed.reading.elements import pack, size_of, unpack
 from ringfeed.reading.store import ELEMENT, END, ERROR, REGION, Run, Store, StoreSizes, TooLargeError
-from ringfeed.ring._ring import MAX_WORKERS, now_ns
+from ringfeed.ring._ring import MAX_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Fill, Port
 
-LATE_NS = 200_000  # since elements were kept last: then they are, also where more could be written together
 LOOK_NS = 50_000_000  # a process that waits for another looks so often whether the ring has stopped
 
 
@@ -64,7 +63,7 @@ def open_relay(source: Source, max_attempts: int) -> None:
 def _size_of(element: Any, index: int) -> int:
     """Return the bytes that an element takes in the store; ShipError where it cannot be pickled."""
     try:
-        return size_of(Packer().pack((element, 0)))
+        return size_of(pack((element, 0)))
     except Exception as error:
         raise ShipError(_unpicklable(f"element {index} of the iterable", error)) from error
 
@@ -99,10 +98,8 @@ class StreamServer(Reader):
         """Read nothing yet; an element that has ended so many readers is given up."""
         self.store = store
         self._max_attempts = max_attempts
-        self._packer = Packer()
         self._run: Run | None = None
         self._next = self._limit = 0
-        self._kept_ns = 0
         super().__init__(source, dataset, port)
 
     def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:
@@ -144,7 +141,7 @@ class StreamServer(Reader):
         return self._next < self._limit
 
     def _read(self, run: Run) -> None:
-        """Read the next element; it is kept at once, or a little later together with others."""
+        """Read the next element."""
         number = self._next
         if (deaths := self.store.note_reading(number)) >= self._max_attempts:
             kind, parts = ERROR, self._give_up(number, deaths)
@@ -155,13 +152,6 @@ class StreamServer(Reader):
         except TooLargeError as error:
             self.store.put(run, number, ERROR, self._too_large(number, str(error)))
         self._next = number + 1
-        if self.store.is_full or self._is_wanted(run) or now_ns() - self._kept_ns > LATE_NS:
-            self.store.flush(run)
-            self._kept_ns = now_ns()
-
-    def _is_wanted(self, run: Run) -> bool:
-        """Whether a batch is complete, or the next element has no room."""
-        return self._next >= self._limit or (self._next - run.start) % self.store.sizes.rows == 0
 
     def _element(self, number: int) -> tuple[int, Sequence[Buffer]]:
         """Return what there is of an element, pickled before the next is read; and what that is."""
@@ -176,7 +166,7 @@ class StreamServer(Reader):
         finally:
             _words.show_read(ring, end.number)
         try:
-            return ELEMENT, self._packer.pack((element, self.context.index))
+            return ELEMENT, pack((element, self.context.index))
         except Exception as error:  # noqa: BLE001 - of objects of any package
             failure = FunctionError(_unpicklable(self.source.describe(number), error))
             failure.__cause__ = error
@@ -228,7 +218,7 @@ class StoreReader(Reader):
         if not missing:
             return True
         _words.begin_wait(claim)
-        for number in missing:
+        for number in reversed(missing):  # the last comes last: no element before it is worth a wake
             while not store.has(run, number):
                 if _words.is_over(claim):
                     return False

@@ -6,7 +6,7 @@
               sleeps until it is there, and how often its sleepers were woken
     regions   the bytes: of each ``rows`` numbers one behind the other
 
-A run is what is read from one start on: see `iterables.states`. A stamp says run and number, so an entry or a word of
+A run is what is read from one start on: see `datasets.states`. A stamp says run and number, so an entry or a word of
 another run is nothing. The reader writes the bytes, then the entry, its stamp last; a worker looks at the stamp before
 and after it has copied the bytes.
 
@@ -39,7 +39,6 @@ AHEAD = 3  # regions beside those of the slots: two that are cut by a batch's bo
 REGION = 2**30  # bytes
 WANTED = 16  # words ahead of those of the workers
 ENTRY = 6  # words of an entry
-TOGETHER, SMALL = 16, 2**14  # at most so many elements are written together, and only up to so many bytes
 ELEMENT, ERROR, END = 1, 2, 3  # what the bytes of an entry are
 _RUN, _EPOCH, _START = 0, 1, 2  # told by the consumer
 _ASKED = 3  # is added to where a worker or the consumer has told something; the reader sleeps on it
@@ -92,13 +91,6 @@ class StoreSizes(NamedTuple):
         return Store(memfd, at, self)
 
 
-class _Taken(NamedTuple):
-    number: int
-    where: int
-    size: int
-    kind: int
-
-
 class TooLargeError(Exception):
     """An element has no room in its region; says how large it is."""
 
@@ -117,8 +109,6 @@ class Store:
         self._map = mmap.mmap(memfd.fileno(), sizes.words, offset=begin)
         self._words: Words | None = Words(self._map)
         self._regions_at = begin + sizes.words
-        self._taken: list[_Taken] = []  # by the reader, and not written yet
-        self._parts: list[Buffer] = []
 
     def close(self) -> None:
         """Unmap it."""
@@ -224,7 +214,6 @@ class Store:
             words[_NEXT] = run.start
             words[_READ_RUN] = run.number
         words[_READER], words[_WAKE_AT] = os.getpid(), _NEVER
-        self._taken, self._parts = [], []
         number = words[_NEXT]
         while words[self._entry(number)] == _stamp(run.number, number):
             number += 1
@@ -259,40 +248,26 @@ class Store:
         return deaths
 
     def put(self, run: Run, number: int, kind: int, parts: Sequence[Buffer]) -> None:
-        """Take what the next element is, to be kept by `flush`; TooLargeError where its region has no room."""
+        """Keep what the next element is, and wake the workers that wait for it.
+
+        TooLargeError where its region has no room, OSError where the machine has none.
+        """
         where, size = self._place(run, number), size_of(parts)
         room = REGION - self.sizes.rows * FAILURE_SIZE if kind == ELEMENT else REGION  # why it is not there always fits
         if where % REGION + size > room:
             raise TooLargeError(show_bytes(size))
-        self._taken.append(_Taken(number, where, size, kind))
-        # A small one is kept beyond the next, which the iterable may write into the same memory; a large one is not.
-        self._parts.extend([b"".join(parts)] if size < SMALL else parts)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether what was taken is to be kept now: it is enough, or the next element goes to another region."""
-        count, last = len(self._taken), self._taken[-1]
-        is_small = count < TOGETHER and last.where + last.size - self._taken[0].where < SMALL
-        return not is_small or last.kind != ELEMENT or (last.number + 1) % self.sizes.rows == 0
-
-    def flush(self, run: Run) -> None:
-        """Keep what was taken, and wake the workers that wait for it; OSError where the machine has no room."""
-        taken, parts, self._taken, self._parts = self._taken, self._parts, [], []
-        words = self.words
+        words, at = self.words, self._entry(number)
         if words[_READER] != os.getpid():
             raise GoneError
-        size = sum(one.size for one in taken)
-        if os.pwritev(self._memfd.fileno(), parts, self._regions_at + taken[0].where) != size:
+        if os.pwritev(self._memfd.fileno(), parts, self._regions_at + where) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        for one in taken:
-            at = self._entry(one.number)
-            words[at] = 0
-            words[at + _AT], words[at + _SIZE], words[at + _KIND] = one.where, one.size, one.kind
-            words[at] = _stamp(run.number, one.number)
-        words[_NEXT] = one.number + 1
-        if one.kind == END:
-            words[_END] = one.number + 1
-        self._wake(taken[0].number, self.sizes.entries if one.kind == END else len(taken))
+        words[at] = 0
+        words[at + _AT], words[at + _SIZE], words[at + _KIND] = where, size, kind
+        words[at] = _stamp(run.number, number)
+        words[_NEXT] = number + 1
+        if kind == END:
+            words[_END] = number + 1
+        self._wake(number, self.sizes.entries if kind == END else 1)
 
     def _wake(self, number: int, count: int) -> None:
         for one in range(number, number + count):
@@ -307,8 +282,6 @@ class Store:
         block, row = divmod(number, self.sizes.rows)
         if not row or number == run.start:
             return block % self.sizes.regions * REGION
-        if self._taken:
-            return self._taken[-1].where + self._taken[-1].size
         before = self._entry(number - 1)
         return self.words[before + _AT] + self.words[before + _SIZE]
 

@@ -77,13 +77,11 @@ def _kind(source: Source) -> str:
 
 def _refuse_async_members(source: Source) -> None:
     """Raise TypeError for an async dataset within Mix or Pack, whose rows are read by plain calls."""
-    members = [*getattr(source, "members", ()), *filter(None, [getattr(source, "inner", None)])]
-    if any(member.is_async for member in members):
-        message = (
+    if any(member.is_async for member in source.members):
+        raise TypeError(
             f"{type(source.given).__name__} of a dataset with an async def __getitem__, which it cannot await; give "
             f"that dataset to a loader of its own"
         )
-        raise TypeError(message)
 
 
 def open_waiting(source: Source, concurrency: int) -> None:

@@ -86,7 +86,7 @@ def learn(source: Source, timeout_s: float | None) -> None:
 
 
 def _tree_of(source: Source) -> list[Source]:
-    return [source, *(each for inner in source.inner_sources for each in _tree_of(inner))]
+    return [source, *(each for inner in source.members for each in _tree_of(inner))]
 
 
 def _learnt(tree: list[Source]) -> list[dict[str, Any]]:

@@ -61,7 +61,11 @@ class WorkerMain:
         if config.family is not None:
             join_family(config.family, f"ringfeed-{number}", tracker)
         control, slots, self._stack = fds[:3]
-        states = self._source.kept(fds.pop(), config.states_size) if config.states_size else None  # the last
+        states = None
+        if config.states_size:
+            from ringfeed.datasets.states import StreamStates  # noqa: PLC0415 - only where it is needed
+
+            states = StreamStates.opened(fds.pop(), config.states_size, self._source.streams)
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         end, its_place = _ring.WorkerEnd(ring, number, config.stream), (config.stream - 1, config.workers, starts)
         faulthandler.register(signal.SIGUSR1, file=self._stack.fileno(), all_threads=False)  # whatever Python is doing
