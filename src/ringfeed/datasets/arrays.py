@@ -68,9 +68,15 @@ class ArraySource(Source):
         if self.terms.collate is not None:
             self.terms.collate.learn(self)
             return
+        from ringfeed.datasets.first import first_of  # noqa: PLC0415 - no worker learns
+
         inferred, _ = Spec.infer_batch(self.dataset, 0)
         given, trial = self.terms.given_spec(), self.terms.trial
-        made = self.first(lambda made, _: made) if trial is not None and self.terms.reads_first(self.length()) else None
+        made = (
+            first_of(self, lambda made, _: made)
+            if trial is not None and self.terms.reads_first(self.length())
+            else None
+        )
         if trial is not None and not trial.in_place:
             self.accept(Spec.infer(made, 0) if given is None else given, self.indices)
             return

@@ -11,17 +11,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import root_of
 from ringfeed.datasets.terms import Delivery, Kept
-from ringfeed.errors import SpecError, StallError, WorkerError
-from ringfeed.orders.rng import SampleContext, installed
+from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Array, Spec
-from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from typing_extensions import Self
 
@@ -33,11 +31,8 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
-MAX_NOTHING = 1000  # batches of None that are read to find one that is none
-MAX_FAILED = 32  # elements that fail before one does not
 MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
-_T = TypeVar("_T")
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 _EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
@@ -213,44 +208,6 @@ class Source(ABC):
         if self.has_weights:
             self.spec = Spec((spec.tree, Array((), "int64"), Array((), "float32")))
 
-    def first(self, look: Callable[[Any, int], _T]) -> _T:
-        """Return what ``look`` sees of element 0 and its index, to learn the spec from.
-
-        Whole batches of None are passed over and, with ``on_error="skip"``, elements that fail, up to `MAX_FAILED`.
-        """
-        length, failed = self.length(), list[Exception]()
-        if length == 0:
-            raise SpecError("the dataset is empty, so there is no sample to infer the spec from; give spec=")
-        last = MAX_NOTHING if length is None else min(length, MAX_NOTHING)
-        for index in range(last):
-            try:
-                element = self.read(index)
-                if element is not None or not self.whole:
-                    return look(element, index)
-            except Exception as error:
-                if self.terms.on_error != "skip" or isinstance(error, StallError):
-                    raise
-                failed.append(error)
-                if len(failed) == MAX_FAILED:
-                    break
-        if failed:
-            raise SpecError(self._cannot_skip(failed)) from failed[0]
-        raise SpecError(f"the dataset gives None in the place of its first {last} batches; give spec=")
-
-    def read(self, index: int) -> Any:
-        """Return an element of the dataset, to learn the spec from, with its own random numbers."""
-        context, before = SampleContext(self.seed, index=index), installed.context
-        try:
-            installed.context = context
-            element = self.element(index)
-            return element if self.terms.trial is None else self.terms.trial(element)
-        except (SystemExit, GeneratorExit) as error:
-            # It would end the training here, as if it were done, though only a sample's code asked for an end.
-            message = f"{self.describe(index)}, read for the spec, raised {type(error).__name__}: {error}"
-            raise WorkerError(message.removesuffix(": ")) from error
-        finally:
-            installed.context = before
-
     def element(self, index: int) -> Any:
         """Return an element of the dataset as it is; an awaited one is awaited in the dataset's event loop."""
         if not self.is_async:
@@ -258,22 +215,6 @@ class Source(ABC):
         from ringfeed.datasets.event_loop import completed  # noqa: PLC0415 - only where it is needed
 
         return completed(self, index)
-
-    def _cannot_skip(self, failed: list[Exception]) -> str:
-        first, what = self.first_words
-        what = "batches" if self.whole else what
-        raised = f"{type(failed[0]).__name__}: {failed[0]}".removesuffix(": ")
-        raised = raised if len(failed) == 1 else f"{raised}, and the {len(failed) - 1} {what} read after it failed, too"
-        if self.terms.spec is not None:
-            return (
-                f"{first}, read to see what the functions given to the loader make of it, raised {raised}; "
-                f"on_error='skip' leaves none out before that is known: put a good one first"
-            )
-        remedy = "spec= and max_batch_size=" if self.whole else "spec="
-        return (
-            f"{first}, read for the spec, raised {raised}; on_error='skip' leaves none out before the spec is "
-            f"known: give {remedy}"
-        )
 
     # ---- its batches ----
 
@@ -368,12 +309,3 @@ def _does_something(kind: type, hook: str) -> bool:
     if owner is None or not callable(getattr(kind, hook)):
         return False
     return owner.__name__ not in _EMPTY or root_of(owner) not in {"keras", "tf_keras"}
-
-
-def packages_in(sample: object) -> frozenset[str]:
-    """Name the packages whose objects a sample holds."""
-    sample = plain(sample)
-    if not isinstance(sample, tuple | list | dict):
-        return frozenset([type(sample).__module__.partition(".")[0].replace("jaxlib", "jax")])  # one needs the other
-    children = sample.values() if isinstance(sample, dict) else sample
-    return frozenset[str]().union(*map(packages_in, children))

@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import Kind, kind_of
-from ringfeed.datasets.base import Source, packages_in
+from ringfeed.datasets.base import Source
 from ringfeed.datasets.terms import Delivery
 from ringfeed.spec.spec import Spec
 
@@ -57,13 +57,17 @@ class BatchSource(Source):
                 raise ValueError("batch_size=None with spec= needs max_batch_size=, the most rows that a batch has")
             self.accept(spec, most)
             return
-        spec, rows, index = self.first(self._look)
+        from ringfeed.datasets.first import first_of  # noqa: PLC0415 - no worker learns
+
+        spec, rows, index = first_of(self, self._look)
         if most is not None and most < rows:
             raise ValueError(f"max_batch_size={most}, but batch {index} has {rows} rows; raise it")
         self.has_gaps = index > 0
         self.accept(spec, most or max(rows, self.least_rows))
 
     def _look(self, batch: Any, index: int) -> tuple[Spec, int, int]:
+        from ringfeed.datasets.first import packages_in  # noqa: PLC0415 - no worker learns
+
         self.packages = packages_in(batch)
         return (*Spec.infer_batch(batch, index), index)
 

@@ -20,7 +20,7 @@ from ringfeed._checks import reworded
 from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C, End, Kind, kind_of
 from ringfeed.datasets._changes import BatchWriter
-from ringfeed.datasets.base import packages_in
+from ringfeed.datasets.first import first_of, packages_in, read
 from ringfeed.datasets.functions import of_one
 from ringfeed.datasets.transformed import Between, Transforms, failed, open_between
 from ringfeed.errors import SpecError, WorkerError
@@ -71,7 +71,7 @@ class FirstBatch:
         terms, spec = source.terms, source.terms.given_spec()
         if spec is not None:
             if terms.trial is not None and terms.reads_first(source.length()):
-                source.first(lambda sample, _: sample)
+                first_of(source, lambda sample, _: sample)
             source.accept(spec, terms.max_batch_size or source.indices)
             return
         read = self._read(source)
@@ -95,11 +95,11 @@ class FirstBatch:
     def _read(self, source: Source) -> dict[int, Any]:
         """Return the samples of the first batch by their indices; fewer where some fail, or there are no more."""
         length = source.length()
-        first, sample = source.first(lambda sample, index: (index, sample))
+        first, sample = first_of(source, lambda sample, index: (index, sample))
         samples, end = {first: sample}, first + source.indices
         for index in range(first + 1, end if length is None else min(end, length)):
             try:
-                samples[index] = source.read(index)
+                samples[index] = read(source, index)
             except Exception as error:
                 if length is None and isinstance(error, SpecError):
                     break  # an iterable has ended

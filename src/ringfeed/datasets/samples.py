@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.datasets.base import Source, packages_in
+from ringfeed.datasets.base import Source
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -59,8 +59,10 @@ class SampleSource(Source):
         if self.terms.collate is not None:
             self.terms.collate.learn(self)
             return
+        from ringfeed.datasets.first import first_of  # noqa: PLC0415 - no worker learns
+
         spec, trial = self.terms.given_spec(), self.terms.trial
-        learnt = self.first(self._look) if self.terms.reads_first(self.length()) else None
+        learnt = first_of(self, self._look) if self.terms.reads_first(self.length()) else None
         if trial is not None and not trial.in_place and self.method == "read_into":
             self.method = "__getitem__"  # it makes new samples
         if spec is None:
@@ -82,5 +84,7 @@ class SampleSource(Source):
     def _look(self, sample: Any, index: int) -> Spec | None:
         if self.terms.spec is not None:
             return None
+        from ringfeed.datasets.first import packages_in  # noqa: PLC0415 - no worker learns
+
         self.packages = packages_in(sample)
         return Spec.infer(sample, index)

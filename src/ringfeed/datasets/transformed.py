@@ -20,7 +20,7 @@ from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C
 from ringfeed.datasets._changes import BatchWriter, RowTransform
 from ringfeed.datasets.arrays import Rows
-from ringfeed.datasets.base import packages_in
+from ringfeed.datasets.first import packages_in
 from ringfeed.datasets.functions import of_one
 from ringfeed.datasets.worker_info import worker_info
 from ringfeed.errors import FunctionError, SpecError

@@ -76,7 +76,7 @@ def introduce(info: WorkerInfo, *, again: bool, reads_all: bool) -> bool:
 
 
 class _Newest:
-    told: dict[str, Any]
+    told: Any = None
     is_waited_for = False  # that torch is imported
     as_torch = False
 

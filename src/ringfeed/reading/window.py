@@ -167,15 +167,15 @@ class Window:
 
     def _read_alone(self, ticket: Ticket) -> None:
         """Read a ticket's samples one by one with nothing else in flight."""
-        self._wait(lambda: self._open.keys() <= {ticket})
+        self.wait(lambda: self._open.keys() <= {ticket})
         for fetch in ticket.fetches:
             with self._lock:
                 if ticket.is_over:
                     return
                 _claims.blame(ticket.address, fetch.row)
             self._ask([fetch])
-            self._wait(lambda: fetch.is_done or ticket.is_over)  # noqa: B023 - it is waited for here
-        self._wait(lambda: not self._open)
+            self.wait(lambda: fetch.is_done or ticket.is_over)  # noqa: B023 - it is waited for here
+        self.wait(lambda: not self._open)
 
     def _show(self) -> None:
         """Have the worker's line show the oldest claim."""
@@ -252,15 +252,8 @@ class Window:
 
     # ---- waiting, and the end ----
 
-    def wait_for_room(self) -> None:
-        """Wait until more samples may be asked for, or the ring stops."""
-        self._wait(lambda: self.has_room)
-
-    def wait_until_empty(self) -> None:
-        """Wait until no claim is held, or the ring stops."""
-        self._wait(lambda: self.is_empty)
-
-    def _wait(self, is_ready: Callable[[], bool]) -> None:
+    def wait(self, is_ready: Callable[[], bool]) -> None:
+        """Wait until something is so, or the ring stops."""
         while not is_ready() and not _claims.is_stopped(self._newest.address):
             with self._lock:
                 if not is_ready():

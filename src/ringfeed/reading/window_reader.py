@@ -125,11 +125,11 @@ class WaitingReader(Reader):
     def _serve(self, window: Window, version: int) -> bool:
         while (ticket := self._next_claim(window)) is not None:
             if ticket.end.version != version:
-                window.wait_until_empty()
+                window.wait(lambda: window.is_empty)
                 _claims.move(ticket.address, self.end.claim_address)
                 return True
             window.begin(ticket)
-            window.wait_for_room()
+            window.wait(lambda: window.has_room)
         return False
 
     @staticmethod
@@ -142,7 +142,7 @@ class WaitingReader(Reader):
                 return ticket
             if answer == _ring.STOPPED:
                 if not window.is_empty:
-                    window.wait_until_empty()
+                    window.wait(lambda: window.is_empty)
                 return None
             window.look()
 

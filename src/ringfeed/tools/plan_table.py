@@ -18,6 +18,7 @@ from ringfeed._checks import MOST, check_count
 from ringfeed._html import table
 from ringfeed._progress import tell
 from ringfeed._units import columns, parse_memory, show_bytes
+from ringfeed.datasets.first import read
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from ringfeed.engine.options import DEFAULT_SLOTS
@@ -253,7 +254,7 @@ def _lengths(dataset: Any, spec: Spec, rows: int) -> list[str]:
     for number, index in enumerate(indices):
         tell(f"reading sample {index}", number / len(indices))
         try:
-            sample = spec.flatten(source.read(index), index)
+            sample = spec.flatten(read(source, index), index)
             where = f"dataset[{index}]: "
             sizes.append([fitting(leaf, sample[number], where + leaf.path).nbytes for number, leaf in leaves.items()])
         except Exception as error:  # noqa: BLE001 - of the user's dataset

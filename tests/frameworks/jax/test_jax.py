@@ -29,7 +29,7 @@ from frameworks import (
     slot_bytes,
     with_lease,
 )
-from ringfeed.datasets.base import packages_in
+from ringfeed.datasets.first import packages_in
 from watching import PATIENCE_S, wait_until
 
 jax = pytest.importorskip("jax", reason="jax is not installed")

@@ -74,4 +74,4 @@ def test_a_dataset_that_is_sent_again_is_not_kept(monkeypatch: pytest.MonkeyPatc
     for number in range(5):
         worker_info.tell_torch(number, 9, 1, object())
     assert waiting == [worker_info._tell]
-    assert worker_info._Newest.told.id == 4
+    assert worker_info._Newest.told["id"] == 4
