@@ -483,6 +483,18 @@ def test_a_script_without_a_loader(
     assert (sys.argv, sys.path, sys.meta_path) == (argv, before, finders)
 
 
+def test_without_psutil(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is missing is named, and how it is had."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    for name in ("reading", "loaders", "script"):
+        monkeypatch.delitem(sys.modules, f"ringfeed.tools.{name}", raising=False)
+    assert main(["profile", "--script", "train.py"]) == 2
+    assert capsys.readouterr().err == (
+        "ringfeed profile: what a loader uses is read by the package psutil, which is missing: "
+        "pip install 'ringfeed[top]'\n"
+    )
+
+
 def test_what_is_no_loader() -> None:
     """Its class is named, and where to give it."""
     with pytest.raises(TypeError) as caught:

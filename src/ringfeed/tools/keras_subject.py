@@ -96,7 +96,7 @@ class _Read(Reading):
 
     def __init__(self, label: str, make: Callable[[], Any], workers: int, change: str = "") -> None:
         super().__init__(label, change=change, lead=max(workers, 1))
-        self._make = make
+        self._make: Any = make
         self._adapter: Any = None
 
     def begin(self) -> Iterator[Any]:
@@ -111,7 +111,8 @@ class _Read(Reading):
 
     def end(self) -> None:
         """End the workers."""
-        adapter, self._adapter = self._adapter, None
+        adapter = self._adapter
+        self._adapter = self._make = None  # the report outlives them
         if (enqueuer := getattr(adapter, "enqueuer", None)) is not None:
             enqueuer.stop()
         if (ring := getattr(adapter, "dataset_feed", None)) is not None:

@@ -127,7 +127,8 @@ class _Read(Reading):
     def end(self) -> None:
         """End the workers, which else end when they are collected as garbage."""
         loader, iterator = self._loader, self._iterator
-        self._loader, self._iterator = None, iter(())
+        self._loader = self._make = None  # the report outlives them
+        self._iterator = iter(())
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()  # noqa: SLF001 - torch has no other way
         for ring in vars(loader).get("_rings", ()):
