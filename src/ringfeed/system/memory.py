@@ -14,6 +14,7 @@ from ringfeed.system._system import Descriptor
 
 STDERR = 2
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+FEWER_SLOTS = "use fewer slots, or memory="
 _NO_CALL = "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
 _NO_DESCRIPTOR = "; raise RLIMIT_NOFILE (ulimit -n), or close what keeps descriptors open"
 _WAYS = {errno.ENOSYS: _NO_CALL, errno.EPERM: _NO_CALL, errno.EACCES: _NO_CALL, errno.EMFILE: _NO_DESCRIPTOR}
@@ -25,15 +26,16 @@ def keep_standard_descriptors() -> None:
         os.set_inheritable(opened.detach(), True)  # noqa: FBT003 - the name says it
 
 
-def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
+def reserve(name: str, size: int, at_first: int | None = None, remedy: str = FEWER_SLOTS) -> Descriptor:
     """Return a memfd of ``size`` zeroed bytes, whose size can no longer change.
 
     All of them are reserved, or as many as ``at_first`` says: the others before they are used.
+    ``remedy`` is what the error tells the user to do where there is no room.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and size > limit:  # asked, as the kernel's answer may be SIGXFSZ
         message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
-        raise PlanError(f"{message}; raise it, use fewer slots, or memory=")
+        raise PlanError(f"{message}; raise it, {remedy}")
     try:
         memfd = Descriptor(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
@@ -45,7 +47,7 @@ def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
         os.ftruncate(fd, size)
         if at_first is None:
             _system.reserve_huge(fd, size)
-        allocate(fd, 0, size if at_first is None else at_first)
+        allocate(fd, 0, size if at_first is None else at_first, remedy)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except BaseException:
         memfd.close()  # now: the error's traceback keeps what this frame refers to
@@ -53,14 +55,14 @@ def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
     return memfd
 
 
-def allocate(fd: int, offset: int, size: int) -> None:
+def allocate(fd: int, offset: int, size: int, remedy: str = FEWER_SLOTS) -> None:
     """Have the kernel set memory of a memfd aside, or raise PlanError."""
     try:
         os.posix_fallocate(fd, offset, size)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise
-        message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; use fewer slots, or memory="
+        message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; {remedy}"
         raise PlanError(message) from error
 
 

@@ -4,40 +4,38 @@
     to_shared_memory(...)   a SharedDataset: sealed memfds; what did not change stays in those of the last version
     unpack(manifest, fds)   the dataset, in the worker: maps the memfds privately (`pieces_of`), unpickles (`opened`)
 
-A shared dataset is a list of pieces, each at an offset of one of its memfds: piece 0 is the pickle stream, the
-others are its buffers in order. The table of pieces lies in the newest memfd, since a datagram to a worker
-may be too small for it; the manifest says where. Only what a worker needs too is imported at the top.
+A shared dataset is a list of pieces, each at an offset of one of its memfds: piece 0 is the pickle
+stream, the others are its buffers in order. The manifest is that list. Only what a worker needs too
+is imported at the top.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
 import pickle
-from array import array
-from bisect import bisect_left
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.errors import PlanError, ShipError
+from ringfeed.errors import ShipError
 from ringfeed.system import _system
 from ringfeed.system._system import Descriptor
+from ringfeed.system.memory import reserve
 from ringfeed.transport.imports import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ringfeed.transport.parts_pickler import Parts
     from ringfeed.transport.pickler import Pickled
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
-MAX_TWINS = 4  # pieces of the same length that a buffer is compared with, at each place it may have come from
-PIECE_SIZE = 24  # bytes of a piece in the table
+SAMPLED = 4096  # bytes of a buffer by which it is looked for among the old ones
+MAX_TWINS = 4  # old buffers with the same sample that a new one is compared with
 MAX_FILES = 16  # memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default
 
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ADVICE = (
     "keep less in the dataset, read files on demand (a np.memmap travels as a file name), "
     "or give the machine or its cgroup more memory"
@@ -59,10 +57,9 @@ class DatasetPickle:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory that it will take: both, their table, and what rounding adds."""
-        sizes = [self.in_band, *(buffer.nbytes for buffer in self.buffers)]
-        pieces = sum(_round_up(size, ALIGNMENT) for size in sizes)
-        return _round_up(pieces + len(sizes) * PIECE_SIZE, mmap.PAGESIZE)
+        """Bytes of shared memory that it will take, as `to_shared_memory` lays it out."""
+        sizes = (self.in_band, *(buffer.nbytes for buffer in self.buffers))
+        return _round_up(sum(_round_up(size, ALIGNMENT) for size in sizes), mmap.PAGESIZE)
 
 
 def pack(
@@ -97,14 +94,11 @@ class Piece(NamedTuple):
 class SharedDataset:
     """A pickled dataset in sealed memfds, whose descriptors it owns until ``close()``."""
 
-    def __init__(
-        self, files: Iterable[Descriptor], pieces: Iterable[Piece], table: Piece, size: int, packed: DatasetPickle
-    ) -> None:
-        self._files = tuple(files)
-        self.parts = packed.parts
-        self.pieces = tuple(pieces)
-        self.table = table
+    def __init__(self, files: Sequence[Descriptor], pieces: Sequence[Piece], size: int, parts: Parts) -> None:
+        self._files = files
+        self.pieces = pieces
         self.size = size  # bytes newly reserved for this version
+        self.parts = parts
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -112,14 +106,13 @@ class SharedDataset:
         return tuple(file.fileno() for file in self._files)
 
     def manifest(self) -> bytes:
-        """Return what ``unpack`` needs besides ``fds``, in their order: a few bytes."""
-        return array("Q", (*self.table, len(self.parts.streams))).tobytes()
+        """Return what ``unpack`` needs besides ``fds``, in their order."""
+        return pickle.dumps((len(self.parts.streams), self.pieces))
 
     def close(self) -> None:
         """Close the descriptors; the memory itself stays until no worker maps it any more."""
         files, self._files = self._files, ()
-        for file in files:
-            file.close()
+        _close(files)
 
 
 def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = None) -> SharedDataset | None:
@@ -129,21 +122,39 @@ def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = Non
     descriptors of its own, so that ``previous`` may be closed. PlanError when there is no room.
     """
     sources = [packed.stream, *packed.buffers]
-    if previous is None:
-        return _load(packed, {}, [list(range(len(sources)))], ())
-    old = _mapped(previous.fds, previous.pieces)
-    if len(sources) == len(old) and all(map(_system.is_same, sources, old)):
-        return None
-    twins = _twins(sources, old)
-    same = {n: previous.pieces[twin] for n, twin in enumerate(twins) if twin is not None}
-    files = _files_to_keep(previous.fds, same.values())
-    renumbered = {file: number for number, file in enumerate(files)}
-    stay = {n: p._replace(file=renumbered[p.file]) for n, p in same.items() if p.file in renumbered}
-    # Two new files, so that what changes in every epoch does not hold on to the memory of what never does.
-    moved = [n for n in same if n not in stay]
-    changed = [n for n in range(len(sources)) if n not in same]
-    groups = [moved, changed] if moved else [changed]
-    return _load(packed, stay, groups, [previous.fds[file] for file in files])
+    fds: tuple[int, ...] = ()
+    old: list[memoryview] = []
+    same: dict[int, Piece] = {}
+    if previous is not None:
+        fds, old = previous.fds, _mapped(previous.fds, previous.pieces)
+        if len(sources) == len(old) and all(map(_system.is_same, sources, old)):
+            return None
+        same = {place: previous.pieces[twin] for place, twin in _twins(sources, old)}
+    kept = _files_to_keep(fds, same.values())
+    pieces: list[Piece] = []
+    size = 0
+    for place, source in enumerate(sources):
+        if place in same and same[place].file in kept:
+            pieces.append(same[place]._replace(file=kept.index(same[place].file)))
+        else:
+            pieces.append(Piece(len(kept), size, source.nbytes))
+            size = _round_up(size + source.nbytes, ALIGNMENT)
+    size = _round_up(size, mmap.PAGESIZE)
+    files: list[Descriptor] = []
+    try:
+        # extend() keeps what it was given before an exception, which the clean-up then sees.
+        files.extend(Descriptor(os.dup, fds[file]) for file in kept)
+        if size:
+            files.append(reserve("ringfeed-dataset", size, remedy=_remedy(packed)))
+        for piece, source in zip(pieces, sources, strict=True):
+            if piece.file == len(kept):
+                _write(files[-1].fileno(), source, piece.offset)
+        if size:
+            fcntl.fcntl(files[-1].fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        _close(files)  # now: the error's traceback keeps what this frame refers to
+        raise
+    return SharedDataset(files, pieces, size, packed.parts)
 
 
 def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
@@ -158,10 +169,7 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
 
 def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
     """Return how many of its buffers are parts of modules; where its pieces lie; and the pieces, the stream first."""
-    *table_fields, part_count = array("Q", manifest)
-    table = Piece(*table_fields)
-    numbers = array("Q", bytes(_mapped(fds, [table])[0]))
-    pieces = [Piece(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]
+    part_count, pieces = pickle.loads(manifest)  # noqa: S301 - the consumer pickled it
     stream = _mapped(fds, pieces[:1])  # apart, so that a forkserver, which reads no more, keeps no page mapped
     return part_count, pieces, [*stream, *_mapped(fds, pieces[1:])]
 
@@ -189,87 +197,42 @@ def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
     return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
 
 
-def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> list[int | None]:
-    """For each source the number of an old piece with its content, or None; no piece is given twice.
+def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> Iterator[tuple[int, int]]:
+    """Yield the number of each source that an old piece has the content of, and that piece's number.
 
-    Two equal buffers are two pieces: a worker that writes to one must not change the other.
+    No piece is given twice. Two equal buffers are two pieces: a worker that writes to one must not
+    change the other.
     """
-    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    numbers: defaultdict[Any, list[int]] = defaultdict(list)
     for number, piece in enumerate(old):
-        by_length[piece.nbytes].append(number)
-    twins: list[int | None] = []
-    after, shift = 0, 0  # behind the last twin; how far sources stand from their twins
+        numbers[_sample(piece)].append(number)
     for place, source in enumerate(sources):
-        numbers = by_length[source.nbytes]
-        starts = (bisect_left(numbers, after), bisect_left(numbers, place + shift), 0)
-        candidates = [number for start in starts for number in numbers[start : start + MAX_TWINS]]
-        twin = next((number for number in candidates if _system.is_same(source, old[number])), None)
+        alike = numbers[_sample(source)]
+        twin = next((number for number in islice(alike, MAX_TWINS) if _system.is_same(source, old[number])), None)
         if twin is not None:
-            numbers.remove(twin)
-            after, shift = twin + 1, twin - place
-        twins.append(twin)
-    return twins
+            alike.remove(twin)
+            yield place, twin
+
+
+def _sample(piece: memoryview) -> tuple[int, int]:
+    return piece.nbytes, hash(bytes(piece[:: 1 + piece.nbytes // SAMPLED]))
 
 
 def _files_to_keep(fds: Sequence[int], used: Iterable[Piece]) -> list[int]:
-    """Return the memfds worth referring to further: at least half in use, and not too many."""
+    """Return the memfds worth referring to further: at least half in use, and not too many.
+
+    What else is unchanged is copied, and so each memfd takes at most twice what is used of it.
+    """
     live: defaultdict[int, int] = defaultdict(int)
     for piece in used:
         live[piece.file] += piece.length
     fuller = [file for file in live if 2 * live[file] >= os.fstat(fds[file]).st_size]
-    return sorted(sorted(fuller, key=live.__getitem__)[-(MAX_FILES - 2) :])
+    return sorted(fuller, key=live.__getitem__)[1 - MAX_FILES :]
 
 
-def _load(packed: DatasetPickle, stay: dict[int, Piece], groups: list[list[int]], kept: Sequence[int]) -> SharedDataset:
-    """Return a new memfd for each group of pieces, the table at the end of the last; the kept ones come before."""
-    sources = [packed.stream, *packed.buffers]
-    pieces = dict(stay)
-    sizes: list[int] = []
-    for group in groups:
-        offset = 0
-        for number in group:
-            pieces[number] = Piece(len(kept) + len(sizes), offset, sources[number].nbytes)
-            offset = _round_up(offset + sources[number].nbytes, ALIGNMENT)
-        sizes.append(offset)
-    in_order = [pieces[number] for number in range(len(sources))]
-    table = memoryview(array("Q", (field for piece in in_order for field in piece))).cast("B")
-    where = Piece(len(kept) + len(sizes) - 1, sizes[-1], table.nbytes)
-    contents = [[(pieces[number].offset, sources[number]) for number in group] for group in groups]
-    contents[-1].append((where.offset, table))
-    files: list[Descriptor] = []
-    try:
-        # extend() keeps what it was given before an exception, which the clean-up then sees.
-        files.extend(Descriptor(os.dup, fd) for fd in kept)
-        files.extend(_sealed_memfd(packed, content) for content in contents)
-    except BaseException:
-        for file in files:
-            file.close()
-        raise
-    return SharedDataset(
-        files, in_order, where, sum(os.fstat(file.fileno()).st_size for file in files[len(kept) :]), packed
-    )
-
-
-def _sealed_memfd(packed: DatasetPickle, content: Sequence[tuple[int, memoryview]]) -> Descriptor:
-    """Return a memfd with each source at its offset, sealed against writes and resizing."""
-    end = max(offset + source.nbytes for offset, source in content)
-    size = _round_up(end, mmap.PAGESIZE)
-    memfd = Descriptor(os.memfd_create, "ringfeed-dataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    fd = memfd.fileno()
-    try:
-        os.fchmod(fd, 0o600)  # as the segment's
-        os.ftruncate(fd, size)
-        _system.reserve_huge(fd, size)
-        os.posix_fallocate(fd, 0, size)
-        for offset, source in content:
-            _write(fd, source, offset)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException as error:
-        memfd.close()  # now: the error's traceback keeps what this frame refers to
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise PlanError(_no_room(packed, size, error)) from error
-        raise
-    return memfd
+def _close(files: Iterable[Descriptor]) -> None:
+    for file in files:
+        file.close()
 
 
 def _write(fd: int, source: memoryview, offset: int) -> None:
@@ -279,13 +242,11 @@ def _write(fd: int, source: memoryview, offset: int) -> None:
         source, offset = source[written:], offset + written
 
 
-def _no_room(packed: DatasetPickle, size: int, error: OSError) -> str:
+def _remedy(packed: DatasetPickle) -> str:
     from ringfeed._units import show_bytes  # noqa: PLC0415 - no worker needs it
 
-    return (
-        f"{packed.name}: {show_bytes(size)} of shared memory cannot be reserved ({error.strerror}) for its "
-        f"{show_bytes(packed.in_band)} in band and {show_bytes(packed.out_of_band)} of buffers; {_ADVICE}"
-    )
+    sizes = f"{show_bytes(packed.in_band)} in band and {show_bytes(packed.out_of_band)} of buffers"
+    return f"the {packed.name} has {sizes}: {_ADVICE}"
 
 
 def _round_up(size: int, unit: int) -> int:
