@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import builtins
 import pickle
-import sys
 from contextlib import suppress
 from enum import IntEnum
 from types import FunctionType, TracebackType
@@ -218,24 +217,14 @@ def _safe_text(error: BaseException, silenced: tuple[type[BaseException], ...] =
 
 def _pickle(error: BaseException) -> bytes | None:
     """Pickle the exception where its class can be found again, by value where it lives in the user's script."""
-    parts: Any = sys.modules.get("ringfeed.transport.parts")
-    by_name = parts is not None and parts.were_sent()  # pickle would import a module of which parts were sent
-    for dumps in (parts.pickled,) if by_name else (pickle.dumps, _cloudpickle):
-        try:
-            pickled: bytes = dumps(error)
-            if not by_name:
-                pickle.loads(pickled)  # noqa: S301 - whether the other side will be able to
-        except NOT_CTRL_C:  # then by its name and text
-            continue
-        return pickled
+    from ringfeed._parts import pickled  # noqa: PLC0415 - for errors only
+
+    for by_value in (False, True):
+        with suppress(*NOT_CTRL_C):  # then by its name and text
+            content = pickled(error, by_value=by_value)
+            pickle.loads(content)  # noqa: S301 - whether the other side will be able to
+            return content
     return None
-
-
-def _cloudpickle(error: BaseException) -> bytes:
-    import cloudpickle  # noqa: PLC0415 - only for the rare class that lives in a script
-
-    pickled: bytes = cloudpickle.dumps(error)
-    return pickled
 
 
 # ---- tracebacks ----

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.transport import parts
+from ringfeed import _parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from typing_extensions import Buffer
 
@@ -19,23 +18,6 @@ if TYPE_CHECKING:
 MOST_BUFFERS = 256  # beside a pickle: so many are written at once
 _ALIGN = 16  # bytes, of each buffer: malloc's
 _SIZE = Struct("<Q")
-
-
-class _ByName(pickle.Pickler):
-    """Names the classes of modules of which parts were sent: plain pickle would import these modules."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) and parts.was_sent(obj):
-            return parts.named, (obj.__module__, obj.__qualname__)
-        return NotImplemented
-
-
-def _plainly(element: Any, keep: Callable[[pickle.PickleBuffer], object]) -> bytes:
-    if not parts.were_sent():
-        return pickle.dumps(element, 5, buffer_callback=keep)
-    stream = io.BytesIO()
-    _ByName(stream, 5, buffer_callback=keep).dump(element)
-    return stream.getvalue()
 
 
 def pack(element: Any) -> list[Buffer]:
@@ -51,10 +33,10 @@ def pack(element: Any) -> list[Buffer]:
         return True
 
     try:
-        text = _plainly(element, keep)
+        text = _parts.pickled(element, keep)
     except Exception:  # noqa: BLE001 - what plain pickle refuses
         beside.clear()
-        text = parts.pickled(element, keep)
+        text = _parts.pickled(element, keep, by_value=True)
     head = b"".join(map(_SIZE.pack, (len(beside), len(text), *(view.nbytes for view in beside))))
     pieces: tuple[Buffer, ...] = (head, text, *beside)
     return [one for piece in pieces for one in (piece, bytes(-memoryview(piece).nbytes % _ALIGN))]

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle.cloudpickle as by_value
 
+from ringfeed._parts import Sent
 from ringfeed.errors import WorkerError
-from ringfeed.transport.parts import Partial
 from ringfeed.transport.shared_dataset import pack, pieces_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset
 
 _T = TypeVar("_T")
-_PARTS = "ringfeed.transport.parts"
 
 
 def of_copy(obj: object, use: Callable[[Any], _T]) -> _T:
@@ -56,14 +55,17 @@ def _closing() -> Iterator[None]:
 def opened_here(packed: DatasetPickle, views: Sequence[memoryview]) -> Any:
     """Return what was packed, made of its pieces; WorkerError where it cannot be unpickled."""
     (stream, *buffers), count = views, len(packed.parts.streams)
+    sent = Sent()
+    before = Sent.current.set(sent)
     try:
-        parts = _Parts()
         if count:
-            parts.named = _Unpickler(buffers[0], buffers[1:count], parts).made()
-        return _Unpickler(stream, buffers[count:], parts).made()
+            sent.named = _Unpickler(buffers[0], buffers[1:count]).made()
+        return _Unpickler(stream, buffers[count:]).made()
     except Exception as error:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
         raise WorkerError(f"the {packed.name} could not be unpickled for the workers: {text}") from error
+    finally:
+        Sent.current.reset(before)
 
 
 @contextmanager
@@ -84,38 +86,13 @@ def read_from(source: Source, packed: DatasetPickle, sent: SharedDataset | None)
             source.hold_sent(own)
 
 
-class _Parts:
-    """Parts of the user's modules, as `parts` has them in a worker."""
-
-    def __init__(self) -> None:
-        self.named: dict[tuple[str, str], object] = {}
-        self._modules: dict[str, Partial] = {}
-
-    def partial(self, name: str) -> Partial:
-        """Return the module of this name, of which a part was sent."""
-        return self._modules.setdefault(name, Partial(name))
-
-    def namespace(self, name: str, special: dict[str, Any]) -> dict[str, Any]:
-        """Return the globals of such a module."""
-        found = vars(self.partial(name))
-        found.update(special)
-        return found
-
-    def find(self, module: str, name: str) -> object:
-        """Return a class or function that was sent."""
-        return self.named[module, name]
-
-
 class _Unpickler(pickle.Unpickler):
     """Makes anew what travels by value: cloudpickle would find the user's own classes and set them anew."""
 
-    def __init__(self, stream: memoryview, buffers: Sequence[memoryview], parts: _Parts) -> None:
+    def __init__(self, stream: memoryview, buffers: Sequence[memoryview]) -> None:
         super().__init__(io.BytesIO(stream), buffers=buffers)
         self._kept: set[type] = set()
         self._found = {
-            (_PARTS, "named"): parts.find,
-            (_PARTS, "partial"): parts.partial,
-            (_PARTS, "namespace"): parts.namespace,
             (by_value.__name__, "_make_skeleton_class"): self._make_class,
             (by_value.__name__, "_make_skeleton_enum"): self._make_enum,
             (by_value.__name__, "_class_setstate"): self._set_state,

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cloudpickle
 import numpy as np
 
+from ringfeed import _parts
 from ringfeed.transport import arrays as _buffers
 from ringfeed.transport import framework_stubs
 from ringfeed.transport import modules as _modules
-from ringfeed.transport import parts as _parts
 from ringfeed.transport.framework_stubs import LazyModule, LazyObject, of_framework, standin_for
 from ringfeed.transport.lazy import (
     Original,

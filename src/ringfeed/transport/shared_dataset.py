@@ -179,7 +179,7 @@ def opened(part_count: int, views: Sequence[memoryview]) -> Any:
     stream, *buffers = views
     with watched():
         if part_count:
-            from ringfeed.transport import parts as _parts  # noqa: PLC0415 - for some datasets only
+            from ringfeed import _parts  # noqa: PLC0415 - for some datasets only
 
             _parts.load(buffers[0], buffers[1:part_count])
         return pickle.loads(stream, buffers=buffers[part_count:])  # noqa: S301 - the consumer pickled it

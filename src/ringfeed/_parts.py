@@ -1,0 +1,104 @@
+"""Parts of the user's modules in a worker: the classes, functions and globals that a dataset needs of them.
+
+They are sent once, and the dataset's pickles refer to them by name, as if their module had been imported. What was not
+sent is found by importing the module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+from contextvars import ContextVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class Sent:
+    """What was sent of the user's modules."""
+
+    current: ContextVar[Sent]
+    """That of this process, but while a copy of a dataset is made in the process that sends it."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, Partial] = {}
+        self.named: dict[tuple[str, str], object] = {}
+        self.loaded: set[bytes] = set()
+
+
+Sent.current = ContextVar("sent", default=Sent())  # noqa: B039 - one for all threads of this process
+
+
+class Partial(ModuleType):
+    """A module of the user of which a part was sent; any other attribute imports the real module."""
+
+    def __getattr__(self, name: str) -> object:
+        """Look in the real module."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return partial, (self.__name__,)
+
+
+def load(stream: memoryview, buffers: Iterable[memoryview]) -> None:
+    """Take in what was sent of the user's modules; twice the same has no effect the second time."""
+    content, sent = bytes(stream), Sent.current.get()
+    if content not in sent.loaded:
+        sent.named.update(pickle.loads(content, buffers=buffers))  # noqa: S301 - the consumer pickled it
+        sent.loaded.add(content)
+
+
+def partial(name: str) -> Partial:
+    """Return the module of this name, of which some part was or will be sent."""
+    return Sent.current.get().modules.setdefault(name, Partial(name))
+
+
+def namespace(name: str, special: dict[str, Any]) -> dict[str, Any]:
+    """Return the globals of such a module, with its ``__file__`` and the like."""
+    found = vars(partial(name))
+    found.update(special)
+    return found
+
+
+def named(module: str, name: str) -> object:
+    """Return a class or function by its name: the one that was sent, else that of the module, imported."""
+    found: Any = Sent.current.get().named.get((module, name))
+    if found is None:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    return found
+
+
+def pickled(
+    obj: object, keep: Callable[[pickle.PickleBuffer], object] | None = None, *, by_value: bool = False
+) -> bytes:
+    """Pickle what a worker gives to another process; classes that came as parts of a module go by name.
+
+    Plain pickle would import the whole module. ``keep`` takes large buffers out, as pickle's
+    ``buffer_callback``; ``by_value`` is for classes and functions that no import finds.
+    """
+    modules = Sent.current.get().modules
+    if not modules and not by_value:
+        return pickle.dumps(obj, 5, buffer_callback=keep)
+    base: Any = pickle.Pickler
+    if by_value:
+        import cloudpickle  # noqa: PLC0415 - for such classes
+
+        base = cloudpickle.Pickler
+
+    class Pickler(base):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if issubclass(type(obj), type) and obj.__module__ in modules and obj.__module__ not in sys.modules:
+                return named, (obj.__module__, obj.__qualname__)
+            return super().reducer_override(obj) if by_value else NotImplemented
+
+    stream = io.BytesIO()
+    Pickler(stream, 5, buffer_callback=keep).dump(obj)
+    return stream.getvalue()
