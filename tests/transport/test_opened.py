@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import gc
 import importlib
-import inspect
 import io
 import logging
 import mmap
@@ -18,7 +16,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +24,7 @@ import pytest
 
 import ringfeed
 from ringfeed.orders._permute import walk
-from ringfeed.transport.opened import refuse_to_share
-from ringfeed.transport.unpicklable import _global_names
+from ringfeed.transport.references import refuse_to_share
 
 if TYPE_CHECKING:
     import os
@@ -516,27 +513,6 @@ def test_a_function_of_another_module_opens_anew(how: str, method: str, rows: st
     label = "variable 'helped.helpers" if how == "by the module" else "import 'rows_of_mine.helpers"
     where = f"dataset.__getitem__: {label}.row': global 'file'"
     assert str(caught.value) == f"{where} is an open file ({rows!r}), {REMEDY}"
-
-
-MANY_NAMES = (
-    "def many():\n" + "".join(f"    a.attribute{n} = {n}; b{n} = 0\n" for n in range(300)) + "    return last, list"
-)
-
-
-@pytest.mark.parametrize("module", ["argparse", "inspect", "typing", "tarfile", "decimal"])
-def test_the_globals_of_code_are_those_that_dis_finds(module: str) -> None:
-    """Also behind more names than a byte counts, and in classes and functions inside."""
-    source = inspect.getsource(importlib.import_module(module)) + "\n" + MANY_NAMES
-    code = compile(source, module, "exec", dont_inherit=True)
-    assert _global_names(code) == found_by_dis(code)
-    assert {"last", "list"} <= _global_names(code)
-
-
-def found_by_dis(code: CodeType) -> set[str]:
-    """The names of globals in code, by Python's own reader."""
-    steps = dis.get_instructions(code)
-    found = {step.argval for step in steps if "GLOBAL" in step.opname or step.opname == "LOAD_NAME"}
-    return found.union(*(found_by_dis(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def test_what_may_be_shared_is_forked(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class Sending:
         """Return what the loader reserves for the dataset and for the slots."""
         options, packed = self._options, self._packed
         if options.sends and not self._packs:
-            from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
+            from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415 - as above
 
             refuse_to_share(self._source.sent)
         plan = plan_for(options, self._source, packed)

@@ -26,8 +26,7 @@ from ringfeed.errors import SpecError, StallError, WorkerError
 from ringfeed.torch.draws import draws_kept
 from ringfeed.torch.index_lists import NOTHING, UnfitError
 from ringfeed.torch.pickled import parts_of, read, size_of, write
-from ringfeed.transport.opened import refuse_to_share
-from ringfeed.transport.references import walk, written
+from ringfeed.transport.references import refuse_to_share, walk, written
 from ringfeed.workers.asked import answer_of
 
 if TYPE_CHECKING:

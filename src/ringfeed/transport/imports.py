@@ -27,6 +27,11 @@ _LIBRARIES = (
 )
 
 
+def is_of_library(file: str) -> bool:
+    """Whether a file is Python's own or an installed package's, which no program changes as it runs."""
+    return any(library in file for library in _LIBRARIES)
+
+
 class Place(NamedTuple):
     """A line that leads to the import of a framework."""
 
@@ -113,7 +118,7 @@ def _place(frame: FrameType | None) -> Place | None:
         file = frame.f_code.co_filename
         if not file.startswith((_OURS, "<frozen ")) and not _is_program(frame):
             found = Place(file, frame.f_lineno, str(frame.f_globals.get("__name__")))
-            if not any(library in file for library in _LIBRARIES):
+            if not is_of_library(file):
                 return found
             if frame.f_code.co_name == "<module>":
                 installed = found

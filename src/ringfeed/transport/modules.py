@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import sys
 import weakref
-from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from ringfeed.transport.framework_stubs import of_framework
+from ringfeed.transport.imports import is_of_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_INSTALLED = frozenset(("site-packages", "dist-packages"))
-_LIBRARIES = tuple(  # where sysconfig finds them, too, which takes milliseconds to be asked
-    {
-        PurePath(prefix, folder, f"python{sys.version_info[0]}.{sys.version_info[1]}")
-        for prefix in (sys.base_prefix, sys.exec_prefix)
-        for folder in ("lib", sys.platlibdir)
-    }
-)
 _MAIN = ("__main__", "__mp_main__")
 # Decided once: a later version of a dataset must not find another answer.
 _decided: weakref.WeakKeyDictionary[ModuleType, bool] = weakref.WeakKeyDictionary()
@@ -57,15 +49,18 @@ def home_of(obj: object) -> tuple[str, str] | None:
     return (module, name) if found is obj else None
 
 
+def is_users(name: object) -> bool:
+    """Whether a module is the user's own: neither Python's nor installed, nor one of C code inside the interpreter."""
+    if name in _MAIN:
+        return True
+    file = getattr(sys.modules.get(str(name)), "__file__", None)
+    return isinstance(file, str) and str(name).partition(".")[0] != "ringfeed" and not is_of_library(file)
+
+
 def is_installed(name: str) -> bool:
     """Whether a module is Python's own or an installed package's, which no program changes as it runs."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if not isinstance(file, str):
-        return name in sys.builtin_module_names
-    if name.partition(".")[0] == "ringfeed":
-        return True
-    path = PurePath(file)
-    return not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(library) for library in _LIBRARIES)
+    has_file = isinstance(getattr(sys.modules.get(name), "__file__", None), str)
+    return not is_users(name) if has_file else name in sys.builtin_module_names
 
 
 def frameworks_of(name: str) -> set[str]:
@@ -83,13 +78,11 @@ def frameworks_of(name: str) -> set[str]:
 
 
 def _is_own(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    if module.__name__ in _MAIN or module.__name__.partition(".")[0] == "ringfeed" or of_framework(module.__name__):
+    """Whether a module is the user's, of Python code, and may so travel by value."""
+    name = module.__name__
+    if name in _MAIN or of_framework(name) or not is_users(name):
         return False
-    if not isinstance(file, str) or not file.endswith(".py"):  # built in, or C code
-        return False
-    path = PurePath(file)
-    return _INSTALLED.isdisjoint(path.parts) and not any(path.is_relative_to(library) for library in _LIBRARIES)
+    return str(module.__file__).endswith(".py")
 
 
 def _leads_to_framework(name: str, seen: set[str]) -> bool:

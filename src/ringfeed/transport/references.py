@@ -1,4 +1,4 @@
-"""Walks along the references of a dataset: what can be reached from it, and on what way.
+"""Walks along the references of a dataset: what can be reached from it, on what way, and what of it is open.
 
 These are attributes, containers, closures, and the globals and class attributes of the user's own modules. What C code
 or a container of very many elements hides is not seen. No code of the objects' classes runs.
@@ -10,6 +10,7 @@ import copyreg
 import functools
 import gc
 import inspect
+import io
 import logging
 import sys
 from collections import deque
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._classes import root_of
+from ringfeed.errors import ShipError
 from ringfeed.transport import unpicklable
-from ringfeed.transport.pickler import names_in
+from ringfeed.transport.modules import is_users
+from ringfeed.transport.pickler import failure, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +35,13 @@ MAX_ENTRIES = 10_000  # of one container, looked at
 
 Step = tuple[str, object]  # how a reference is written, and its name
 CACHED = type(functools.lru_cache(lambda: None))
+_CONNECTIONS = {
+    *("h5py", "netCDF4", "tables", "lmdb", "rasterio", "sqlite3", "duckdb", "_duckdb", "psycopg", "psycopg2"),
+    *("pymysql", "MySQLdb", "mysql", "mariadb", "pyodbc", "oracledb", "cx_Oracle", "pymssql", "pg8000", "asyncpg"),
+}
+"""Packages whose objects, where they cannot be pickled, are open files or connections."""
+
+_SHARED = {f"multiprocessing.{name}" for name in ("synchronize", "sharedctypes", "queues", "connection")}
 _MADE_TO_BE_SHARED = {"multiprocessing", "threading", "logging", "concurrent", "asyncio"}
 _PLAIN = frozenset((int, float, complex, str, bytes, bytearray, bool, type(None), np.ndarray, np.dtype, ModuleType))
 
@@ -95,22 +105,15 @@ def _shown(how: str, name: object) -> str:
 
 def attributes(obj: Any) -> dict[str, Any]:
     """Return what lies in an instance; no code of its class runs."""
-    found = {}
+    found: dict[str, Any] = {}
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]  # noqa: SLF001 - as pickle asks it
         slot = inspect.getattr_static(type(obj), name)
         if type(slot) is MemberDescriptorType:  # and no property over it, as pathlib has one
             with suppress(AttributeError):
                 found[name] = slot.__get__(obj)
-    return {**found, **dict_of(obj)}
-
-
-def dict_of(obj: object) -> dict[str, Any]:
-    """Return the dict of an instance's attributes, or an empty one where it has none."""
-    try:
-        found = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
+    with suppress(AttributeError):
+        found |= object.__getattribute__(obj, "__dict__")
+    return found
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -148,12 +151,43 @@ def _is_link(value: object) -> bool:
     return type(value).__name__ == "_lru_list_elem"
 
 
-def is_users(module: object) -> bool:
-    """Whether a module is the user's own: neither Python's nor installed."""
-    if module in ("__main__", "__mp_main__"):
-        return True
-    root = str(module).partition(".")[0]
-    file = getattr(sys.modules.get(str(module)), "__file__", None)
-    if not isinstance(file, str) or root in sys.stdlib_module_names or root == "ringfeed":
+# ---- what is open ----
+
+
+def refuse_to_share(dataset: object, name: str = "dataset") -> None:
+    """Refuse open files, sockets and connections: after a fork all workers would move one position.
+
+    Standard streams, files that are only written, memory maps and what multiprocessing makes may be shared.
+    """
+    for steps, held in walk(dataset):
+        if _is_shared(held):
+            where = unpicklable.users_path(dataset, name, labels(steps))
+            message = (
+                f"{where} is {unpicklable.words(held)}, and forked workers would share it with this process, its "
+                f"position too; open it on first use in __getitem__, in the worker, and close it here, or use "
+                f"backend='process' with a __getstate__ that leaves it out"
+            )
+            raise ShipError(message)
+
+
+def _is_shared(held: Any) -> bool:
+    if issubclass(type(held), io.IOBase):
+        return _is_read(held)
+    found = set(map(root_of, type(held).__mro__))
+    if "socket" in found or "_socket" in found:
+        return issubclass(type(held), sys.modules["socket"].socket) and held.fileno() >= 0
+    return not found.isdisjoint(_CONNECTIONS) and failure(held) is not None and not _is_closed(held)
+
+
+def _is_read(file: Any) -> bool:
+    standard = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    if any(file is stream or file is getattr(stream, "buffer", None) for stream in standard):
         return False
-    return "site-packages" not in file and "dist-packages" not in file
+    try:
+        return not file.closed and file.fileno() > 2 and file.readable()  # noqa: PLR2004 - the standard streams
+    except (OSError, ValueError, AttributeError):  # of no file, such as BytesIO
+        return False
+
+
+def _is_closed(held: Any) -> bool:
+    return root_of(type(held)) == "h5py" and not held

@@ -28,8 +28,7 @@ from ringfeed.transport.imports import watched
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ringfeed.transport.parts_pickler import Parts
-    from ringfeed.transport.pickler import Pickled
+    from ringfeed.transport.pickler import Parts, Pickled
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
 SAMPLED = 4096  # bytes of a buffer by which it is looked for among the old ones
@@ -71,10 +70,10 @@ def pack(
     ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
     from ringfeed._failure import without_ours  # noqa: PLC0415 - no worker needs them
-    from ringfeed.transport import object_size, parts_pickler, unpicklable  # noqa: PLC0415 - likewise
+    from ringfeed.transport import object_size, pickler, unpicklable  # noqa: PLC0415 - likewise
 
     try:
-        pickled, parts = parts_pickler.take_apart(obj, None if previous is None else previous.parts, watch=weigh)
+        pickled, parts = pickler.take_apart(obj, None if previous is None else previous.parts, watch=weigh)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises

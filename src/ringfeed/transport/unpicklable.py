@@ -7,18 +7,17 @@ culprit. Children are tried by halves, so that a list of a million costs two pic
 from __future__ import annotations
 
 import copyreg
-import dis
 import functools
 import io
-import sys
 from itertools import islice
-from operator import itemgetter
-from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any
+
+from cloudpickle.cloudpickle import _extract_code_globals
 
 from ringfeed._classes import module_of, root_of
 from ringfeed.transport.arrays import PROTOCOL
-from ringfeed.transport.pickler import failure, names_in
+from ringfeed.transport.pickler import failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -46,9 +45,6 @@ _WORDS = {
     "sqlite3.Connection": "a database connection",
     "sqlite3.Cursor": "a database cursor",
 }
-
-_OF_GLOBALS = {number for name, number in dis.opmap.items() if "GLOBAL" in name or name == "LOAD_NAME"}
-_LOADS = dis.opmap["LOAD_GLOBAL"] if sys.version_info >= (3, 11) else None  # its last bit says something else
 
 Step = tuple[str, Any]  # what to append to the path, and the child it leads to
 
@@ -196,32 +192,14 @@ def parts_of_function(function: FunctionType) -> Iterator[Step]:
             yield f": variable '{name}", cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    yield from ((f": global '{name}", value) for name, value in sorted(globals_of(function).items(), key=itemgetter(0)))
+    table = function.__globals__
+    named = sorted(_extract_code_globals(code).keys() & table.keys())  # which are pickled with it
+    yield from ((f": global '{name}", table[name]) for name in named)
     positional = reversed(code.co_varnames[: code.co_argcount])
     last_first = zip(positional, reversed(function.__defaults__ or ()), strict=False)
     for name, value in (*last_first, *(function.__kwdefaults__ or {}).items()):
         yield f": default '{name}", value
     yield from ((f".{name}", value) for name, value in vars(function).items())
-
-
-def globals_of(function: FunctionType) -> dict[str, Any]:
-    """Return the globals that the code of a function names, and not what it names as attributes alone."""
-    table = function.__globals__
-    if not names_in(function.__code__) & table.keys():
-        return {}
-    return {name: table[name] for name in _global_names(function.__code__) & table.keys()}
-
-
-def _global_names(code: CodeType) -> set[str]:
-    """Return what `dis` finds, at a twentieth of its time."""
-    found, argument = set(), 0
-    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
-        argument = argument << 8 | low
-        if operation in _OF_GLOBALS:
-            found.add(code.co_names[argument >> 1 if operation == _LOADS else argument])
-        if operation != dis.EXTENDED_ARG:
-            argument = 0
-    return found.union(*(_global_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
 
 
 def parts_of_class(cls: type) -> Iterator[Step]:

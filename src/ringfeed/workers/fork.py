@@ -45,7 +45,7 @@ class Fork(Forker):
 
     def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002 - a fork needs none
         """Refuse what a fork must not share; also what was opened since the loader was made."""
-        from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - of no use but here
+        from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415 - of no use but here
 
         refuse_to_share(dataset)
         _warn_of_threads()
