@@ -33,7 +33,7 @@ GONE_S = 60.0  # nobody ends by itself for ten minutes
 CONSUMER = """
 import json, os, re, signal, sys, threading, time
 import ringfeed
-from ringfeed.workers import spawn
+from ringfeed.workers import process
 from datasets import Misbehaving, Oracle, Unhurried, Witness
 
 def tell(*loaders):
@@ -232,14 +232,14 @@ def test_a_loader_closed_beside_others(start: Any) -> None:
 
 
 STARTING = """
-popen = spawn.start_interpreter
+popen = process.start_interpreter
 started = []
 def note(*args):
     started.append(popen(*args))
     if len(started) == 2:
         print(json.dumps([process.pid for process in started]), flush=True)
     return started[-1]
-spawn.start_interpreter = note
+process.start_interpreter = note
 iterator = iter(loader_of("spawn", Unhurried(20)))
 next(iterator)
 """

@@ -13,7 +13,7 @@ from ringfeed import Array, Bytes, Loader, Text
 from ringfeed.ray.claims import Claims, lander_of
 from ringfeed.ray.desk import PrivateSlot
 from ringfeed.ring import _ring
-from ringfeed.workers import backends
+from ringfeed.workers import pool as pools
 from ringfeed.workers.pool import Pool
 from watching import PATIENCE_S
 
@@ -79,8 +79,8 @@ def _copied(leaf: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backends.POOLS, "loopback", Loopback)
-    monkeypatch.setitem(backends.POOLS, "row by row", RowByRow)
+    monkeypatch.setitem(pools.POOLS, "loopback", Loopback)
+    monkeypatch.setitem(pools.POOLS, "row by row", RowByRow)
 
 
 def plain(batch: Any) -> Any:

@@ -27,7 +27,7 @@ import ringfeed
 from datasets import Oracle, check, flat, told
 from ringfeed.ring import segment
 from ringfeed.tools.discover import Target, processes
-from ringfeed.workers import spawn
+from ringfeed.workers import process
 from watching import pids, run_script
 
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ def limit_beyond(name: str, room: int) -> None:
 
 def limit_address_space_of_workers(size: int) -> None:
     """Leave each spawned worker so much address space."""
-    popen = spawn.start_interpreter
+    popen = process.start_interpreter
 
     def start(*args: Any) -> Any:
         process = popen(*args)
         resource.prlimit(process.pid, resource.RLIMIT_AS, (size, size))
         return process
 
-    spawn.start_interpreter = start
+    process.start_interpreter = start
 
 
 def be_nobody() -> None:

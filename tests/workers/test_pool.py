@@ -25,8 +25,8 @@ from ringfeed.engine.runner import EpochRunner
 from ringfeed.system import channel as channels
 from ringfeed.workers import launchers as forkserver
 from ringfeed.workers import processes
+from ringfeed.workers.process import Spawner
 from ringfeed.workers.roster import Roster
-from ringfeed.workers.spawn import Spawner
 from watching import pids, pool_of, run_script, wait_until, while_it_waits
 
 if TYPE_CHECKING:

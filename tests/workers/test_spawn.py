@@ -16,8 +16,7 @@ from datasets import Oracle, Witness, told
 from ringfeed.system import interpreter
 from ringfeed.system._system import Descriptor
 from ringfeed.workers.fork import Fork
-from ringfeed.workers.process import Launcher, WorkerProcess
-from ringfeed.workers.spawn import Spawner
+from ringfeed.workers.process import Launcher, Spawner, WorkerProcess
 from watching import run_script, wait_until
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.system import channel as channels
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
-from ringfeed.workers.spawn import Spawner
+from ringfeed.workers.process import Spawner
 from ringfeed.workers.worker_main import WorkerConfig
 from travel import without_figures
 from watching import pool_of, run_script, start_script, wait_until

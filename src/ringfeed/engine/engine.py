@@ -33,8 +33,7 @@ from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
 from ringfeed.system.machine import usable_cpus
-from ringfeed.workers.backends import make_pool
-from ringfeed.workers.pool import PoolConfig
+from ringfeed.workers.pool import PoolConfig, make_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

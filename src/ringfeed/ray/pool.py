@@ -15,10 +15,10 @@ from ringfeed.ray.options import BridgeTerms
 from ringfeed.ray.pace import LEAST_WINDOW, set_pace
 from ringfeed.ray.stats import RemoteStats, verdict_with
 from ringfeed.ring.segment import worker_ids
+from ringfeed.workers.process import Spawner
 from ringfeed.workers.processes import Processes
 from ringfeed.workers.restart_policy import EARLY_DEATHS
 from ringfeed.workers.roster import Roster
-from ringfeed.workers.spawn import Spawner
 
 if TYPE_CHECKING:
     from collections.abc import Collection

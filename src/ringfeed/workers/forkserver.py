@@ -23,7 +23,7 @@ from ringfeed.system import channel as channels
 from ringfeed.system.guard import become_worker, channel_of, fork, join_family
 from ringfeed.system.machine import reason
 from ringfeed.transport import imports as _imports
-from ringfeed.workers.worker_main import report_and_leave, work
+from ringfeed.workers.worker_main import WorkerMain, live
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ringfeed.system._system import Child, Descriptor
 
 Private = tuple[str, str]
-OWN = (
+OWN = (  # what each worker needs, whatever its dataset is: imported once for all of them
     *("ringfeed.datasets.reader", "ringfeed.datasets.arrays", "ringfeed.datasets.samples", "ringfeed.orders.rng"),
     *("ringfeed.transport.shared_dataset", "ringfeed.ring.segment", "faulthandler", "encodings.ascii"),
 )
@@ -119,36 +119,26 @@ class ForkserverMain:
 
     def _fork_worker(self, channel: Descriptor) -> None:
         try:
-            child = fork(partial(self._run_worker, channel))
+            child = fork(partial(live, channel, partial(self._work, channel)))
         except OSError as error:
             channels.send(self._channel, {"refused": reason(error)})
         else:
             self._children[child.pidfd.fileno()] = child
             channels.send(self._channel, {"pid": child.pid}, (child.pidfd.fileno(),))
 
-    def _run_worker(self, channel: Descriptor) -> NoReturn:
-        try:
-            self._channel.close()
-            for child in self._children.values():
-                child.pidfd.close()
-            become_worker(*self._lifeline)
-            work(channel.detach(), self._dataset)
-        except BaseException:  # noqa: BLE001 - reported, whatever it is
-            report_and_leave(channel)
-        finally:
-            os._exit(1)
+    def _work(self, channel: Descriptor) -> None:
+        """In the forked child: be a worker."""
+        self._channel.close()
+        for child in self._children.values():
+            child.pidfd.close()
+        become_worker(*self._lifeline)
+        WorkerMain(channel, self._dataset).run()
 
     def _note_exit(self, pidfd: int) -> None:
         child = self._children.pop(pidfd)
         status = child.wait()
         with suppress(OSError):
             channels.send(self._channel, {"ended": child.pid, "status": status})
-
-
-def import_own() -> None:
-    """Import what each worker needs, whatever its dataset is, once for all of them."""
-    for module in OWN:
-        importlib.import_module(module)
 
 
 def preload(packages: frozenset[str] | None, modules: Collection[str]) -> None:
@@ -247,14 +237,12 @@ def begin_forked(lifeline: tuple[int, int]) -> None:
 
 def run_forked(channel: Descriptor, lifeline: tuple[int, int], dataset: Any) -> NoReturn:
     """Run a forkserver that was forked from the consumer, to the end of this process."""
-    try:
+
+    def serve() -> None:
         begin_forked(lifeline)
         ForkserverMain(channel, lifeline, dataset).run()
-        os._exit(0)
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel)
-    finally:
-        os._exit(1)
+
+    live(channel, serve)
 
 
 def _calm_torch() -> None:
@@ -264,13 +252,17 @@ def _calm_torch() -> None:
         set_num_threads(1)
 
 
-def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a spawned forkserver."""
+def run_spawned(kind: type[ForkserverMain], channel_fd: int, parent_fd: int, lifeline_fd: int) -> NoReturn:
+    """Run a spawned forkserver of this kind."""
     channel = channel_of(channel_fd)
-    try:
+
+    def serve() -> None:
         become_worker(parent_fd, lifeline_fd)
-        import_own()
-        ForkserverMain(channel, (parent_fd, lifeline_fd)).run()
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel)
-    os._exit(0)
+        for module in OWN:
+            importlib.import_module(module)
+        kind(channel, (parent_fd, lifeline_fd)).run()
+
+    live(channel, serve)
+
+
+main = partial(run_spawned, ForkserverMain)

@@ -22,8 +22,7 @@ from ringfeed.system._system import wait_for
 from ringfeed.system.interpreter import family, surroundings
 from ringfeed.system.machine import is_shortage, reason
 from ringfeed.workers import warm
-from ringfeed.workers.process import Launcher, WorkerProcess
-from ringfeed.workers.spawn import spawn
+from ringfeed.workers.process import Launcher, WorkerProcess, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""What fills the slots, as the engine sees it: a pool. Here, the consumer itself; see `backends` for the others."""
+"""What fills the slots, as the engine sees it: a pool. Here, the consumer itself; `POOLS` names the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ringfeed.ring import _ring
 from ringfeed.workers.restart_policy import RestartPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Reader
     from ringfeed.errors import RingfeedError
@@ -194,3 +196,26 @@ class InProcess(Pool):
         super().stop()
         if self._reader is not None:
             self._reader.close()
+
+
+def _processes(config: PoolConfig) -> Pool:
+    from ringfeed.workers.processes import Processes  # noqa: PLC0415 - it imports this module
+
+    return Processes(config)
+
+
+def _threads(config: PoolConfig) -> Pool:
+    from ringfeed.workers.threads import Threads  # noqa: PLC0415 - likewise, and most loaders have none
+
+    return Threads(config)
+
+
+POOLS: dict[str, Callable[[PoolConfig], Pool]] = {"process": _processes, "thread": _threads}
+"""What may fill slots, by the loader's ``backend``: another pool is one file, and a line here."""
+
+
+def make_pool(backend: str, config: PoolConfig) -> Pool:
+    """Return a pool that runs nothing yet; without workers the consumer fills its batches itself."""
+    if config.remote is not None:
+        return config.remote.make_pool(config)
+    return POOLS[backend](config) if config.workers else InProcess(config)

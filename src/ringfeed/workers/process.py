@@ -1,4 +1,4 @@
-"""A worker process as the consumer sees it, and what starts it."""
+"""A worker process as the consumer sees it, and what starts it; backend="spawn": a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from ringfeed._failure import decode
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.system import channel as channels
 from ringfeed.system.guard import Lifeline
+from ringfeed.system.interpreter import explained, start_interpreter
 from ringfeed.system.memory import keep_standard_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ringfeed.system._system import Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
@@ -132,6 +133,42 @@ class Launcher(ABC):
     def close(self) -> None:
         """End what belongs to no worker, and with the lifeline all workers."""
         self.lifeline.close()
+
+
+class Spawner(Launcher):
+    """Starts each worker as a fresh interpreter."""
+
+    _begun: Sequence[WorkerProcess] = ()
+
+    def __init__(self, module: str = "ringfeed.workers.worker_main") -> None:
+        """Start none yet; ``module``: whose ``main`` they run."""
+        super().__init__()
+        self._module = module
+
+    def begin(self, workers: int) -> None:
+        """Start the first workers now, so that their interpreters come up while the dataset is packed."""
+        self._begun = [spawn(self._module, self.lifeline) for _ in range(workers)]
+
+    def start(self) -> WorkerProcess:
+        """Return a worker that has begun, or start one."""
+        if not self._begun:
+            return spawn(self._module, self.lifeline)
+        worker, *self._begun = self._begun
+        return worker
+
+    def close(self) -> None:
+        """End what has begun and is no worker yet."""
+        self._begun = ()
+        super().close()
+
+
+@explained()
+def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
+    """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
+    ours, theirs = channels.pair()
+    with theirs:
+        process = start_interpreter(module, (theirs.fileno(), *lifeline.fds))
+    return WorkerProcess(process.pid, process.pidfd, ours, process.wait, is_child=True)
 
 
 def terminate_all(workers: list[WorkerProcess], timeout_s: float) -> None:

@@ -15,9 +15,8 @@ from ringfeed.system._system import Descriptor
 from ringfeed.system.machine import check_processes, start_thread
 from ringfeed.workers.handshake import Handshake
 from ringfeed.workers.pool import STOP_S, Pool
-from ringfeed.workers.process import terminate_all
+from ringfeed.workers.process import Spawner, terminate_all
 from ringfeed.workers.roster import Roster
-from ringfeed.workers.spawn import Spawner
 from ringfeed.workers.watchdog import Watchdog
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from ringfeed.system._system import wait_for
 from ringfeed.system.guard import Lifeline
 from ringfeed.system.interpreter import surroundings
 from ringfeed.transport.modules import frameworks_of, is_installed
-from ringfeed.workers.spawn import spawn
+from ringfeed.workers.process import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from ringfeed.system import _system
 from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
-from ringfeed.system.guard import become_worker, channel_of, flush_output, fork
-from ringfeed.workers.forkserver import ForkserverMain, import_own
-from ringfeed.workers.worker_main import report_and_leave
+from ringfeed.system.guard import become_worker, flush_output, fork
+from ringfeed.workers.forkserver import ForkserverMain, run_spawned
+from ringfeed.workers.worker_main import live
 
 IDLE_MS = 60_000  # of one that no loader came to use
 
@@ -50,31 +50,24 @@ class WarmMain(ForkserverMain):
     def _fork_forkserver(self, *fds: Descriptor) -> None:
         channel = fds[0]
         try:
-            child = fork(partial(self._run_forkserver, *fds))
+            child = fork(partial(live, channel, partial(self._serve, *fds)))
         except OSError:
             return  # the loader finds its channel closed
         self._children[child.pidfd.fileno()] = child
         channel.close()
 
-    def _run_forkserver(self, channel: Descriptor, *fds: Descriptor) -> NoReturn:
+    def _serve(self, channel: Descriptor, *fds: Descriptor) -> None:
         """In the forked child: have nothing of the warm forkserver's but what it has imported."""
-        try:
-            _system.close_others(channel, *fds)
-            for fd in self._lifeline:
-                os.close(fd)
-            _print_to(*fds[2:])
-            for output in fds[2:]:
-                output.close()
-            parent, lifeline = (fd.detach() for fd in fds[:2])
-            become_worker(parent, lifeline)
-            channels.send(channel, {"pid": os.getpid()}, (os.pidfd_open(os.getpid()),))
-            forkserver = ForkserverMain(channel, (parent, lifeline))
-            forkserver.run()
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 - reported, whatever it is
-            report_and_leave(channel)
-        finally:
-            os._exit(1)
+        _system.close_others(channel, *fds)
+        for fd in self._lifeline:
+            os.close(fd)
+        _print_to(*fds[2:])
+        for output in fds[2:]:
+            output.close()
+        parent, lifeline = (fd.detach() for fd in fds[:2])
+        become_worker(parent, lifeline)
+        channels.send(channel, {"pid": os.getpid()}, (os.pidfd_open(os.getpid()),))
+        ForkserverMain(channel, (parent, lifeline)).run()
 
 
 def _print_to(output: Descriptor, errors: Descriptor) -> None:
@@ -82,13 +75,4 @@ def _print_to(output: Descriptor, errors: Descriptor) -> None:
     os.dup2(errors.fileno(), 2)
 
 
-def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a warm forkserver, which is spawned."""
-    channel = channel_of(channel_fd)
-    try:
-        become_worker(parent_fd, lifeline_fd)
-        import_own()
-        WarmMain(channel, (parent_fd, lifeline_fd)).run()
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel)
-    os._exit(0)
+main = partial(run_spawned, WarmMain)

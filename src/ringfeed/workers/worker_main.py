@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ringfeed.ring import _ring
 from ringfeed.system.guard import become_worker, channel_of, flush_output, join_family
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from _typeshed import HasFileno
 
     from ringfeed.datasets.base import Source
@@ -95,37 +96,36 @@ def _unpack(manifest: bytes, fds: list[Descriptor]) -> Any:
     return unpack(manifest, [fd.fileno() for fd in fds])
 
 
-def report_and_leave(channel: HasFileno) -> None:
-    """Tell the consumer what went wrong outside any sample, and exit."""
-    from ringfeed._failure import encode  # noqa: PLC0415
-    from ringfeed.system import channel as channels  # noqa: PLC0415 - in a process that is about to end
+def live(channel: HasFileno, body: Callable[[], object]) -> NoReturn:
+    """Run all that a process is for, and leave; the consumer is told what goes wrong outside any sample.
 
-    error = sys.exc_info()[1]
+    The dataset's own threads and atexit hooks must not keep a process that is done.
+    """
+    status = 1
     try:
-        if error is not None and not isinstance(error, channels.PeerGoneError):
+        try:
+            body()
+            status = 0
+        except BaseException as error:  # noqa: BLE001 - reported, whatever it is
+            from ringfeed._failure import encode  # noqa: PLC0415 - in a process that is about to end
+            from ringfeed.system import channel as channels  # noqa: PLC0415 - likewise
+
             with contextlib.suppress(OSError):  # the consumer is gone
-                channels.send(channel, {"broken": encode(error)})
+                if not isinstance(error, channels.PeerGoneError):
+                    channels.send(channel, {"broken": encode(error)})
         flush_output()
     finally:
-        os._exit(1)
-
-
-def work(channel_fd: int, dataset: Any = None) -> None:
-    """Run a worker process, from its `WorkerConfig` to the end."""
-    channel = channel_of(channel_fd)
-    try:
-        WorkerMain(channel, dataset).run()
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel)
-    flush_output()
-    os._exit(0)  # the dataset's own threads and atexit hooks must not keep a stopped worker
+        os._exit(status)
 
 
 def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
     """Run a spawned worker."""
-    try:
+    channel = channel_of(channel_fd)
+
+    def work() -> None:
         become_worker(parent_fd, lifeline_fd)
         import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel_of(channel_fd))
-    work(channel_fd)
+
+        WorkerMain(channel).run()
+
+    live(channel, work)
