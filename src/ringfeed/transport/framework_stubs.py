@@ -2,7 +2,7 @@
 
     class DS(keras.utils.PyDataset)      ->  class DS(framework_stubs.PyDataset)
     class DS(torch.utils.data.Dataset)   ->  class DS(framework_stubs.Dataset)
-    the global ``tf`` of a method        ->  LazyModule("tensorflow")
+    the global ``tf`` of a method        ->  LazyObject("tensorflow")
     the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img"); when it is called,
                                              `_helpers` answers, if it can
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import sys
 from abc import ABCMeta
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ringfeed._callers import FRAMEWORKS
@@ -172,46 +171,20 @@ _PASSED = {known.rpartition(".")[0] for known in (*_STANDIN_PATHS, *_HELPERS, *_
 _PASSED |= {known.rpartition(".")[0] for known in _PASSED}
 
 
-class LazyModule(ModuleType):
-    """A framework's module, imported when an attribute is first asked for.
-
-    On the way to a dataset base (``keras.utils.PyDataset``) it answers with the stand-in and imports nothing; so it
-    does for Keras' helpers and JAX's dtypes.
-    """
-
-    def __getattr__(self, name: str) -> object:
-        """Return the attribute, a stand-in, or a further lazy module."""
-        path = f"{self.__name__}.{name}"
-        if path in _STANDIN_PATHS:
-            return _STANDIN_PATHS[path]
-        if path in _PASSED:
-            return LazyModule(path)
-        if path in _HELPERS or path in _DTYPES:
-            return LazyObject(path)
-        return getattr(resolve(self.__name__), name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set on the real module."""
-        setattr(resolve(self.__name__), name, value)
-
-    def __dir__(self) -> list[str]:
-        return dir(resolve(self.__name__))
-
-    def __reduce__(self) -> tuple[type[LazyModule], tuple[str]]:
-        return LazyModule, (self.__name__,)
-
-
 class LazyObject:
-    """A framework's function or class, imported when it is first used.
+    """A framework's module, function or class, imported when it is first used.
 
-    ``isinstance`` against it needs no import: before the framework is here, nothing is an instance of it.
+    On the way to a dataset base (``keras.utils.PyDataset``) a module answers with the stand-in and
+    imports nothing; so it does for Keras' helpers and JAX's dtypes. ``isinstance`` against a class
+    needs no import: before the framework is here, nothing is an instance of it.
     """
 
     __slots__ = ("_path",)
+    _path: str
 
     def __init__(self, path: str) -> None:
-        """Stand for ``package.module:qualified.name``."""
-        self._path = path
+        """Stand for ``package.module`` or ``package.module:qualified.name``."""
+        object.__setattr__(self, "_path", path)
 
     def __getattribute__(self, name: str) -> Any:
         """Return what the real one has, but for what pickle and class statements ask."""
@@ -223,7 +196,16 @@ class LazyObject:
             import numpy as np  # noqa: PLC0415 - which the caller has
 
             return np.dtype(_DTYPES[self._path])
+        within = f"{self._path}.{name}"
+        if within in _STANDIN_PATHS:
+            return _STANDIN_PATHS[within]
+        if within in _PASSED or within in _HELPERS or within in _DTYPES:
+            return LazyObject(within)
         return getattr(resolve(self._path), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set on the real one."""
+        setattr(resolve(self._path), name, value)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Call the real one, unless it is a helper whose answer is known."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from ringfeed.transport.arrays import PROTOCOL
-from ringfeed.transport.framework_stubs import LazyObject, of_framework, resolve, standin_for
+from ringfeed.transport.framework_stubs import LazyObject, of_framework, standin_for
 
 if TYPE_CHECKING:
     import dataclasses
@@ -122,18 +122,13 @@ def on_demand(value: Any) -> Any:
     if issubclass(type(value), type) and not issubclass(value, BaseException):
         bases = [base for base in value.__mro__ if of_framework(base.__module__)]
         if any(standin_for(base) is None for base in bases):
-            return LazyObject(f"{value.__module__}:{value.__qualname__}")
+            return named_lazily(value)
     return value
 
 
-class Original:
-    """Pickles as a reference to a class that would otherwise be replaced by its stand-in."""
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-
-    def __reduce__(self) -> Any:
-        return resolve, (f"{self.cls.__module__}:{self.cls.__qualname__}",)
+def named_lazily(cls: type) -> LazyObject:
+    """Return what imports a class by its name, as a base of another class also when that class is made."""
+    return LazyObject(f"{cls.__module__}:{cls.__qualname__}")
 
 
 def clashes(cls: type) -> bool:

@@ -3,8 +3,7 @@
     np.memmap, views of one    file name, offset and layout
     other arrays               one contiguous buffer, whatever the dtype; out of band from 4 KiB
     torch CPU tensors          likewise
-    framework modules          LazyModule
-    what user code refers to in a framework: LazyObject (see `lazy`)
+    framework modules, and what user code refers to in them: LazyObject (see `lazy`)
     the dataset bases of Keras and torch: the stand-ins
     classes and functions of the user's modules whose import would import a framework: by name
 
@@ -38,14 +37,14 @@ from ringfeed import _parts
 from ringfeed.transport import arrays as _buffers
 from ringfeed.transport import framework_stubs
 from ringfeed.transport import modules as _modules
-from ringfeed.transport.framework_stubs import LazyModule, LazyObject, of_framework, standin_for
+from ringfeed.transport.framework_stubs import LazyObject, of_framework, standin_for
 from ringfeed.transport.lazy import (
-    Original,
     clashes,
     found_at,
     lazily,
     lazy_members,
     lazy_values,
+    named_lazily,
     on_demand,
     reduce_code,
     reduce_field,
@@ -228,7 +227,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _reduce_module(self, module: ModuleType) -> Any:
         if of_framework(module.__name__):
-            return LazyModule, (module.__name__,)
+            return LazyObject, (module.__name__,)
         return (_parts.partial, (module.__name__,)) if self._is_sent(module) else NotImplemented
 
     def _reduce_cached(self, cached: Any) -> Any:
@@ -255,8 +254,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         make, args, (members, slots), *rest = reduced
         if clashes(cls):
-            bases = tuple(Original(base) if standin_for(base) else base for base in cls.__bases__)
-            args = (*args[:2], bases, *args[3:])
+            real = tuple(named_lazily(base) if standin_for(base) else base for base in cls.__bases__)
+            args = (*args[:2], real, *args[3:])
         return (make, args, (lazy_members(cls, members), slots), *rest)
 
     def _reduce_function(self, function: FunctionType) -> Any:
