@@ -1,11 +1,11 @@
-"""`ringfeed.workers.restart_policy`: how many workers are wanted and how many deaths are borne, in numbers alone."""
+"""`ringfeed.workers.roster`: how many workers are wanted and how many deaths are borne, in numbers alone."""
 
 from __future__ import annotations
 
 import pytest
 
 from ringfeed.errors import WorkerError
-from ringfeed.workers.restart_policy import RestartPolicy
+from ringfeed.workers.roster import RestartPolicy
 
 FAILED = "exited with status 3"
 KILLED = "was killed by SIGKILL"

@@ -1,4 +1,4 @@
-"""`ringfeed.workers.watchdog`: who has begun, who has filled something, and when each has been at it for too long."""
+"""`ringfeed.workers.roster`: who has begun, who has filled something, and when each has been at it for too long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ringfeed.monitor.snapshot import Worker
-from ringfeed.workers.watchdog import PAUSE_NS, Watchdog
+from ringfeed.workers.roster import PAUSE_NS, Watchdog
 
 HOUR_NS = 3600 * 10**9
 

@@ -17,8 +17,7 @@ from ringfeed.ray.stats import RemoteStats, verdict_with
 from ringfeed.ring.segment import worker_ids
 from ringfeed.workers.process import Spawner
 from ringfeed.workers.processes import Processes
-from ringfeed.workers.restart_policy import EARLY_DEATHS
-from ringfeed.workers.roster import Roster
+from ringfeed.workers.roster import EARLY_DEATHS, Roster
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats
     from ringfeed.ray.options import Ray
     from ringfeed.workers.pool import PoolConfig
-    from ringfeed.workers.restart_policy import RestartPolicy
-    from ringfeed.workers.watchdog import Watchdog
+    from ringfeed.workers.roster import RestartPolicy, Watchdog
 
 
 class MixedRoster(Roster):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import marshal
 import os
-import resource
-import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
@@ -41,7 +39,7 @@ sys.meta_path.insert(0, Library)
 sys.path[:] = order["path"]
 order["lost"] and posix.chdir("/")
 for fd in order["inherited"]:
-    posix.close(fd)
+    posix.closerange(fd, fd + 1)
 __import__(order["module"], fromlist=["main"]).main(*order["fds"])
 """
 _NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()  # Python 3.13 imports modules before it runs _CODE
@@ -104,12 +102,9 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
         raise WorkerError(message)
     around = surroundings()
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
-    inherited = {*_inherited()} - {*fds}
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    beyond = [fd for fd in inherited if fd >= limit]  # posix_spawn refuses these
     with Descriptor(os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC) as file:  # an argument is at most 128 KiB
         os.fchmod(file.fileno(), 0o600)
-        os.pwrite(file.fileno(), _order(module, fds, beyond, around), 0)
+        os.pwrite(file.fileno(), _order(module, fds, around), 0)
         return Child(
             os.posix_spawn,
             sys.executable,
@@ -118,15 +113,14 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())),  # to the same number: it is inherited
-                *((os.POSIX_SPAWN_CLOSE, fd) for fd in inherited.difference(beyond)),
             ],
             setsid=True,  # so that Ctrl-C does not reach it before it can say that it wants none
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
         )
 
 
-def _order(module: str, fds: tuple[int, ...], inherited: list[int], around: dict[str, Any]) -> bytes:
+def _order(module: str, fds: tuple[int, ...], around: dict[str, Any]) -> bytes:
     """Return what `_CODE` reads: what to run, which descriptors to close, and where modules come from."""
+    inherited = [fd for fd in _inherited() if fd not in fds]
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
     folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise
     names = [name for name in sys.stdlib_module_names & sys.modules.keys() if _folder_of(name) in folders]

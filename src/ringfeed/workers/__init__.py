@@ -1,7 +1,7 @@
 """What fills slots: the consumer itself, its threads, or processes that are replaced when they die.
 
     pool (the consumer), threads, processes
-                               ├── roster, restart_policy, watchdog   those alive, those to replace
+                               ├── roster   those alive, those to replace
                                └── process (spawned), or launchers ──▶ forkserver, or fork ──▶ worker_main
 
     warm, warm_main   one process for all loaders, which has imported and holds nothing: forkservers are its forks

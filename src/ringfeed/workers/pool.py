@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.faults import Death, stalled
 from ringfeed.ring import _ring
-from ringfeed.workers.restart_policy import RestartPolicy
+from ringfeed.workers.roster import RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,7 @@ from ringfeed.system.machine import check_processes, start_thread
 from ringfeed.workers.handshake import Handshake
 from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import Spawner, terminate_all
-from ringfeed.workers.roster import Roster
-from ringfeed.workers.watchdog import Watchdog
+from ringfeed.workers.roster import Roster, Watchdog
 
 if TYPE_CHECKING:
     from ringfeed.transport.shared_dataset import SharedDataset

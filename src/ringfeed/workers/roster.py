@@ -1,4 +1,12 @@
-"""Which worker processes there are, by their ids: at work, leaving or in quarantine; how the others ended."""
+"""Which workers there are, by their ids, how each is getting on, and how many deaths are borne.
+
+    Watchdog        each worker's progress: who has begun, who has filled something, who is stuck
+    RestartPolicy   the target number of workers, and when a death is the last: decisions in numbers alone
+    Roster          those at work, leaving or in quarantine; how the others ended
+
+Workers beyond the most that have filled samples at the same time are optional: the tuner asked for them, and training
+can go on without. An error that would end the run lowers the target instead, while an optional worker is left.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +14,158 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ringfeed.errors import WorkerError
 from ringfeed.monitor.faults import Death
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
+    from ringfeed.monitor._snapshot import Observer
+    from ringfeed.ring import _ring
     from ringfeed.workers.process import WorkerProcess
-    from ringfeed.workers.restart_policy import RestartPolicy
-    from ringfeed.workers.watchdog import Watchdog
+
+EARLY_DEATHS = 3
+FOR_WANT_OF_MEMORY = "was killed by SIGKILL"  # the words of `WorkerProcess.exit_reason` for how the kernel makes room
+PAUSE_NS = 10**9
+"""A worker that has filled samples and pauses no longer than this counts as working: the machine may be busy."""
+
+
+class Watchdog:
+    """The workers' progress, by their ids."""
+
+    def __init__(self, ring: _ring.Ring, observer: Observer) -> None:
+        """Begin with no worker."""
+        self.timed_out: set[int] = set()  # ended because they were stuck, or could not be told
+        self._ring = ring
+        self._observer = observer
+        self._started_ns = [0] * ring.ids  # when each was sent its `WorkerConfig`
+        self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
+        self._before = [(0, 0)] * ring.ids  # samples and claims of workers that had the id before
+        self._filled = 0  # samples of all workers, when `progress` was asked last
+        self._progress_ns = 0  # when it last found any
+
+    def begin(self, number: int) -> None:
+        """Note that a worker is told to start."""
+        self._started_ns[number] = time.monotonic_ns()
+        worker = self._observer.worker(number)
+        self._before[number] = worker.samples, worker.tickets
+
+    def is_starting(self, number: int) -> bool:
+        """Whether a worker has claimed nothing yet, or had not when it died."""
+        return self._observer.worker(number).tickets == self._before[number][1]
+
+    def is_fresh(self, number: int) -> bool:
+        """Whether a worker has filled nothing yet, or had not when it died."""
+        return self._observer.worker(number).samples == self._before[number][0]
+
+    def progress(self, working: Collection[int]) -> bool:
+        """Whether samples were filled since the last call, or the workers ``working`` fill some, or pause up to 1 s."""
+        workers = self._observer.workers()
+        before, self._filled = self._filled, sum(worker.samples for worker in workers)
+        now_ns = time.monotonic_ns()
+        if self._filled != before or any(workers[number].since_ns for number in working):
+            self._progress_ns = now_ns
+            return True
+        return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
+
+    def inside(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Return the sample that each of these workers is inside of; without those that are inside none."""
+        found = {number: self._observer.worker(number).inside for number in numbers}
+        return {number: index for number, index in found.items() if index is not None}
+
+    def mark_timed_out(self, numbers: Iterable[int]) -> None:
+        """Note the workers that are killed for being stuck."""
+        for number in numbers:
+            self._slow_starts[number] = self._slow_starts[number] + 1 if self.is_starting(number) else 0
+            self.timed_out.add(number)
+
+    def forget(self, number: int) -> None:
+        """Forget the worker with this id; the next one begins anew."""
+        self.timed_out.discard(number)
+        self._slow_starts[number] = 0
+
+    def stuck(self, streams: Mapping[int, int], timeout_ns: int) -> tuple[list[int], int]:
+        """Return the workers to kill now, and in how many ns to look again; 0: there is none to look at."""
+        due_ns, now_ns = self.due_ns(streams, timeout_ns), time.monotonic_ns()
+        stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
+        if stuck:
+            return stuck, timeout_ns
+        return [], min(due_ns.values()) - now_ns if due_ns else 0
+
+    def due_ns(self, streams: Mapping[int, int], timeout_ns: int) -> dict[int, int]:
+        """Say when to kill each worker that is inside a sample; or each, where a batch waits and no worker claims it.
+
+        Of the latter only workers whose stream the head batch is of: the others have nothing to do. A worker that still
+        starts is given twice as long as the one before it, or none would ever get there where a start takes longer
+        than a batch may. ``streams``: of each worker.
+        """
+        claimed_ns = {number: self._observer.worker(number).since_ns for number in streams}
+        busy = {number: since_ns + timeout_ns for number, since_ns in claimed_ns.items() if since_ns}
+        if busy or "filling" not in self._observer.states():
+            return busy
+        head = self._ring.head_stream
+        return {
+            number: self._started_ns[number] + (timeout_ns << self._slow_starts[number])
+            if self.is_starting(number)
+            else 0
+            for number, stream in streams.items()
+            if head in (0, stream)
+        }
+
+
+class RestartPolicy:
+    """The target number of workers, and the deaths so far; the owner holds a lock."""
+
+    def __init__(self, initial_workers: int) -> None:
+        """Begin with this target, of which no worker is optional."""
+        self.wanted = initial_workers
+        self.restarts = 0
+        self.early_deaths = 0  # in a row
+        self.scaled_down: tuple[int, str] | None = None  # the highest target that could be reached, and why
+        self._proved = initial_workers  # the most workers that have filled samples at the same time
+
+    def resize(self, workers: int) -> None:
+        """Set the target, but not above what could be reached before."""
+        self.wanted = workers if self.scaled_down is None else min(workers, self.scaled_down[0])
+        self._proved = min(self._proved, self.wanted)
+
+    def note_at_work(self, workers: int) -> None:
+        """Note how many live workers have filled samples; before a dead one is removed."""
+        self._proved = max(self._proved, min(workers, self.wanted))
+
+    def scale_down(self, why: str) -> bool:
+        """Lower the target by one, if one worker is optional; False where none is."""
+        if self.wanted <= self._proved:
+            return False
+        self.wanted -= 1
+        self.early_deaths = 0
+        self.scaled_down = self.wanted, why
+        return True
+
+    def count_death(self, exit_reason: str, *, starting: bool, fresh: bool, asked: bool, progress: bool) -> None:
+        """Count a death that was not asked for by `resize`; raise WorkerError for one too many.
+
+        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the watchdog killed it;
+        ``progress``: another worker fills slots, so that training goes on.
+        """
+        if progress and self.wanted <= self._proved:  # an optional worker that cannot start is given up all the same
+            self.early_deaths = 0
+        self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # a slow start may succeed next time
+        if exit_reason == FOR_WANT_OF_MEMORY and not asked:  # the kernel takes the largest, perhaps not the newest
+            want = f"a worker {exit_reason} while another was to start, as it happens when memory is short"
+            if self.scale_down(want) and fresh:
+                return
+        why = (
+            f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {exit_reason}; "
+            f"look at its output above, or try workers=0"
+        )
+        is_hopeless = self.early_deaths >= EARLY_DEATHS
+        if is_hopeless and fresh and self.scale_down(why):
+            return
+        self.restarts += 1
+        if is_hopeless:
+            raise WorkerError(why)
 
 
 class Roster:
