@@ -21,7 +21,7 @@ from ringfeed.system import _system
 from ringfeed.system._system import Child, Descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import NoReturn
 
 KEPT_HEAP = 64 * 1024 * 1024
@@ -107,12 +107,15 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
         _system.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
 
 
-def join_family(family: dict[str, Any], name: str, fds: Sequence[Descriptor]) -> None:
-    """Be to multiprocessing what a child of the consumer's would be: see `interpreter.family`.
+def join_family(family: dict[str, Any] | None, name: str, fds: list[Descriptor]) -> None:
+    """Be to multiprocessing what a child of the consumer's would be, by what `interpreter.family` says there.
 
+    The descriptor that comes with it is the last of those of its message, and is taken from them.
     So proxies of its managers open here, and shared memory that is opened here is for the consumer's tracker to clean
     up: a tracker of this process would remove it as soon as this process ends.
     """
+    if family is None:
+        return
     import multiprocessing  # noqa: PLC0415 - for programs that use it
     from multiprocessing import process, resource_tracker, util  # noqa: PLC0415 - likewise
 
@@ -128,7 +131,7 @@ def join_family(family: dict[str, Any], name: str, fds: Sequence[Descriptor]) ->
         util.log_to_stderr()
     sys.argv[:] = family["argv"]
     tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - as above
-    tracker._fd, tracker._pid = (fds[0].detach() if fds else None), None  # noqa: SLF001 - as above
+    tracker._fd, tracker._pid = (fds.pop().detach() if family["has_tracker"] else None), None  # noqa: SLF001 - as above
 
 
 def _start_guard(parent_fd: int, lifeline_fd: int) -> None:

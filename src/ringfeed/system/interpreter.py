@@ -91,6 +91,7 @@ def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
         "log_level": None if logger is None else logger.getEffectiveLevel(),
         "log_to_stderr": util._log_to_stderr,  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
         "argv": [*sys.argv],
+        "has_tracker": tracker._fd is not None,  # noqa: SLF001 - as above
     }
     return told, () if tracker._fd is None else (tracker._fd,)  # noqa: SLF001 - as above
 

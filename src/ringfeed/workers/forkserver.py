@@ -87,9 +87,7 @@ class ForkserverMain:
             gc.freeze()  # a collection in a worker would copy every page that it looks at: tens of MB, half a second
         elif "manifest" in message:
             move_to(**message["surroundings"])
-            tracker = [fds.pop() for _ in range(message["tracker_fds"])]
-            if message["family"] is not None:
-                join_family(message["family"], "ringfeed-forkserver", tracker)
+            join_family(message["family"], "ringfeed-forkserver", fds)
             if message["manifest"] is not None:
                 self._unpack(message["manifest"], fds)
         elif "pipes" in message:

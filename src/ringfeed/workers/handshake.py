@@ -41,30 +41,39 @@ class Handshake:
 
     def greet(self, number: int, worker: WorkerProcess, others: Collection[int], stack_fd: int) -> None:
         """Send a worker the segment, the source, and the dataset unless it holds it; ``others`` are at work."""
-        segment, states = self._config.segment, self._config.states
-        sent = None if self._launcher.holds_dataset else self._sent
+        sent, states = None if self._launcher.holds_dataset else self._sent, self._config.states
         taken = {self.streams.get(other) for other in others}
         self.streams[number] = next(stream for stream in range(1, self._config.workers + 1) if stream not in taken)
-        config = self._config_of(number, sent)._replace(states_size=0 if states is None else states.size)
         told, tracker = family()
-        config = config._replace(family=told, tracker_fds=len(tracker))
-        self._starts[number] += 1
-        fds = () if sent is None else sent.fds
         its_fds = () if states is None or states.memfd is None else (states.memfd.fileno(),)
-        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds, *tracker))
+        config = self._config_of(number, sent)._replace(family=told, states_size=0 if states is None else states.size)
+        self._starts[number] += 1
+        self._send_first(worker, config, stack_fd, *its_fds, *tracker)
 
     def greet_bridge(self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, fds: tuple[int, ...]) -> None:
         """Send a bridge to a cluster the same, with the terms and descriptors of its own."""
-        segment, sent = self._config.segment, self._sent
-        assert sent is not None
-        config = self._config_of(number, sent)._replace(remote=terms)
-        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *sent.fds, *fds))
+        config = self._config_of(number, self._sent)._replace(remote=terms)
+        self._send_first(worker, config, stack_fd, *fds)
 
     def _config_of(self, number: int, sent: SharedDataset | None) -> WorkerConfig:
-        config, sizes = self._config, self._config.segment.sizes
-        manifest = None if sent is None else sent.manifest()
-        own = number, self.streams.get(number, 0), config.workers, self._starts[number]
-        return WorkerConfig(config.source, config.offsets, sizes, *own, self.version, manifest, self.bars)
+        config = self._config
+        return WorkerConfig(
+            source=config.source,
+            offsets=config.offsets,
+            sizes=config.segment.sizes,
+            number=number,
+            stream=self.streams.get(number, 0),
+            workers=config.workers,
+            starts=self._starts[number],
+            version=self.version,
+            manifest=None if sent is None else sent.manifest(),
+            bars=self.bars,
+        )
+
+    def _send_first(self, worker: WorkerProcess, config: WorkerConfig, stack_fd: int, *fds: int) -> None:
+        segment = self._config.segment
+        sent = () if config.manifest is None else self.descriptors()
+        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *sent, *fds))
 
     def change(self, dataset: Any) -> SharedDataset | None:
         """Return what has changed in the dataset, to be sent with `send`; None where nothing has.
@@ -96,8 +105,7 @@ class Handshake:
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors of what was sent of the dataset."""
-        sent = self._sent
-        return () if sent is None else (*sent.fds,)
+        return () if self._sent is None else self._sent.fds
 
     def close(self) -> None:
         """Close them."""

@@ -241,7 +241,7 @@ class Forkserver(Forker):
         fds: tuple[int, ...] = ()
         if self.holds_dataset:
             order["manifest"], fds = self._sent.manifest(), self._sent.fds
-        channels.send(forkserver.channel, {**order, "tracker_fds": len(tracker)}, (*fds, *tracker))
+        channels.send(forkserver.channel, order, (*fds, *tracker))
         return forkserver
 
     def forkservers(self) -> dict[int, str]:

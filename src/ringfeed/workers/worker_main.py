@@ -39,7 +39,6 @@ class WorkerConfig(NamedTuple):
     states_size: int = 0  # of what is kept of iterables; 0: nothing
     remote: Any = None  # the terms of a bridge to a cluster; None: a worker
     family: dict[str, Any] | None = None  # what multiprocessing tells its children
-    tracker_fds: int = 0  # descriptors of its resource tracker, the last of all
 
 
 class WorkerMain:
@@ -58,9 +57,7 @@ class WorkerMain:
         config: WorkerConfig
         config, fds = self._receive(channel)
         self._source, self._version, number, starts = config.source, config.version, config.number, config.starts
-        tracker = [fds.pop() for _ in range(config.tracker_fds)]
-        if config.family is not None:
-            join_family(config.family, f"ringfeed-{number}", tracker)
+        join_family(config.family, f"ringfeed-{number}", fds)
         control, slots, self._stack = fds[:3]
         states = None
         if config.states_size:
