@@ -11,7 +11,7 @@ import pickle
 import re
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,6 @@ from ringfeed.transport.framework_stubs import resolve
 
 PROTOCOL = 5
 LARGE = 4096  # bytes; a smaller buffer costs a worker less inside the stream than beside it
-
-
-class Stretch(NamedTuple):
-    """Bytes of a file, to be mapped."""
-
-    path: str
-    mode: Any
-    offset: int
-    length: int
 
 
 def make_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> object:
@@ -40,15 +31,15 @@ def make_view(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], offset:
     return np.ndarray(shape, dtype, buffer, offset, strides)
 
 
-def map_array(stretch: Stretch, layout: dict[str, Any], flags: dict[str, bool], attributes: Any) -> object:
-    """Return an array over a stretch of a file; ``layout`` is what np.ndarray takes.
+def map_array(stretch: dict[str, Any], layout: dict[str, Any], writeable: bool, attributes: Any) -> object:  # noqa: FBT001
+    """Return an array over a stretch of a file; ``stretch`` is what np.memmap takes, ``layout`` what np.ndarray does.
 
     It is a np.memmap where there are attributes for one, else a plain ndarray.
     """
-    base: Any = np.memmap(stretch.path, np.uint8, stretch.mode, stretch.offset, (stretch.length,))
+    base: Any = np.memmap(**stretch)
     kind: type[Any] = np.ndarray if attributes is None else np.memmap
     made: Any = np.ndarray.__new__(kind, buffer=base, **layout)
-    made.setflags(**flags)
+    made.setflags(write=writeable)
     if attributes is not None:
         vars(made).update(vars(base), **attributes)
     return made
@@ -125,9 +116,15 @@ def _in_file(array: np.ndarray[Any, Any]) -> Any:
         "offset": _address(array) - low,
         "strides": array.strides,
     }
-    stretch = Stretch(os.fspath(root.filename), mode, start, high - low)
+    stretch = {
+        "filename": os.fspath(root.filename),
+        "dtype": np.uint8,
+        "mode": mode,
+        "offset": start,
+        "shape": (high - low,),
+    }
     attributes = {"offset": array.offset} if isinstance(array, np.memmap) else None
-    return map_array, (stretch, layout, {"write": array.flags.writeable}, attributes)
+    return map_array, (stretch, layout, array.flags.writeable, attributes)
 
 
 def _memmap_under(array: Any) -> Any:

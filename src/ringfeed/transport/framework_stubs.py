@@ -57,7 +57,20 @@ def _setting(place: str, kind: type, default: object) -> property:
     return property(get, put)
 
 
-class PyDataset(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
+class _Standin(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
+    """A framework-free base of a worker's copy of a dataset."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        """Count classes on the real base too: they arrive where a user's own module imports the framework."""
+        return any(standin_for(base) is cls for base in other.__mro__) or NotImplemented
+
+    def __getitem__(self, index: int) -> Any:
+        """To be defined by the dataset."""
+        raise NotImplementedError(f"{type(self).__name__} has no __getitem__; define it")
+
+
+class PyDataset(_Standin):
     """The framework-free base of a worker's copy of a Keras ``PyDataset`` or ``Sequence``."""
 
     def __init__(
@@ -70,11 +83,6 @@ class PyDataset(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
         self.use_multiprocessing = use_multiprocessing
         self.max_queue_size = max_queue_size
 
-    @classmethod
-    def __subclasshook__(cls, other: type) -> Any:
-        """Count classes on the real base too: they arrive where a user's own module imports Keras."""
-        return _stands_for(cls, PyDataset, other)
-
     workers = _setting("_workers", int, 1)
     use_multiprocessing = _setting("_use_multiprocessing", bool, False)  # noqa: FBT003 - as Keras has it
     max_queue_size = _setting("_max_queue_size", int, 10)
@@ -86,28 +94,15 @@ class PyDataset(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
             return len(self)
         raise NotImplementedError(f"{type(self).__name__} has neither __len__ nor num_batches; define one")
 
-    def __getitem__(self, index: int) -> object:
-        """To be defined by the dataset."""
-        raise NotImplementedError(f"{type(self).__name__} has no __getitem__; define it")
-
-    def on_epoch_begin(self) -> None:  # noqa: B027 - as with Keras, a dataset need not define it
+    def on_epoch_begin(self) -> None:
         """Do nothing: the place for a dataset's own hook."""
 
-    def on_epoch_end(self) -> None:  # noqa: B027 - likewise
+    def on_epoch_end(self) -> None:
         """Do nothing: the place for a dataset's own hook."""
 
 
-class Dataset(Generic[T_co], metaclass=ABCMeta):
+class Dataset(_Standin, Generic[T_co]):
     """The framework-free base of a worker's copy of a torch ``Dataset``."""
-
-    @classmethod
-    def __subclasshook__(cls, other: type) -> Any:
-        """Count classes on the real base too: they arrive where a user's own module imports torch."""
-        return _stands_for(cls, Dataset, other)
-
-    def __getitem__(self, index: int) -> T_co:
-        """To be defined by the dataset."""
-        raise NotImplementedError(f"{type(self).__name__} has no __getitem__; define it")
 
 
 def standin_for(original: type) -> type | None:
@@ -128,12 +123,6 @@ def standin(name: str) -> type:
 def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
     """Give ``function`` an empty cache of its own, as ``functools.lru_cache`` does."""
     return functools.lru_cache(**parameters)(function)
-
-
-def _stands_for(asked: type, standin_class: type, other: type) -> Any:
-    if asked is standin_class and any(standin_for(base) is standin_class for base in other.__mro__):
-        return True
-    return NotImplemented  # the ordinary answer of an ABC
 
 
 _KERAS_PLACES = ("keras", "keras._tf_keras.keras", "tensorflow.keras", "tf_keras")

@@ -151,7 +151,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.buffers: list[memoryview] = []
         self.modules: set[str] = set()
         self._named = named
-        self._namespaces: dict[str, _Namespace] = {}
+        self._namespaces: dict[str, _Made] = {}
         # Many objects are of few types, and most go pickle's own way: their types are looked at once.
         self._ordinary: set[type] = set()  # whose instances do, unless an attribute is lazy
         self._staying: set[type] = set()  # of attributes that never are
@@ -277,13 +277,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         module = sys.modules.get(function.__module__)
         if not self._is_sent(module) or vars(module) is not function.__globals__:
             return special
-        return self._namespaces.setdefault(module.__name__, _Namespace(module.__name__, special))  # type: ignore[union-attr]
+        name = str(function.__module__)
+        return self._namespaces.setdefault(name, _Made(_parts.namespace, (name, special)))
 
     def _with_parts(self, members: dict[str, Any], names: set[str]) -> dict[str, Any]:
         """Return the same with parts in the place of modules: those that a function with these names may ask for."""
         return {
-            name: _Part(
-                value.__name__,
+            name: _Made(
+                _parts.partial,
+                (value.__name__,),
                 lazy_values(self._with_parts({n: v for n, v in vars(value).items() if n in names}, names)),
             )
             if self._is_sent(value)
@@ -318,25 +320,14 @@ def _watching() -> type[Pickler]:
     return type("_Watching", (Pickler,), {"visited": visited, "persistent_id": staticmethod(visited.append)})
 
 
-class _Namespace(NamedTuple):
-    """The globals of a module."""
+class _Made:
+    """Pickles as the call that makes it in a worker: a function, its arguments and, for some, a state."""
 
-    module: str
-    special: dict[str, Any]
-
-    def __reduce__(self) -> Any:
-        return _parts.namespace, tuple(self)
-
-
-class _Part:
-    """A module of which these globals are sent."""
-
-    def __init__(self, module: str, members: dict[str, Any]) -> None:
-        self.module = module
-        self.members = members
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
 
     def __reduce__(self) -> Any:
-        return _parts.partial, (self.module,), self.members
+        return self.reduced
 
 
 def names_in(code: CodeType) -> set[str]:
