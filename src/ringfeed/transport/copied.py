@@ -16,6 +16,7 @@ import sys
 import warnings
 from abc import ABCMeta
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle.cloudpickle as by_value
@@ -93,8 +94,8 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(stream), buffers=buffers)
         self._kept: set[type] = set()
         self._found = {
-            (by_value.__name__, "_make_skeleton_class"): self._make_class,
-            (by_value.__name__, "_make_skeleton_enum"): self._make_enum,
+            (by_value.__name__, "_make_skeleton_class"): partial(self._make, by_value._make_skeleton_class),  # noqa: SLF001
+            (by_value.__name__, "_make_skeleton_enum"): partial(self._make, by_value._make_skeleton_enum),  # noqa: SLF001
             (by_value.__name__, "_class_setstate"): self._set_state,
         }
 
@@ -110,11 +111,8 @@ class _Unpickler(pickle.Unpickler):
         """Return what the stream refers to."""
         return self._found.get((module, name)) or super().find_class(module, name)
 
-    def _make_class(self, *args: Any) -> type:
-        return self._own(args[-2]) or by_value._make_skeleton_class(*args[:-2], None, args[-1])  # noqa: SLF001
-
-    def _make_enum(self, *args: Any) -> type:
-        return self._own(args[-2]) or by_value._make_skeleton_enum(*args[:-2], None, args[-1])  # noqa: SLF001
+    def _make(self, make: Callable[..., type], *args: Any) -> type:
+        return self._own(args[-2]) or make(*args[:-2], None, args[-1])
 
     def _own(self, number: str) -> type | None:
         """Return the user's class that was pickled under a number, if it is to stay that."""

@@ -63,7 +63,7 @@ class Fork(Forker):
         pipes = self._pipes_of_others()  # a call of Popen may have begun before the fork, and is held up by it now
         if pipes:
             channels.send(ours, {"pipes": pipes})
-        return WorkerProcess(child.pid, child.pidfd, ours, child.wait, is_child=True)
+        return WorkerProcess.of_child(child, ours)
 
     def _pipes_of_others(self) -> set[int]:
         """Return what is to be closed: a number that Popen has closed meanwhile may be one of our lifeline now."""

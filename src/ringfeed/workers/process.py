@@ -20,7 +20,7 @@ from ringfeed.system.memory import keep_standard_descriptors
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.system._system import Descriptor
+    from ringfeed.system._system import Child, Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
 
 
@@ -42,6 +42,11 @@ class WorkerProcess:
         self.channel = channel
         self._status = status
         self._is_child = is_child
+
+    @classmethod
+    def of_child(cls, child: Child, channel: Descriptor) -> WorkerProcess:
+        """Return a child of this process."""
+        return cls(child.pid, child.pidfd, channel, child.wait, is_child=True)
 
     @property
     def pidfd(self) -> int:
@@ -168,7 +173,7 @@ def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
     ours, theirs = channels.pair()
     with theirs:
         process = start_interpreter(module, (theirs.fileno(), *lifeline.fds))
-    return WorkerProcess(process.pid, process.pidfd, ours, process.wait, is_child=True)
+    return WorkerProcess.of_child(process, ours)
 
 
 def terminate_all(workers: list[WorkerProcess], timeout_s: float) -> None:
