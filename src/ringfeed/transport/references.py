@@ -41,7 +41,6 @@ _CONNECTIONS = {
 }
 """Packages whose objects, where they cannot be pickled, are open files or connections."""
 
-_SHARED = {f"multiprocessing.{name}" for name in ("synchronize", "sharedctypes", "queues", "connection")}
 _MADE_TO_BE_SHARED = {"multiprocessing", "threading", "logging", "concurrent", "asyncio"}
 _PLAIN = frozenset((int, float, complex, str, bytes, bytearray, bool, type(None), np.ndarray, np.dtype, ModuleType))
 
@@ -154,14 +153,14 @@ def _is_link(value: object) -> bool:
 # ---- what is open ----
 
 
-def refuse_to_share(dataset: object, name: str = "dataset") -> None:
+def refuse_to_share(dataset: object) -> None:
     """Refuse open files, sockets and connections: after a fork all workers would move one position.
 
     Standard streams, files that are only written, memory maps and what multiprocessing makes may be shared.
     """
     for steps, held in walk(dataset):
         if _is_shared(held):
-            where = unpicklable.users_path(dataset, name, labels(steps))
+            where = unpicklable.users_path(dataset, "dataset", labels(steps))
             message = (
                 f"{where} is {unpicklable.words(held)}, and forked workers would share it with this process, its "
                 f"position too; open it on first use in __getitem__, in the worker, and close it here, or use "
