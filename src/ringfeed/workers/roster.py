@@ -1,6 +1,6 @@
 """Which workers there are, by their ids, how each is getting on, and how many deaths are borne.
 
-    Watchdog        each worker's progress: who has begun, who has filled something, who is stuck
+    Watchdog        each worker's progress: whether it has begun, has filled something, is stuck
     RestartPolicy   the target number of workers, and when a death is the last: decisions in numbers alone
     Roster          those at work, leaving or in quarantine; how the others ended
 
