@@ -153,7 +153,7 @@ class TensorBuilder(BatchBuilder):
 
     def private(self, lease: Lease, rows: int) -> Any:
         """Return the batch as copies."""
-        return self.finish(self.private_leaves(lease, rows))
+        return self.finish(self.leaves(lease, rows, private=True))
 
     def lets_go_later(self, waited_s: float, held: int) -> bool:
         """Whether the program has no tensor of some held slot any more, so that the framework may still read it."""
@@ -162,36 +162,30 @@ class TensorBuilder(BatchBuilder):
             return False
         return waited_s < self.framework.in_flight_s or is_computing()
 
-    def leaves(self, lease: Lease, rows: int) -> list[Any]:
-        """The tensors over the slot, in the order of the spec, and copies of the leaves that cannot be."""
-        from_dlpack = self.framework.from_dlpack
-        if from_dlpack is None:
-            return self.private_leaves(lease, rows)
-        if self._has_forms:
-            self._besides(lease, rows)
-        tensors = [from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
-        return tensors if self._is_plain else self._completed(lease, rows, tensors)
+    def leaves(self, lease: Lease, rows: int, *, private: bool = False) -> list[Any]:
+        """The tensors over the slot, in the order of the spec, and copies of the leaves that cannot be.
 
-    def private_leaves(self, lease: Lease, rows: int) -> list[Any]:
-        """The same as copies."""
-        return self._completed(lease, rows, [])
-
-    def finish(self, leaves: list[Any]) -> Any:
-        """Return the leaves, cast, in the structure of a sample."""
-        return self.pack(self._cast(leaves))
-
-    def _completed(self, lease: Lease, rows: int, tensors: list[Any]) -> list[Any]:
-        """Return all leaves: of ``tensors``, which are those over the slot if there are any, or copied."""
-        from_numpy = self.framework.from_numpy
+        ``private``: all as copies.
+        """
+        from_dlpack, from_numpy = self.framework.from_dlpack, self.framework.from_numpy
         besides = self._besides(lease, rows) if self._has_forms else {}
+        given: dict[int, Any] = {}
+        if from_dlpack is not None and not private:
+            tensors = [from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
+            if self._is_plain:
+                return tensors
+            given = dict(zip(self.over_slot, tensors, strict=True))
         views = self._fields.views(lease, rows)
-        given = dict(zip(self.over_slot, tensors, strict=False))
         leaves = [
             given[number] if number in given else from_numpy(self._private(number, view, besides.get(number)))
             for number, view in enumerate(views)
         ]
         leaves += [from_numpy(besides[number]) for number in self._join.beside]
         return leaves if self._extra is None else [*leaves, *map(from_numpy, self._extra(views))]
+
+    def finish(self, leaves: list[Any]) -> Any:
+        """Return the leaves, cast, in the structure of a sample."""
+        return self.pack(self._cast(leaves))
 
     def _private(self, number: int, view: AnyArray, beside: AnyArray | None) -> AnyArray:
         """Return a leaf of a batch as an array of its own."""
@@ -280,7 +274,7 @@ class QuietBuild:
         """Return the leaves of a batch: over the slot if another is left to be filled, else private."""
         builder = self._builder
         if not builder.over_slot or not self._outstanding.has_room(lease, builder.framework):
-            return builder.private_leaves(lease, rows)
+            return builder.leaves(lease, rows, private=True)
         leaves = builder.leaves(lease, rows)
         self._outstanding.add(lease.slot, [leaves[number] for number in builder.over_slot])
         return leaves

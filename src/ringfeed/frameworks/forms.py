@@ -44,16 +44,13 @@ class Joiner:
 
     def __init__(self, leaves: Sequence[Leaf], joins: Joins, *, strings: bool) -> None:
         self._count = len(leaves)
-        self._forms = [
-            (number, joins.get(leaf.form.name, leaf.form.join))
+        formed = [
+            (number, leaf.form)
             for number, leaf in enumerate(leaves)
             if leaf.form is not None and not (strings and is_string(leaf))
         ]
-        self.beside = [
-            number
-            for number, leaf in enumerate(leaves)
-            if leaf.form is not None and leaf.form.beside is not None and not (strings and is_string(leaf))
-        ]
+        self._forms = [(number, joins.get(form.name, form.join)) for number, form in formed]
+        self.beside = [number for number, form in formed if form.beside is not None]
         """The numbers of the leaves that have something beside them in a flat list."""
         self.owners = [*leaves, *(leaves[number] for number in self.beside)]
         """The leaf that each place of a flat list belongs to."""

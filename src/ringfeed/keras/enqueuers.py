@@ -232,7 +232,7 @@ class OrderedEnqueuer(SequenceEnqueuer):
         with draws_kept(self.py_dataset):
             feed, made_of = open_feed(self.py_dataset, options)
         feed.loader.set_epoch(order.epochs)
-        return Running(feed.loader, _Epochs(self.py_dataset, feed, order, made_of).take)
+        return Running(feed.loader, _Epochs(feed, order, made_of).take)
 
 
 class GeneratorEnqueuer(SequenceEnqueuer):
@@ -302,7 +302,7 @@ class _Order:
     """
 
     def __init__(self, dataset: Any, part: slice, *, shuffle: bool) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._part = part
         self._shuffle = shuffle
         self.numbers: list[int] = []
@@ -316,13 +316,13 @@ class _Order:
 
     def count(self) -> int | None:
         """Count the batches of an epoch."""
-        count = batches_in(self._dataset)
+        count = batches_in(self.dataset)
         return count if count is None else len(range(count)[self._part])
 
     def draw(self, _count: int | None, epoch: int) -> Sequence[int]:
         """Draw an epoch."""
         self.epochs = epoch + 1
-        count = batches_in(self._dataset)
+        count = batches_in(self.dataset)
         if count is None:
             return ENDLESS[self._part]
         draws: Any = random
@@ -339,8 +339,7 @@ class _Order:
 class _Epochs:
     """The batches of a dataset, one epoch after another."""
 
-    def __init__(self, dataset: Any, feed: DatasetFeed, order: _Order, made_of: MadeOf) -> None:
-        self._dataset = dataset
+    def __init__(self, feed: DatasetFeed, order: _Order, made_of: MadeOf) -> None:
         self._feed = feed
         self._order = order
         self._made_of = made_of
@@ -348,7 +347,7 @@ class _Epochs:
         self._begin()
 
     def _begin(self) -> None:
-        _check_some(self._dataset)
+        _check_some(self._order.dataset)
         self._batches = self._feed.begin()
         self._gave_some = False
 

@@ -24,7 +24,13 @@ class FitRun:
 
     def __init__(self, frame: FrameType | None) -> None:
         """Find the call; TypeError where there is none, or where its data has no place."""
-        given = _fit_above(frame)
+        given = next(_calls(frame), None)
+        if given is None:
+            message = (
+                "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in a loop of "
+                "your own, save loader.state_dict() beside the weights"
+            )
+            raise TypeError(message)
         self.iterator: EpochIterator = given["epoch_iterator"]
         self._adapter = self.iterator.data_adapter
         _check(self._adapter)
@@ -142,17 +148,6 @@ def _calls(frame: FrameType | None) -> Iterator[dict[str, Any]]:
         if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("epoch_iterator"), EpochIterator):
             yield frame.f_locals
         frame = frame.f_back
-
-
-def _fit_above(frame: FrameType | None) -> dict[str, Any]:
-    """Return the variables of the `fit` that calls."""
-    for given in _calls(frame):
-        return given
-    message = (
-        "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in a loop of your own, "
-        "save loader.state_dict() beside the weights"
-    )
-    raise TypeError(message)
 
 
 def _check(adapter: Any) -> None:

@@ -13,8 +13,6 @@ from keras.src.trainers.data_adapters import py_dataset_adapter
 from ringfeed.frameworks.keras.door import check_takes_adapters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
 
 NAME = "PyDatasetAdapter"
@@ -80,19 +78,15 @@ def uninstall() -> None:
 
 
 def _settle() -> None:
-    """Have Keras' names mean what is wanted."""
-    for place, name, own, ours in _swaps():
-        before, after = (own, ours) if _wanted else (ours, own)
-        if getattr(place, name, None) is before:
-            setattr(place, name, after)
-
-
-def _swaps() -> Iterator[tuple[Any, str, object, object]]:
-    """Yield where Keras has a name for its own way of reading: place, name, what it meant, and what is installed."""
+    """Have Keras' names for its own ways of reading mean what is wanted."""
     from ringfeed.keras.fallback import OWN, RingAdapter  # noqa: PLC0415 - see install
 
-    yield from ((place, NAME, OWN, RingAdapter) for place in PLACES)
+    swaps: list[tuple[Any, str, object, object]] = [(place, NAME, OWN, RingAdapter) for place in PLACES]
     if "tf_keras" in sys.modules:
         from ringfeed.keras import legacy  # noqa: PLC0415 - imports tf_keras
 
-        yield legacy.PLACE, legacy.NAME, legacy.OWN, legacy.over_ring
+        swaps.append((legacy.PLACE, legacy.NAME, legacy.OWN, legacy.over_ring))
+    for place, name, own, ours in swaps:
+        before, after = (own, ours) if _wanted else (ours, own)
+        if getattr(place, name, None) is before:
+            setattr(place, name, after)

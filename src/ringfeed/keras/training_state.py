@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import warnings
@@ -106,7 +107,8 @@ def build(model: Any, iterator: Any) -> None:
 def random_states() -> dict[str, Any]:
     """Return the states of Python's, NumPy's and torch's own random numbers, as JSON."""
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002 - what others draw from
-    states = {"python": random.getstate(), "numpy": _without_arrays(numpy)}
+    numpy = json.loads(json.dumps(numpy, default=lambda array: array.tolist()))
+    states = {"python": random.getstate(), "numpy": numpy}
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
         states["torch"] = torch.get_rng_state().numpy().tobytes().hex()
@@ -153,12 +155,6 @@ class DrawingFrom:
         """Keep where it ended."""
         self._inside = random_states()
         set_random_states(self._outside)
-
-
-def _without_arrays(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _without_arrays(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
 
 
 def _as_tensor(torch: Any, state: str) -> Any:

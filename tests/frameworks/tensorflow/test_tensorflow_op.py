@@ -484,7 +484,8 @@ def test_dataset_without_its_loader() -> None:
     """A graph that has lost its dataset says so, instead of reading memory that is nobody's."""
     ops = op.load_ops()
     stream = oracle()._stream
-    iterations = op.OpIterations(ops, stream, 12, adapter.leaf_specs(stream.info), tuple)
+    batches = adapter.Batches(iter, 12, adapter.leaf_specs(stream.info), tuple)
+    iterations = op.OpIterations(ops, stream, batches)
     number = iterations._feed.number
     del iterations, stream
     gc.collect()

@@ -102,14 +102,10 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     casts = casts_of(info.spec, cast, "to_tf_dataset")
     count, leaves = None if stream.runner.position.is_amid else stream.exact_length, leaf_specs(info)
     builder = TensorBuilder(info, OVER_SLOTS, pack=Spec(without_lists(info.spec.tree)).unflatten)
-    pack, finish = builder.pack, TensorFlowCasts(casts, leaves) if casts else None
-    batches = Batches(partial(_private_epoch, stream, builder, count), count, leaves, pack, finish)
+    finish = TensorFlowCasts(casts, leaves) if casts else None
+    batches = Batches(partial(_private_epoch, stream, builder, count), count, leaves, builder.pack, finish)
     ops = _ops_for(info)
-    if ops is None:
-        return dataset_of(batches)
-    if finish is None:
-        return _whole(tensorflow_op.OpIterations(ops, stream, count, leaves, pack), count)
-    return _with_cast(_whole(tensorflow_op.OpIterations(ops, stream, count, leaves, tuple), count), batches)
+    return dataset_of(batches) if ops is None else dataset_of(batches, partial(_by_ops, ops, stream))
 
 
 def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
@@ -126,22 +122,25 @@ def leaf_specs(info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = Non
     return [*leaves, *beside_specs(info), *more]
 
 
-def dataset_of(batches: Batches) -> tf.data.Dataset:
-    """A dataset of `batches`; every iteration opens an epoch of its own."""
-    if batches.cast is not None:
-        return _with_cast(dataset_of(replace(batches, pack=tuple, cast=None)), batches)
+def _in_python(batches: Batches) -> tf.data.Dataset:
     return _chain(_Iterations(batches), batches.count)
 
 
-def _with_cast(leaves: tf.data.Dataset, batches: Batches) -> tf.data.Dataset:
-    """Cast and packed, of a dataset of tuples of leaves; a slot comes back with the tensors that are read here."""
+def dataset_of(batches: Batches, made_of: Callable[[Batches], tf.data.Dataset] = _in_python) -> tf.data.Dataset:
+    """A dataset of `batches`; every iteration opens an epoch of its own.
+
+    What is cast is so in a step of its own, of a dataset of tuples of leaves; a slot comes back with the tensors that
+    are read there.
+    """
+    if batches.cast is None:
+        return made_of(batches)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def finished(*tensors: tf.Tensor) -> Any:
         assert batches.cast is not None
         return batches.pack(batches.cast(list(tensors)))
 
-    return leaves.map(finished)
+    return made_of(replace(batches, pack=tuple, cast=None)).map(finished)
 
 
 def _chain(iterations: _Iterations | OpIterations, count: int | None) -> tf.data.Dataset:
@@ -153,14 +152,15 @@ def _chain(iterations: _Iterations | OpIterations, count: int | None) -> tf.data
     return found
 
 
-def _whole(iterations: OpIterations, count: int | None) -> tf.data.Dataset:
-    """The same, where an error in the place of a batch that is yet to come, as Ctrl-C is, does not cost the batch.
+def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
+    """The same by ops, where an error in the place of a batch to come, as Ctrl-C is, does not cost the batch.
 
         elements, one a step ──> rest ──> take(count) ──> skip(rest)
 
     The rest is empty, unless steps have brought such errors. It is asked once more at the end, for an error of
     ``on_epoch_end``, by skipping what is not there: the cardinality is ``count`` still.
     """
+    iterations, count = tensorflow_op.OpIterations(ops, stream, batches), batches.count
     elements = _chain(iterations, count)
     if count is None:
         return elements

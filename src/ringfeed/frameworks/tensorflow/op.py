@@ -14,13 +14,10 @@ from ringfeed.frameworks.tensorflow import _feed
 from ringfeed.frameworks.tensorflow.feed import LoaderFeed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeAlias
+    from collections.abc import Sequence
 
     from ringfeed.frameworks.base import BatchStream
-
-    Tensors: TypeAlias = Sequence[tf.Tensor]
-    Pack: TypeAlias = Callable[[Sequence[Any]], Any]
+    from ringfeed.frameworks.tensorflow.dataset import Batches
 
 LIBRARY = "ringfeed.frameworks.tensorflow._tf_op"
 NEW, REST = np.int64(-1), np.int64(-2)
@@ -48,13 +45,10 @@ def load_ops() -> Any:
 class OpIterations:
     """What the graph of one dataset calls, all of it in C; see `dataset._Iterations` for the same in Python."""
 
-    def __init__(
-        self, ops: Any, stream: BatchStream, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
-    ) -> None:
+    def __init__(self, ops: Any, stream: BatchStream, batches: Batches) -> None:
         self._ops = ops
-        self._feed = LoaderFeed(stream, count, [leaf.dtype.as_datatype_enum for leaf in leaves])
-        self._leaves = leaves
-        self._pack = pack
+        self._batches = batches
+        self._feed = LoaderFeed(stream, batches.count, [leaf.dtype.as_datatype_enum for leaf in batches.leaves])
 
     def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
         """A batch for each step."""
@@ -70,13 +64,13 @@ class OpIterations:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _element(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        epoch_id, tensors = self._call(state, step, self._leaves)
-        return epoch_id, self._pack(tensors)
+        epoch_id, tensors = self._call(state, step, self._batches.leaves)
+        return epoch_id, self._batches.pack(tensors)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _element_or_end(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        epoch_id, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._leaves])
-        return epoch_id, (goes_on, self._pack(tensors))
+        epoch_id, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._batches.leaves])
+        return epoch_id, (goes_on, self._batches.pack(tensors))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _rest_or_end(self, step: tf.Tensor) -> Any:
@@ -99,7 +93,9 @@ class OpIterations:
         (waits,) = tf.while_loop(lambda waits: waits, wait, [waits], parallel_iterations=1)
         return waits
 
-    def _call(self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> tuple[tf.Tensor, Tensors]:
+    def _call(
+        self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """The epoch id of this iteration, drawn at its first step, and the tensors of its next batch."""
         types = [spec.dtype for spec in specs]
         epoch_id, waits = self._epoch_id(state, step)
