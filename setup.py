@@ -34,7 +34,6 @@ SOURCES = {
     "ray._land": "bytes/forms",
     "orders._permute": "bytes/permute",
     "engine._repeated": "",
-    "orders._strata": "",
     "engine._iterator": "",
     "frameworks._dlpack": "",
     "frameworks.tensorflow._feed": "",

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.once
 @pytest.mark.parametrize(
     ("lengths", "given_settings", "error", "text"),
     [
-        (5, {"batch_sizes": 2}, TypeError, "lengths is 5, expected an array or another iterable of numbers"),
+        (5, {"batch_sizes": 2}, TypeError, "lengths is 5, expected an array or another iterable of integers or floats"),
         (["a"], {"batch_sizes": 2}, TypeError, "lengths is an array of <U1, expected integers or floats"),
         ([True], {"batch_sizes": 2}, TypeError, "lengths is an array of bool, expected integers or floats"),
         ([None], {"batch_sizes": 2}, TypeError, "lengths is an array of object, expected integers or floats"),

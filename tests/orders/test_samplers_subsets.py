@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.orders._strata import schedule
 from ringfeed.orders.permutation import permute
+from ringfeed.orders.subsets import schedule
 
 pytestmark = pytest.mark.once
 
@@ -57,7 +57,7 @@ def test_indices_are_copied() -> None:
         (
             np.array([True, False]),
             TypeError,
-            "indices are an array of bool, expected integers; np.flatnonzero turns a mask into indices",
+            "indices are an array of bool, expected integers; np.flatnonzero turns a mask into sample numbers",
         ),
         (["a"], TypeError, "indices are an array of <U1, expected integers"),
         (np.zeros((2, 2), int), ValueError, "indices are an array of shape (2, 2), expected one axis"),

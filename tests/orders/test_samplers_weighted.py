@@ -170,7 +170,7 @@ def test_any_numbers_are_weights(weights: Any) -> None:
             ValueError,
             "weights are an array of shape (0,), expected one axis, a weight for each sample",
         ),
-        ((5,), ValueError, "weights are an array of shape (), expected one axis, a weight for each sample"),
+        ((5,), TypeError, "weights are 5, expected an array or another iterable of numbers"),
         (
             (np.ones((3, 2)),),
             ValueError,

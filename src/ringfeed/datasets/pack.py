@@ -160,15 +160,10 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def _checked_lengths(lengths: Any) -> Indices:
-    if not (hasattr(lengths, "__array__") or hasattr(lengths, "__iter__")):
-        raise TypeError(f"lengths is {lengths!r}, expected an array or another iterable of integers")
-    found = np.asarray(lengths if hasattr(lengths, "__array__") else [*lengths])
-    if found.dtype.kind not in "iu" and found.size:
-        raise TypeError(f"lengths is an array of {found.dtype}, expected integers")
-    if found.ndim != 1:
-        raise ValueError(f"lengths is an array of shape {found.shape}, expected one axis")
-    if (wrong := np.flatnonzero(found < 0)).size:
-        raise ValueError(f"lengths[{wrong[0]}] is {found[wrong[0]]}, expected an integer of 0 or more")
+    from ringfeed.orders.sampler import checked_array, refuse_where  # noqa: PLC0415 - no worker needs it
+
+    found = checked_array("lengths is", lengths, "iu", "integers")
+    refuse_where(found < 0, "lengths", found, "an integer of 0 or more")
     if not found.any():
         raise ValueError("lengths has no sample of 1 or more, so there is no row")
     return found.astype(np.int64)

@@ -34,8 +34,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.orders.permutation import permute_few
-from ringfeed.orders.rng import derive
-from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer, digest
+from ringfeed.orders.rng import seed_of
+from ringfeed.orders.sampler import (
+    Epoch,
+    Sampler,
+    SeededSampler,
+    check_integer,
+    check_length,
+    checked_array,
+    digest,
+    refuse_where,
+)
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
@@ -270,10 +279,7 @@ class BucketOrder(Sampler, SeededSampler):
 
     def bind(self, length: int | None, seed: int) -> BucketOrder:
         """Return the order over a dataset of ``length`` samples."""
-        if length not in (None, self.sample_count):
-            raise ValueError(
-                f"Buckets has {self.sample_count} lengths, but the dataset has {length} samples; give one for each"
-            )
+        check_length("Buckets", self.sample_count or 0, "lengths", length)
         bound = copy(self)
         bound.seed = seed
         return bound
@@ -316,7 +322,7 @@ class BucketOrder(Sampler, SeededSampler):
 
     def _mixed(self, purpose: str, places: Indices, first: int, count: int, epoch: int) -> Indices:
         """Return what comes to some places of a group of ``count`` that begins at place ``first``."""
-        seed = int.from_bytes(derive(purpose, (self.seed, int(first)), 16), "little")
+        seed = seed_of(purpose, (self.seed, int(first)))
         return first + permute_few(places - first, int(count), seed, epoch)
 
 
@@ -349,15 +355,8 @@ class BucketEpoch(Epoch):
 
 def _numbers(name: str, given: Any) -> NDArray[Any]:
     """Return int64 or float64; TypeError or ValueError for what is no finite number of 0 or more."""
-    if not (hasattr(given, "__array__") or hasattr(given, "__iter__")):
-        raise TypeError(f"{name} is {given!r}, expected an array or another iterable of numbers")
-    found = np.asarray(given if hasattr(given, "__array__") else [*given])
-    if found.dtype.kind not in "iuf" and found.size:
-        raise TypeError(f"{name} is an array of {found.dtype}, expected integers or floats")
-    if found.ndim != 1:
-        raise ValueError(f"{name} is an array of shape {found.shape}, expected one axis")
-    if (wrong := np.flatnonzero(~((found >= 0) & (found <= MOST_LENGTH)))).size:  # NaN too
-        raise ValueError(f"{name}[{wrong[0]}] is {found[wrong[0]]}, expected a number from 0 to 2**53")
+    found = checked_array(f"{name} is", given, "iuf", "integers or floats")
+    refuse_where(~((found >= 0) & (found <= MOST_LENGTH)), name, found, "a number from 0 to 2**53")  # NaN too
     return found.astype(np.float64 if found.dtype.kind == "f" and found.size else np.int64)
 
 

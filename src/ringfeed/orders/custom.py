@@ -22,7 +22,7 @@ from ringfeed._classes import class_names, copied
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_at_most, check_fields
 from ringfeed.orders.replay import Replay
-from ringfeed.orders.sampler import Epoch, PositionalEpoch, Sampler, SeededSampler
+from ringfeed.orders.sampler import Epoch, PositionalEpoch, Sampler, SeededSampler, checked_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ class Custom(Sampler):
             self.source.load_state_dict(copied(state["of"]))  # which may keep it, and change it
         order = self._begin(number)
         if hasattr(order, "__array__") and not self.gives_lists:
-            numbers = checked_array(order, self.parameter)
+            numbers = array_of(order, self.parameter)
             check = partial(check_numbers, name=self.parameter, dataset_length=self.dataset_length)
             return PositionalEpoch(lambda at, stop: check(numbers[at:stop], at), len(numbers), start, 1)
         numbers = iter(order)
@@ -341,17 +341,11 @@ def is_readable(source: object) -> bool:
     return any(hasattr(source, name) for name in ("__iter__", "__array__", "__getitem__"))
 
 
-def checked_array(order: object, name: str) -> NDArray[Any]:
+def array_of(order: object, name: str) -> NDArray[Any]:
     """Return an array of sample numbers; TypeError or ValueError where it has none, ``name`` says whose."""
     if isinstance(order, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, expected a plain one; .compressed() leaves masked numbers out")
-    numbers = np.asarray(order)
-    if numbers.dtype.kind not in "iu":
-        mask = "; np.flatnonzero turns a mask into sample numbers" if numbers.dtype.kind == "b" else ""
-        raise TypeError(f"{name} is an array of {numbers.dtype}, expected one of integers{mask}")
-    if numbers.ndim != 1:
-        raise ValueError(f"{name} is an array of shape {numbers.shape}, expected one axis of sample numbers")
-    return numbers
+    return checked_array(f"{name} is", order, "iu", "one of integers", "one axis of sample numbers", numbers=True)
 
 
 def check_numbers(given: Any, position: int, name: str, dataset_length: int | None) -> Indices:
@@ -402,7 +396,7 @@ def _list_of(given: Any, name: str) -> Any:
     """Return a list or an array of sample numbers."""
     is_array = hasattr(given, "__array__")
     if is_array and np.ndim(given):
-        return checked_array(given, name)
+        return array_of(given, name)
     if is_array or isinstance(given, str) or not is_readable(given):
         raise TypeError(
             f"{name} is {given!r} of type {type(given).__name__}, expected a list of sample numbers; what yields "

@@ -29,7 +29,7 @@ import numpy as np
 from ringfeed.orders.checks import check_at_most, check_fields, refuse
 from ringfeed.orders.permutation import permute_few
 from ringfeed.orders.proportions import Pattern, shares_of, totals
-from ringfeed.orders.rng import derive
+from ringfeed.orders.rng import seed_of
 from ringfeed.orders.sampler import Epoch, Sampler
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class MixSampler(Sampler):
         passes, found = np.divmod(np.arange(first, first + count), length)
         for turn in np.unique(passes).tolist() if self._seed is not None else ():
             those = passes == turn
-            seed = int.from_bytes(derive("mix", (self._seed or 0, member, turn), 16), "little")
+            seed = seed_of("mix", (self._seed or 0, member, turn))
             found[those] = permute_few(found[those], length, seed, number)
         indices: Indices = found + self._bases[member] + passes % (MOST_INDEX // whole) * whole
         return indices

@@ -32,12 +32,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ringfeed.orders.permutation import permute
-from ringfeed.orders.rng import derive, words_at
+from ringfeed.orders.rng import key_of, seed_of, words_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices
 
@@ -124,16 +122,12 @@ class FirstFit(Packing):
         sizes = np.where(classes == last, self._last, self._windows)
         places = np.full(classes.size, window, np.int64)
         if seed is not None:
-            shifts = self.keep((seed, epoch), lambda: _words(seed, epoch, int(last) + 1))
+            make = partial(words_at, key_of("pack", (seed, epoch)), 0, int(last) + 1)
+            shifts = self.keep((seed, epoch), make)
             places += (shifts[classes] % sizes.astype(np.uint64)).astype(np.int64)
         found = classes * self._windows + places % sizes
         samples: Indices = self._members[found]
         return Pieces(samples, np.zeros_like(samples), self.lengths[samples])
-
-
-def _words(seed: int, epoch: int, count: int) -> NDArray[np.uint64]:
-    key = np.frombuffer(derive("pack", (seed, epoch), 16), "<u8").astype(np.uint64)
-    return words_at(key, 0, count)
 
 
 def first_fit(lengths: Indices, room: int) -> Indices:
@@ -216,7 +210,7 @@ class Wrapped(Packing):
         """Return a window's samples in their order, and where each ends."""
         samples = self._window(number, mixed=seed is not None)
         if seed is not None:
-            own = int.from_bytes(derive("pack", (seed, number), 16), "little")
+            own = seed_of("pack", (seed, number))
             samples = samples[permute(np.arange(samples.size), samples.size, own, epoch)]
         return samples, np.cumsum(self.lengths[samples])
 

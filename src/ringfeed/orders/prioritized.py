@@ -28,8 +28,8 @@ import numpy as np
 
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import refuse
-from ringfeed.orders.rng import derive, words_at
-from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer, digest
+from ringfeed.orders.rng import fractions_at, key_of
+from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer, checked_array, digest
 from ringfeed.orders.sum_tree import SumTree
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class PrioritizedSampler(SeededSampler):
                 f"PrioritizedSampler has nothing to draw: all {self._count} samples have priority 0; add() those that "
                 "are there, and update() with errors plus a little, such as 1e-6"
             )
-        points = (words_at(epoch.key, start, start + count) >> np.uint64(11)) * 2.0**-53 * total
+        points = fractions_at(epoch.key, start, start + count) * total
         ascending = np.argsort(points)  # neighbours in memory, one after another
         found = np.empty(count, np.int64)
         found[ascending] = self._tree.find(points[ascending])
@@ -338,7 +338,7 @@ class PrioritizedOrder(Sampler):
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> DrawEpoch:
         """Return epoch ``number`` from position ``start`` on; ``state``: the sampler's updates before that."""
-        key = np.frombuffer(derive("prioritized", (self._seed, number, self._count), 16), "<u8").astype(np.uint64)
+        key = key_of("prioritized", (self._seed, number, self._count))
         return DrawEpoch(self.sampler, key, number, start, state)
 
     @property
@@ -416,13 +416,7 @@ def at_most(name: str, value: int, most: int) -> int:
 
 def checked_indices(indices: ArrayLike, count: int) -> Indices:
     """Return the numbers of samples as an array of one axis."""
-    given = np.atleast_1d(np.asarray(indices))
-    if not given.size and given.dtype.kind == "f":
-        given = given.astype(np.int64)  # of []
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"indices are an array of {given.dtype}, expected integers")
-    if given.ndim != 1:
-        raise ValueError(f"indices are an array of shape {given.shape}, expected one axis")
+    given = checked_array("indices are", np.atleast_1d(np.asarray(indices)), "iu", "integers")
     if (wrong := np.flatnonzero((given < 0) | (given >= count))).size:
         raise IndexError(
             f"indices[{wrong[0]}] is {given[wrong[0]]}, expected 0 to {count - 1}: the sampler is of {count} samples"
@@ -445,11 +439,10 @@ def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
 
 
 def _checked_priorities(priorities: ArrayLike, count: int) -> Floats:
-    given = np.atleast_1d(np.asarray(priorities))
-    if given.dtype.kind not in "biuf":
-        raise TypeError(f"priorities are an array of {given.dtype}, expected numbers")
-    if given.shape != (count,):
-        raise ValueError(f"priorities are an array of shape {given.shape}, expected ({count},): one for each index")
+    axis = f"({count},): one for each index"
+    given = checked_array("priorities are", np.atleast_1d(np.asarray(priorities)), "biuf", "numbers", axis)
+    if given.size != count:
+        raise ValueError(f"priorities are an array of shape {given.shape}, expected {axis}")
     found = given.astype(np.float64)
     if (wrong := np.flatnonzero(~(np.isfinite(found) & (found >= 0)))).size:
         remedy = "; give the absolute value of an error" if found[wrong[0]] < 0 else ""

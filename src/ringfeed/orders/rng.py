@@ -33,7 +33,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -160,37 +160,26 @@ class _Torch:
     numbers: tuple[int, ...] = ()  # the newest to seed with
     seed: int | None = None  # in their place
     said: int | None = None  # what torch.initial_seed() returns, whatever the generator is seeded with for a sample
-    waiting: tuple[Callable[[], object], ...] = ()  # called when it is here
+    waiting: Mapping[Callable[[], object], None] = {}  # called when it is here, in this order
 
     @classmethod
     def seed_with(cls, *numbers: int) -> None:
-        """Seed torch, now or when it comes."""
+        """Seed torch by what these numbers derive, now or when it comes."""
         cls.numbers, cls.seed = numbers, None
-        cls._now_or_later()
+        cls.when_here(cls._seed)
 
     @classmethod
-    def seed_as(cls, seed: int) -> None:
-        """Seed torch with this very number, now or when it comes; ``torch.initial_seed()`` returns it from now on."""
-        cls.seed = cls.said = seed
-        cls._now_or_later()
-
-    @classmethod
-    def _now_or_later(cls) -> None:
+    def when_here(cls, call: Callable[[], object]) -> None:
+        """Call it now where torch is imported, else once, as soon as it is."""
         if "torch" in sys.modules:
-            cls._seed()
-        else:
-            cls.await_import()
-
-    @classmethod
-    def await_import(cls) -> None:
-        """Look at what is imported, until torch is."""
+            call()
+            return
+        cls.waiting = {**cls.waiting, call: None}
         if cls not in sys.meta_path:
             sys.meta_path.insert(0, cls)
 
     @classmethod
     def _seed(cls) -> None:
-        if not cls.numbers and cls.seed is None:
-            return
         generator = getattr(sys.modules.get("torch"), "default_generator", None)
         if generator is None:
             return
@@ -213,8 +202,7 @@ class _Torch:
 
             def execute_and_seed(module: ModuleType) -> None:
                 execute(module)
-                cls._seed()
-                calls, cls.waiting = cls.waiting, ()
+                calls, cls.waiting = cls.waiting, {}
                 for call in calls:
                     call()
 
@@ -227,16 +215,11 @@ def seed_torch(seed: int) -> None:
 
     ``torch.initial_seed()`` returns it from now on, also where `reseed` has seeded torch for a sample.
     """
-    _Torch.seed_as(seed)
+    _Torch.seed = _Torch.said = seed
+    _Torch.when_here(_Torch._seed)  # noqa: SLF001 - its own
 
 
-def when_torch_is_here(call: Callable[[], object]) -> None:
-    """Call it now where torch is imported, else as soon as it is."""
-    if "torch" in sys.modules:
-        call()
-    else:
-        _Torch.waiting += (call,)
-        _Torch.await_import()
+when_torch_is_here = _Torch.when_here
 
 
 def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:
@@ -245,6 +228,26 @@ def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:
 
     text = f"ringfeed {purpose} {'/'.join(f'{number:x}' for number in numbers)}"
     return shake_256(text.encode("ascii"), usedforsecurity=False).digest(size)
+
+
+def seed_of(purpose: str, numbers: tuple[int, ...]) -> int:
+    """Return a seed: the little-endian number in 16 bytes of `derive`."""
+    return int.from_bytes(derive(purpose, numbers, 16), "little")
+
+
+def key_of(purpose: str, numbers: tuple[int, ...]) -> NDArray[np.uint64]:
+    """Return a key of Philox: the two little-endian words in 16 bytes of `derive`."""
+    import numpy as np  # noqa: PLC0415
+
+    return np.frombuffer(derive(purpose, numbers, 16), "<u8").astype(np.uint64)
+
+
+def fractions_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.float64]:
+    """Return the upper 53 bits of some words as fractions, from 0 to below 1."""
+    import numpy as np  # noqa: PLC0415
+
+    fractions: NDArray[np.float64] = (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53
+    return fractions
 
 
 def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint64]:
@@ -271,7 +274,7 @@ class _Stream:
 
     def generate_state(self, n_words: int, dtype: DTypeLike) -> NDArray[np.uint64]:
         """Return the key; NumPy's Philox asks for just these two words."""
-        key = _key(self._sample[0])
+        key = _key("rng", self._sample[:1])
         assert (n_words, dtype) == (key.size, key.dtype)
         return key
 
@@ -280,7 +283,7 @@ class _Stream:
         import numpy as np  # noqa: PLC0415
 
         if self._parent is None:
-            self._parent = np.random.SeedSequence(int.from_bytes(derive("spawn", self._sample, 16), "little"))
+            self._parent = np.random.SeedSequence(seed_of("spawn", self._sample))
         return self._parent.spawn(n_children)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -298,12 +301,8 @@ def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 def _batch_generator(seed: int, epoch: int, indices: tuple[int, ...]) -> np.random.Generator:
     import numpy as np  # noqa: PLC0415
 
-    entropy = int.from_bytes(derive("batch", (seed, epoch, *indices), 16), "little")
+    entropy = seed_of("batch", (seed, epoch, *indices))
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 
-@lru_cache(maxsize=16)
-def _key(seed: int) -> NDArray[np.uint64]:
-    import numpy as np  # noqa: PLC0415
-
-    return np.frombuffer(derive("rng", (seed,), 16), "<u8").astype(np.uint64)
+_key = lru_cache(maxsize=16)(key_of)

@@ -30,6 +30,8 @@ from ringfeed.orders.permutation import permute
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.shard import Part
 
@@ -196,6 +198,36 @@ def digest(*parts: Any) -> str:
     for part in parts:
         found.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).data)
     return found.hexdigest()
+
+
+def checked_array(  # noqa: PLR0913 - what an error says
+    what: str, given: Any, kinds: str, expected: str, axis: str = "one axis", *, numbers: bool = False
+) -> NDArray[Any]:
+    """Return an array of one axis; TypeError or ValueError for others, ``what`` ("weights are") begins their texts.
+
+    ``kinds``: of NumPy's dtypes, what is allowed. ``numbers``: they are sample numbers.
+    """
+    if not (hasattr(given, "__array__") or hasattr(given, "__iter__")):
+        raise TypeError(f"{what} {given!r}, expected an array or another iterable of {expected}")
+    found = np.asarray(given if hasattr(given, "__array__") else [*given])
+    if found.dtype.kind not in kinds and found.size:
+        mask = "; np.flatnonzero turns a mask into sample numbers" if numbers and found.dtype.kind == "b" else ""
+        raise TypeError(f"{what} an array of {found.dtype}, expected {expected}{mask}")
+    if found.ndim != 1:
+        raise ValueError(f"{what} an array of shape {found.shape}, expected {axis}")
+    return found
+
+
+def refuse_where(wrong: NDArray[np.bool_], name: str, given: NDArray[Any], expected: str) -> None:
+    """Raise ValueError for the first number that is wrong."""
+    if (rows := np.flatnonzero(wrong)).size:
+        raise ValueError(f"{name}[{rows[0]}] is {given[rows[0]]}, expected {expected}")
+
+
+def check_length(name: str, count: int, what: str, length: int | None) -> None:
+    """Raise ValueError where there are not as many as the dataset has samples."""
+    if length not in {None, count}:
+        raise ValueError(f"{name} has {count} {what}, but the dataset has {length} samples; give one for each")
 
 
 def check_integer(name: str, value: object, least: int) -> int:

@@ -18,15 +18,16 @@ number in the 16 bytes of ``derive("stratum", (seed, c), 16)``, little-endian.
 from __future__ import annotations
 
 import sys
+from array import array
 from functools import partial
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.orders._strata import schedule
 from ringfeed.orders.permutation import permute
-from ringfeed.orders.rng import derive
-from ringfeed.orders.sampler import CHUNK, Positional, SeededSampler, digest
+from ringfeed.orders.rng import seed_of
+from ringfeed.orders.sampler import CHUNK, Positional, SeededSampler, check_length, checked_array, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +55,11 @@ class SubsetSampler(SeededSampler):
     def __init__(self, indices: Iterable[int], shuffle: bool = True) -> None:  # noqa: FBT001, FBT002  (the public face)
         if not isinstance(shuffle, bool | np.bool_):
             raise TypeError(f"shuffle is {shuffle!r}, expected True or False; the order of indices= is kept by False")
-        self._indices = indices if isinstance(indices, range) else _checked_indices(indices)
+        self._indices = (
+            indices
+            if isinstance(indices, range)
+            else checked_array("indices are", indices, "iu", "integers", numbers=True).astype(np.int64)  # a copy
+        )
         self._shuffle = bool(shuffle)
         given: Any = repr(self._indices) if isinstance(self._indices, range) else self._indices
         self._order = f"subset:{digest(given, 'shuffled' if shuffle else '')}"
@@ -103,8 +108,9 @@ class StratifiedSampler(SeededSampler):
     has them: among the first k samples of an epoch, a class with n_c of the dataset's n samples has less than one
     sample more or fewer than k * n_c / n, and so among any k in a row less than two. Which class comes where is the
     same in every epoch, the samples of each class come in a new order. The order is a function of (the loader's seed,
-    epoch, position), which `data.subsets` writes down, and can be read at any position at once. It takes 16 bytes a
-    label, and while an epoch is read up to 24 more, or 96 kB a class where that is less.
+    epoch, position), which `orders.subsets` writes down, and can be read at any position at once. It takes 16 bytes a
+    label, and while an epoch is read up to 24 more, or 96 kB a class where that is less. To make one takes about 1 µs
+    a label.
 
     Raises TypeError for labels that are neither all integers nor all strings, ValueError for none, for more than one
     axis, for more than 2**31, and in a loader whose dataset has another length.
@@ -130,12 +136,8 @@ class StratifiedSampler(SeededSampler):
 
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
-        if length not in (None, len(self)):
-            raise ValueError(
-                f"StratifiedSampler has {len(self)} labels, but the dataset has {length} samples; give one for each"
-            )
-        texts = (derive("stratum", (seed, stratum), 16) for stratum in range(self._classes))
-        begin = partial(self._begin, [int.from_bytes(text, "little") for text in texts])
+        check_length("StratifiedSampler", len(self), "labels", length)
+        begin = partial(self._begin, [seed_of("stratum", (seed, stratum)) for stratum in range(self._classes)])
         return Positional(self._order, len(self), begin, CHUNK * self._classes)
 
     def _begin(self, seeds: list[int], number: int) -> IndicesAt:
@@ -154,14 +156,25 @@ class StratifiedSampler(SeededSampler):
         return indices_at
 
 
-def _checked_indices(indices: Any) -> Indices:
-    given = np.asarray(indices if hasattr(indices, "__array__") else [*indices])
-    if given.dtype.kind not in "iu" and given.size:
-        mask = "; np.flatnonzero turns a mask into indices" if given.dtype.kind == "b" else ""
-        raise TypeError(f"indices are an array of {given.dtype}, expected integers{mask}")
-    if given.ndim != 1:
-        raise ValueError(f"indices are an array of shape {given.shape}, expected one axis")
-    return given.astype(np.int64)  # a copy
+def schedule(counts: NDArray[np.int64]) -> Indices:
+    """Return the stratum at each of ``sum(counts)`` positions; each count is 1 or more. Takes 1 µs a position."""
+    each = counts.tolist()
+    length, strata = sum(each), len(each)
+    taken, order = [0] * strata, array("q")
+    # Strata that may come, each as the end of its time * strata + its number.
+    heap: list[int] = []
+    # Strata by the position from which their next sample may come.
+    coming = {0: [*range(strata)]}
+    for position in range(length):
+        for stratum in coming.pop(position, ()):
+            end = -(-(taken[stratum] + 1) * length // each[stratum])
+            heappush(heap, end * strata + stratum)
+        stratum = heappop(heap) % strata
+        order.append(stratum)
+        taken[stratum] += 1
+        if taken[stratum] < each[stratum]:
+            coming.setdefault(taken[stratum] * length // each[stratum], []).append(stratum)
+    return np.array(order, np.int64)
 
 
 def _checked_labels(labels: Any) -> NDArray[Any]:

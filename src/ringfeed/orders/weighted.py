@@ -23,8 +23,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ringfeed.orders.rng import derive, words_at
-from ringfeed.orders.sampler import Positional, SeededSampler, check_integer, digest
+from ringfeed.orders.rng import fractions_at, key_of, words_at
+from ringfeed.orders.sampler import (
+    Positional,
+    SeededSampler,
+    check_integer,
+    check_length,
+    checked_array,
+    digest,
+    refuse_where,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +60,7 @@ class WeightedSampler(SeededSampler):
         samples that are left.
 
     Each epoch draws anew. The order is a function of (the loader's seed, epoch, position), the same on every machine:
-    `data.weighted` says which. With replacement it can be read at any position at once; it takes 8 bytes a weight.
+    `orders.weighted` says which. With replacement it can be read at any position at once; it takes 8 bytes a weight.
     Without, an epoch begins by sorting all keys, also where it goes on in its midst; it takes 8 bytes a weight, and 24
     more while an epoch is read. A weight below 2**-53 of the sum of all may come out as 0, with replacement.
 
@@ -86,21 +94,15 @@ class WeightedSampler(SeededSampler):
 
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
-        if length not in (None, self._count):
-            raise ValueError(
-                f"WeightedSampler has {self._count} weights, but the dataset has {length} samples; give one for each"
-            )
+        check_length("WeightedSampler", self._count, "weights", length)
         begin = self._with_replacement if self._replacement else self._without_replacement
         return Positional(self._order, self._num_samples, partial(begin, seed))
 
-    def _key(self, seed: int, number: int) -> Words:
-        return np.frombuffer(derive("weighted", (seed, number, self._count), 16), "<u8").astype(np.uint64)
-
     def _with_replacement(self, seed: int, number: int) -> IndicesAt:
-        key, sums = self._key(seed, number), self._weights
+        key, sums = key_of("weighted", (seed, number, self._count)), self._weights
 
         def indices_at(start: int, stop: int) -> Indices:
-            points = (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53 * sums[-1]
+            points = fractions_at(key, start, stop) * sums[-1]
             ascending = np.argsort(points)  # with many weights, twice as fast as one after another
             drawn = np.empty(points.size, np.int64)
             drawn[ascending] = np.searchsorted(sums, points[ascending], side="right")
@@ -109,7 +111,7 @@ class WeightedSampler(SeededSampler):
         return indices_at
 
     def _without_replacement(self, seed: int, number: int) -> IndicesAt:
-        key, keys = self._key(seed, number), np.empty(self._count)
+        key, keys = key_of("weighted", (seed, number, self._count)), np.empty(self._count)
         for start in range(0, self._count, BLOCK):
             stop = min(start + BLOCK, self._count)
             keys[start:stop] = _sort_keys(words_at(key, start, stop), self._weights[start:stop])
@@ -140,15 +142,12 @@ def _negative_log(words: Words) -> Floats:
 
 
 def _checked_weights(weights: Any) -> Floats:
-    given = np.asarray(list(weights) if hasattr(weights, "__next__") else weights)
-    if given.dtype.kind not in "biuf":
-        raise TypeError(f"weights are an array of {given.dtype}, expected numbers")
-    if given.ndim != 1 or not given.size:
-        raise ValueError(f"weights are an array of shape {given.shape}, expected one axis, a weight for each sample")
+    axis = "one axis, a weight for each sample"
+    given = checked_array("weights are", weights, "biuf", "numbers", axis)
+    if not given.size:
+        raise ValueError(f"weights are an array of shape {given.shape}, expected {axis}")
     checked = given.astype(np.float64)  # a copy
-    wrong = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))
-    if wrong.size:
-        raise ValueError(f"weights[{wrong[0]}] is {checked[wrong[0]]}, expected a finite number of 0 or more")
+    refuse_where(~(np.isfinite(checked) & (checked >= 0)), "weights", checked, "a finite number of 0 or more")
     if not checked.any():
         raise ValueError(f"all {checked.size} weights are 0, expected at least one above 0")
     with np.errstate(over="ignore"):

@@ -22,7 +22,7 @@ import numpy as np
 
 from ringfeed.orders._permute import MAX_LENGTH
 from ringfeed.orders.permutation import permute
-from ringfeed.orders.rng import derive
+from ringfeed.orders.rng import derive, seed_of
 from ringfeed.orders.sampler import Positional, SeededSampler, check_integer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class WindowShuffle(SeededSampler):
     ``Loader(dataset, shuffle=10_000)`` is short for ``sampler=ringfeed.orders.WindowShuffle(10_000)``.
 
     There is no buffer and nothing to save: the order is a function of (the loader's seed, epoch, position), which
-    `data.windows` writes down, and memory is that of one window of up to 4096 samples. Any position takes at most the
+    `orders.windows` writes down, and memory is that of one window of up to 4096 samples. Any position takes at most the
     work of a window.
 
     Raises TypeError for what is no integer, ValueError for a window below 2, for a block below 1 or above the window,
@@ -105,7 +105,7 @@ class _Windows:
         window = self._window_of(start)
         while start < stop:
             first, end = self._begin(window), self._begin(window + 1)
-            seed = int.from_bytes(derive("window", (self._seed, window), 16), "little")
+            seed = seed_of("window", (self._seed, window))
             positions = np.arange(start - first, min(stop, end) - first, dtype=np.int64)
             yield first + permute(positions, end - first, seed, self._number)
             start, window = end, window + 1
