@@ -45,6 +45,19 @@ def fingerprint_of(dataset: Any) -> str | None:
     return found
 
 
+def keeps_state(found: Any) -> bool:
+    """Whether an object says its state, and takes it again, as torch's and Hugging Face's do."""
+    return all(callable(getattr(found, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def length_of(found: Any) -> int | None:
+    """Return what ``len`` says of an object at this moment; None where it says nothing."""
+    try:
+        return len(found)
+    except (TypeError, NotImplementedError):  # what Python and Keras raise where there is none
+        return None
+
+
 def copied(value: Any) -> Any:
     """Return a copy of what the user's code may change; a part of it that has no copy is the same one there."""
     try:

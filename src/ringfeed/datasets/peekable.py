@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
-from ringfeed._classes import class_names, copied
+from ringfeed._classes import class_names, copied, keeps_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,19 +108,11 @@ def is_iterator(iterable: Any) -> bool:
     return callable(getattr(type(iterable), "__next__", None)) and callable(getattr(type(iterable), "__iter__", None))
 
 
-def length_of(iterable: Any) -> int | None:
-    """Return what ``len`` says of it; None where it says nothing."""
-    try:
-        return len(iterable)
-    except (TypeError, NotImplementedError):
-        return None
-
-
 def has_state(found: Any) -> bool:
     """Whether it has states of its own: ``state_dict`` is callable without arguments."""
     if isinstance(found, PeekableIterator):
         return found.has_state
-    if not all(callable(getattr(found, name, None)) for name in ("state_dict", "load_state_dict")):
+    if not keeps_state(found):
         return False
     try:
         inspect.signature(found.state_dict).bind()

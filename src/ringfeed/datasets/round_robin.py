@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.datasets.peekable import is_iterator, length_of
+from ringfeed._classes import length_of
+from ringfeed.datasets.peekable import is_iterator
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_fields, check_none, refuse
 from ringfeed.orders.custom import MOST_STATES

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed._classes import copied
+from ringfeed._classes import copied, length_of
 from ringfeed._failure import End
-from ringfeed.datasets.peekable import length_of
 from ringfeed.orders.rng import reseed
 
 if TYPE_CHECKING:

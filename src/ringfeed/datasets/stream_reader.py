@@ -13,6 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringfeed._classes import length_of
 from ringfeed._failure import End
 from ringfeed.datasets import peekable
 from ringfeed.datasets.states import REMEDY, StateRecorder
@@ -38,7 +39,7 @@ class Stream:
     ) -> None:
         """Read nothing yet; ``place``: of the iterable among all of the source."""
         self.bar: int | None = None  # the position of an element that is not to be read
-        self._length = peekable.length_of(iterable) if source.is_planned else None  # by which all ranks have planned
+        self._length = length_of(iterable) if source.is_planned else None  # by which all ranks have planned
         self._iterable = iterable
         self._recorder = recorder
         self._source, self._reader, self._place = source, reader, place

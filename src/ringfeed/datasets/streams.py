@@ -10,7 +10,7 @@ from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import reworded
-from ringfeed._classes import class_names, copied, is_iterable
+from ringfeed._classes import class_names, copied, is_iterable, length_of
 from ringfeed._failure import End, Kind, kind_of
 from ringfeed.datasets import peekable
 from ringfeed.datasets.base import Source
@@ -77,7 +77,7 @@ class StreamSource(Source):
             from ringfeed.datasets.stream_part import check_part  # noqa: PLC0415 - where there are several ranks
 
             check_part(self.part, self.iterables)
-        self.is_planned = self.part is not None and peekable.length_of(self.iterables[0]) is not None
+        self.is_planned = self.part is not None and length_of(self.iterables[0]) is not None
         self.shows_end = self.is_planned and terms.on_error == "skip"  # what ends it is no sample that is left out
         self.at_once = self.part is not None  # a batch of one rank may have an element twice
         self.element_kind = element_kind

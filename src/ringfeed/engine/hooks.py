@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._classes import copied
+from ringfeed._classes import copied, keeps_state
 from ringfeed.errors import StateError
 from ringfeed.orders.replay import Replay
 
@@ -23,7 +23,8 @@ class Hooks:
         """Run nothing yet; ``timeout_s``: how long running them again may take."""
         self._source = source
         self._timeout_s = timeout_s
-        self._ended = 0  # epochs whose hooks have run
+        self.ended = 0
+        """Epochs whose hooks have run."""
         self._begun = 0  # epochs since, of which on_epoch_begin has run alone
         # How often on_epoch_begin has run more than on_epoch_end, by the epochs that had ended before. Less: Keras runs
         # on_epoch_end ahead of each fit.
@@ -38,11 +39,6 @@ class Hooks:
         """Whether the dataset has on_epoch_begin."""
         return "on_epoch_begin" in self._source.hooks
 
-    @property
-    def ended(self) -> int:
-        """How many epochs have ended."""
-        return self._ended
-
     def run(self, name: str) -> bool:
         """Call a hook of the dataset, if it has it."""
         changed = self._source.run_hook(name)
@@ -55,8 +51,8 @@ class Hooks:
             self._begun += self.has_begin
             return
         if self.has_begin and self._begun != 1:
-            self._broken_off[self._ended] = self._begun - 1
-        self._ended, self._begun = self._ended + 1, 0
+            self._broken_off[self.ended] = self._begun - 1
+        self.ended, self._begun = self.ended + 1, 0
 
     def now(self) -> dict[str, Any] | None:
         """Return what they have done to the dataset ahead of the next epoch; None without hooks.
@@ -66,10 +62,10 @@ class Hooks:
         dataset = self._source.given
         if not self:
             return None
-        if has_state(dataset):
+        if keeps_state(dataset):
             return {"dataset": copied(dataset.state_dict())}
-        broken_off = [*self._broken_off.items(), *([(self._ended, self._begun)] if self._begun else [])]
-        return {"hooks": self._ended} | ({"broken_off": [[*one] for one in broken_off]} if broken_off else {})
+        broken_off = [*self._broken_off.items(), *([(self.ended, self._begun)] if self._begun else [])]
+        return {"hooks": self.ended} | ({"broken_off": [[*one] for one in broken_off]} if broken_off else {})
 
     def restore(self, done: dict[str, Any] | None) -> bool:
         """Have the dataset be as it was; without a state of its own, by running its hooks as often."""
@@ -85,11 +81,11 @@ class Hooks:
     def _check_before(self, ended: int, broken_off: dict[int, int]) -> None:
         """Raise StateError where hooks have run otherwise, which cannot be undone."""
         anew = f"make the dataset and the loader anew, or {_REMEDY}"
-        if self._ended > ended:
-            message = f"the hooks of this dataset have run {self._ended} times, and the state is of {ended}; {anew}"
+        if self.ended > ended:
+            message = f"the hooks of this dataset have run {self.ended} times, and the state is of {ended}; {anew}"
             raise StateError(message)
         for at, count in broken_off.items():
-            if at < self._ended and (here := self._broken_off.get(at, 0)) < count:
+            if at < self.ended and (here := self._broken_off.get(at, 0)) < count:
                 here = max(here, 0)
                 message = (
                     f"after {at} epochs {here} were broken off of this dataset's, and the state is of {count}; {anew}"
@@ -100,22 +96,17 @@ class Hooks:
         changed, since_s = False, clock()
         told = Replay("the hooks of the dataset run", _REMEDY)
         while True:
-            left = broken_off.get(self._ended, 0) + (self._ended < ended) - self._begun if self.has_begin else 0
-            if left <= 0 and self._ended == ended:
+            left = broken_off.get(self.ended, 0) + (self.ended < ended) - self._begun if self.has_begin else 0
+            if left <= 0 and self.ended == ended:
                 return changed
-            told.note(self._ended, ended)
+            told.note(self.ended, ended)
             self._check_time(clock() - since_s, ended)
             changed |= self.run("on_epoch_begin" if left > 0 else "on_epoch_end")
 
     def _check_time(self, passed_s: float, ended: int) -> None:
         if self._timeout_s is not None and passed_s > self._timeout_s:
             message = (
-                f"the hooks of this dataset have run {self._ended} times in {passed_s:.1f} s, and the state is of "
+                f"the hooks of this dataset have run {self.ended} times in {passed_s:.1f} s, and the state is of "
                 f"{ended}; {_REMEDY}, or raise timeout_s={self._timeout_s:g}"
             )
             raise StateError(message)
-
-
-def has_state(dataset: Any) -> bool:
-    """Whether a dataset says itself what has become of it."""
-    return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))

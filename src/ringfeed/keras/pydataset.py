@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from ringfeed._classes import keeps_state
 from ringfeed.datasets.base import HOOKS
 from ringfeed.datasets.batches import BatchSource, batches_in
 from ringfeed.datasets.passes import Passes, PassOrder
-from ringfeed.engine.hooks import Hooks, has_state
+from ringfeed.engine.hooks import Hooks
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
@@ -171,7 +172,7 @@ class DatasetFeed:
 
     def state(self) -> dict[str, Any] | None:
         """Return what hooks have done to the dataset: its own state, for JSON, or how often they have run."""
-        if not has_state(self.dataset):
+        if not keeps_state(self.dataset):
             return self.hooks.now()
         state = self.dataset.state_dict()
         try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ringfeed._classes import class_names, copied
+from ringfeed._classes import class_names, copied, keeps_state, length_of
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_at_most, check_fields
 from ringfeed.orders.replay import Replay
@@ -72,10 +72,7 @@ class Custom(Sampler):
     @property
     def length(self) -> int | None:
         """What ``len`` says of the source at this moment; None where it says nothing."""
-        try:
-            return len(self.source)
-        except (TypeError, NotImplementedError):
-            return None
+        return length_of(self.source)
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
         """Return epoch ``number`` as the source gives it; ValueError when an iterator would be read again."""
@@ -105,7 +102,7 @@ class Custom(Sampler):
         """Raise StateError for what is no state, or where the source takes none."""
         if state is None:
             return
-        if not self.has_state:
+        if not keeps_state(self.source):
             message = (
                 f"the state has one of {self.parameter}'s own, and this one (a {type(self.source).__name__}) has no "
                 f"state_dict() and load_state_dict(); give the {self.parameter} that it was taken with"
@@ -113,11 +110,6 @@ class Custom(Sampler):
             raise StateError(message)
         check_fields(state, position=0, of=None)
         check_at_most(state, "position", start, "the state's samples")
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the source says its state, and takes it again."""
-        return all(callable(getattr(self.source, name, None)) for name in ("state_dict", "load_state_dict"))
 
     def checked(self, given: list[Any], position: int) -> Any:
         """Return what was read from a position on as the ring takes it, each number checked."""
@@ -256,9 +248,10 @@ class Reading(Epoch):
         self._error: Exception | None = None  # has ended it, and is raised again by whatever is read later
         self._is_of_ints = False  # which nothing changes, so that many may be read at once
         # Positions, and the source's states there as bytes: it may go on changing what it has returned.
+        self._keeps_state = keeps_state(order.source)
         self._first: tuple[int, bytes] | None = None
         self._newest: deque[tuple[int, bytes]] = deque(maxlen=MOST_STATES)
-        if order.has_state:
+        if self._keeps_state:
             self._first = self._state_at(position)
 
     def take(self, count: int) -> Any:
@@ -275,7 +268,7 @@ class Reading(Epoch):
 
         A source that has come to its end may be back at its start, so a state of its end is none of these numbers.
         """
-        if not self._order.has_state or self._ahead[count:]:
+        if not self._keeps_state or self._ahead[count:]:
             return
         if (found := self._state_at(self.position + count)) is not None:
             self._newest.append(found)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ringfeed._checks import check_count
-from ringfeed.orders.sampler import SeededSampler, Sequential, Shuffled, check_seed, draw_seed
+from ringfeed.orders.sampler import SeededSampler, Sequential, Shuffled, check_integer, check_seed, draw_seed
 from ringfeed.orders.shard import Part, Shard
 
 if TYPE_CHECKING:
@@ -103,20 +102,6 @@ class AskedOrder(NamedTuple):
         return self.part if self.part.world_size > 1 else None
 
 
-def _window_of(shuffle: object) -> int | None:
-    """Return how many samples ``shuffle`` mixes, where it is a number; TypeError or ValueError for no such."""
-    if isinstance(shuffle, bool | np.bool_):
-        return None
-    try:
-        window = operator.index(shuffle)  # type: ignore[arg-type]
-    except TypeError:
-        window = None
-    if window is None or window < 2:  # noqa: PLR2004  (a window of one sample would leave its order as it is)
-        message = f"shuffle is {shuffle!r}, expected True, False, or the samples of a window, an integer of 2 or more"
-        raise TypeError(message) if window is None else ValueError(message)
-    return window
-
-
 def make_sampler(
     length: int | None,
     *,
@@ -125,7 +110,10 @@ def make_sampler(
     sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None,
 ) -> Sampler:
     """Return the order that a loader's arguments ask for; ``length`` is the dataset's, None where unknown."""
-    seed, window = check_seed(seed), _window_of(shuffle)
+    seed, window = check_seed(seed), None
+    if not isinstance(shuffle, bool | np.bool_):
+        expected = "True, False, or the samples of a window, an integer of 2 or more"
+        window = check_integer("shuffle", shuffle, 2, expected)
     if sampler is not None and shuffle:
         raise ValueError(f"shuffle={shuffle!r} and sampler= exclude each other: give the one or the other")
     if isinstance(sampler, SeededSampler):

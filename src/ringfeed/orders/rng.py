@@ -122,17 +122,14 @@ def rng() -> np.random.Generator:
 
 def reseed(context: SampleContext) -> None:
     """Seed ``numpy.random`` and ``random``, the legacy states of this process, for the context's sample."""
-    import random  # noqa: PLC0415  (as NumPy)
+    import random  # noqa: F401, PLC0415 - what is imported is seeded
 
-    import numpy as np  # noqa: PLC0415
+    import numpy.random  # noqa: F401, PLC0415 - what is imported is seeded
 
     index = context.index
     assert index is not None  # reseed=True reads one by one
-    numbers = context.seed, context.epoch, *(index if isinstance(index, tuple) else (index,))
-    state = derive("legacy batch" if isinstance(index, tuple) else "legacy", numbers, 32)
-    np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002  (what users' code still draws from)
-    random.seed(int.from_bytes(state[16:], "little"))
-    _Torch.seed_with(*map(int, numbers))
+    numbers = context.seed, context.epoch, *map(int, index if isinstance(index, tuple) else (index,))
+    _seed_legacy("legacy batch" if isinstance(index, tuple) else "legacy", numbers)
 
 
 def scatter(seed: int, worker: int, start: int) -> None:
@@ -141,14 +138,16 @@ def scatter(seed: int, worker: int, start: int) -> None:
     ``start`` counts the processes started in the place of ``worker``, so that a replacement does not repeat
     its predecessor. A module not imported yet is left alone: the operating system seeds it when it is.
     """
-    state = derive("worker", (seed, worker, start), 32)
-    if "numpy.random" in sys.modules:
-        import numpy as np  # noqa: PLC0415
+    _seed_legacy("worker", (seed, worker, start))
 
-        np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002
-    if "random" in sys.modules:
-        sys.modules["random"].seed(int.from_bytes(state[16:], "little"))
-    _Torch.seed_with(seed, worker, start)
+
+def _seed_legacy(purpose: str, numbers: tuple[int, ...]) -> None:
+    state, modules = derive(purpose, numbers, 32), sys.modules
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed(modules["numpy"].frombuffer(state[:16], "<u4"))
+    if "random" in modules:
+        modules["random"].seed(int.from_bytes(state[16:], "little"))
+    _Torch.seed_with(*numbers)
 
 
 class _Torch:

@@ -230,16 +230,17 @@ def check_length(name: str, count: int, what: str, length: int | None) -> None:
         raise ValueError(f"{name} has {count} {what}, but the dataset has {length} samples; give one for each")
 
 
-def check_integer(name: str, value: object, least: int) -> int:
+def check_integer(name: str, value: object, least: int, expected: str = "") -> int:
     """Return ``value`` as a Python int; TypeError or ValueError unless it is an integer of ``least`` or more."""
+    expected = expected or f"an integer of {least} or more"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, expected an integer of {least} or more")
+        raise TypeError(f"{name} is {value!r}, expected {expected}")
     if number < least:
-        raise ValueError(f"{name} is {number}, expected an integer of {least} or more")
+        raise ValueError(f"{name} is {number}, expected {expected}")
     return number
 
 
