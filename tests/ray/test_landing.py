@@ -77,12 +77,6 @@ def _copied(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else type(leaf)(leaf.values.copy(), leaf.shapes.copy())
 
 
-@pytest.fixture(autouse=True)
-def _loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pools.POOLS, "loopback", Loopback)
-    monkeypatch.setitem(pools.POOLS, "row by row", RowByRow)
-
-
 def plain(batch: Any) -> Any:
     """Return a batch as nested tuples of bytes, with shapes and dtypes."""
     if isinstance(batch, dict):
@@ -98,12 +92,15 @@ def plain(batch: Any) -> Any:
     return repr(batch)
 
 
-def epochs(dataset: Any, backend: str, **options: Any) -> Any:
-    """Return two epochs, with errors in their places."""
+def epochs(dataset: Any, pool: type[Pool] | None, **options: Any) -> Any:
+    """Return two epochs, with errors in their places; ``pool``: what fills the slots, None: the consumer."""
     options = {"batch_size": 8, "shuffle": True, "seed": 3, **options}
-    workers = {"workers": 0} if backend == "local" else {"workers": 1, "backend": backend}
     found = []
-    with Loader(dataset, **workers, **options) as loader:
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        Loader(dataset, workers=0 if pool is None else 1, **options) as loader,
+    ):
+        patched.setitem(pools.POOLS, "process", pool)
         for _ in range(2):
             iterator = iter(loader)
             while True:
@@ -248,9 +245,9 @@ CASES = {
 def test_epochs_are_those_of_local_workers(name: str) -> None:
     """Whatever the dataset is, all rows and all errors are the same, to the bit."""
     make, options = CASES[name]
-    expected = epochs(make(), "local", **options)
+    expected = epochs(make(), None, **options)
     assert expected
-    assert epochs(make(), "loopback", **options) == expected
+    assert epochs(make(), Loopback, **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -259,4 +256,4 @@ def test_epochs_are_those_of_local_workers(name: str) -> None:
 def test_rows_may_come_one_by_one(name: str) -> None:
     """In any order, whatever other claims come to between."""
     make, options = CASES[name]
-    assert epochs(make(), "row by row", **options) == epochs(make(), "local", **options)
+    assert epochs(make(), RowByRow, **options) == epochs(make(), None, **options)
