@@ -105,7 +105,7 @@ def test_a_batch_comes_back_as_it_was(kind: str) -> None:
     parts = pickled.parts_of(BATCHES[kind])
     memory = np.zeros(pickled.size_of(parts), np.uint8)
     pickled.write(parts, memory)
-    found = pickled.read(torch.from_numpy(memory))
+    found = pickled.read(memory)
     assert same(found, BATCHES[kind])
     if kind == "a tensor":
         assert memory.ctypes.data <= found.data_ptr() < memory.ctypes.data + len(memory)
@@ -119,7 +119,7 @@ def test_nested_tensors_come_back_as_they_were(layout: Any) -> None:
     parts = pickled.parts_of(batch)
     memory = np.zeros(pickled.size_of(parts), np.uint8)
     pickled.write(parts, memory)
-    for found, own in zip(pickled.read(torch.from_numpy(memory)), batch, strict=True):
+    for found, own in zip(pickled.read(memory), batch, strict=True):
         assert found.layout is layout
         assert same([*found.unbind()], [*own.unbind()])
 
@@ -131,7 +131,7 @@ def test_tensors_that_share_memory_share_it_afterwards() -> None:
     assert len(parts) == 2
     memory = np.zeros(pickled.size_of(parts), np.uint8)
     pickled.write(parts, memory)
-    found = pickled.read(torch.from_numpy(memory))
+    found = pickled.read(memory)
     found[1].fill_(5)
     assert found[0][1].tolist() == found[2][:, 1].tolist() == [5, 5, 5]
 

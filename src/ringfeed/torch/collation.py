@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,81 +23,94 @@ from ringfeed.errors import ShipError, SpecError
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
+from ringfeed.spec.nodes import parts_of
 from ringfeed.spec.spec import Array
 from ringfeed.spec.strings import Bytes, Text
 from ringfeed.torch.pickled import Apart, memory_of, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from ringfeed.frameworks.base import LoaderInfo
     from ringfeed.torch.ring import Pickling
 
-_DICTS = (dict, OrderedDict)
-_STRINGS = (str, bytes)
-LEAST, LONGER = 1024, 4  # bytes that each text has room for, and times as many as the first has: else see `pickled`
+_CONTAINERS = (tuple, list, dict, OrderedDict)
+# Bytes that each text has room for, and times as many as the first has: else see `pickled`.
+LEAST, LONGER = 1024, 4
 _OWN = "torch.utils.data._utils.collate"
 
 
-class Form:
-    """The form of a DataLoader's batches: of what `default_collate` makes of its samples."""
+class Form(NamedTuple):
+    """The form of a DataLoader's batches, by what `default_collate` makes of a sample."""
 
-    def __init__(self, sample: Any, batch: Any) -> None:
-        """Compare a sample with the batch of it alone; SpecError for what has no place in a slot."""
-        self._count = 0
-        self.rebuild: Callable[[Sequence[Any]], Any]
-        self.tree, self.rebuild = self._walk(sample, batch, "sample")
-        """The spec of a sample, as a tree of Arrays; what makes a batch of its leaves."""
+    tree: Any
+    """A sample, with an Array in the place of each leaf."""
+    batch: Any
+    """A batch, with the number of each leaf in its place."""
+    in_tuples: list[int]
+    """The numbers of the texts that come in a tuple, and not in a list."""
 
     @classmethod
     def of(cls, sample: Any) -> Form:
-        """Have torch collate one sample; raises what that raises."""
-        return cls(sample, default_collate([sample]))
+        """Have torch collate one sample; SpecError for what has no place in a slot."""
+        leaves: list[Array] = []
+        in_tuples: list[int] = []
+        tree, batch = _walked(sample, default_collate([sample]), "sample", leaves, in_tuples)
+        return cls(tree, batch, in_tuples)
 
-    def _walk(self, sample: Any, batch: Any, path: str) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
-        if type(batch) is torch.Tensor:
-            return self._leaf(sample, batch, path)
-        kind = type(sample)
-        if kind in _STRINGS and type(batch) in (list, tuple):
-            return self._text(sample, type(batch))
-        if isinstance(sample, tuple) and hasattr(sample, "_fields") and type(batch) is kind:
-            trees, parts = self._all(sample, batch, [f"{path}.{name}" for name in sample._fields])
-            return kind(*trees), lambda leaves: kind(*[part(leaves) for part in parts])
-        if kind in (tuple, list) and type(batch) is list:
-            trees, parts = self._all(sample, batch, [f"{path}[{number}]" for number in range(len(sample))])
-            return kind(trees), lambda leaves: [part(leaves) for part in parts]
-        if kind in _DICTS and type(batch) is kind:
-            keys = [*sample]
-            trees, parts = self._all(sample.values(), batch.values(), [f"{path}[{key!r}]" for key in keys])
-            return (
-                dict(zip(keys, trees, strict=True)),
-                lambda leaves: kind(zip(keys, [part(leaves) for part in parts], strict=True)),
-            )
-        raise _refused(path, sample)
+    def rebuilt(self, leaves: list[Any]) -> Any:
+        """Return a batch of these leaves."""
+        for number in self.in_tuples:
+            leaves[number] = tuple(leaves[number])
+        return _with(leaves, self.batch)
 
-    def _all(self, samples: Any, batches: Any, paths: list[str]) -> tuple[list[Any], list[Callable[..., Any]]]:
-        found = [self._walk(*one) for one in zip(samples, batches, paths, strict=True)]
-        return [tree for tree, _ in found], [part for _, part in found]
 
-    def _leaf(self, sample: Any, batch: torch.Tensor, path: str) -> tuple[Array, Callable[[Sequence[Any]], Any]]:
-        if batch.device.type != "cpu" or batch.requires_grad or batch.layout is not torch.strided:
-            raise _refused(path, sample)
-        try:
-            dtype = batch.numpy().dtype
-        except (TypeError, RuntimeError):  # bfloat16, quantized
-            raise _refused(path, sample) from None
-        if isinstance(sample, np.ndarray | np.generic) and sample.dtype != dtype:
-            raise _refused(path, sample)
-        number = self._count
-        self._count += 1
-        return Array(tuple(batch.shape[1:]), dtype), lambda leaves: leaves[number]
-
-    def _text(self, sample: str | bytes, kind: type) -> tuple[Array, Callable[[Sequence[Any]], Any]]:
-        number = self._count
-        self._count += 1
+def _walked(sample: Any, batch: Any, path: str, leaves: list[Array], in_tuples: list[int]) -> tuple[Any, Any]:
+    """Return what stands for the sample in `Form.tree`, and for its batch in `Form.batch`."""
+    kind = type(sample)
+    is_named = isinstance(sample, tuple) and hasattr(sample, "_fields")
+    if type(batch) is torch.Tensor:
+        leaves.append(_array_of(sample, batch, path))
+    elif kind in (str, bytes) and type(batch) in (list, tuple):
         size = max(LEAST, LONGER * len(sample.encode() if isinstance(sample, str) else sample))
-        leaf = (Text if isinstance(sample, str) else Bytes)(size)
-        return leaf, lambda leaves: kind(leaves[number])
+        if type(batch) is tuple:
+            in_tuples.append(len(leaves))
+        leaves.append((Text if kind is str else Bytes)(size))
+    elif (is_named or kind in _CONTAINERS) and type(batch) is (list if kind is tuple else kind):
+        parts = batch.values() if isinstance(batch, dict) else batch
+        below = [
+            _walked(child, part, where, leaves, in_tuples)
+            for (where, child), part in zip(parts_of(sample, path), parts, strict=True)
+        ]
+        of_sample, of_batch = [one for one, _ in below], [other for _, other in below]
+        return _like(sample, of_sample), _like(batch, of_batch)
+    else:
+        raise _refused(path, sample)
+    return leaves[-1], len(leaves) - 1
+
+
+def _like(container: Any, parts: list[Any]) -> Any:
+    """Return a container of the same kind with other parts."""
+    if isinstance(container, dict):
+        return type(container)(zip(container, parts, strict=True))
+    return container._make(parts) if hasattr(container, "_make") else type(container)(parts)
+
+
+def _with(leaves: list[Any], batch: Any) -> Any:
+    if type(batch) is int:
+        return leaves[batch]
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return _like(batch, [_with(leaves, part) for part in parts])
+
+
+def _array_of(sample: Any, batch: torch.Tensor, path: str) -> Array:
+    if batch.device.type != "cpu" or batch.requires_grad or batch.layout is not torch.strided:
+        raise _refused(path, sample)
+    try:
+        dtype = batch.numpy().dtype
+    except (TypeError, RuntimeError):  # bfloat16, quantized
+        raise _refused(path, sample) from None
+    if isinstance(sample, np.ndarray | np.generic) and sample.dtype != dtype:
+        raise _refused(path, sample)
+    return Array(tuple(batch.shape[1:]), dtype)
 
 
 def has_own_collation() -> bool:
@@ -121,15 +134,15 @@ class BatchTensors(TensorBuilder):
     def __init__(self, info: LoaderInfo, form: Form, *, pinned: bool) -> None:
         super().__init__(info, FRAMEWORK)
         self.copied_by += HINT
-        self._rebuild = form.rebuild
+        self._form = form
         self._pinned = pinned
 
     def finish(self, leaves: list[Any]) -> Any:
         """Return the leaves in the structure of a batch."""
-        joined = self._join(leaves)
+        joined = [*self._join(leaves)]
         if self._pinned:  # torch's own memory: a copy to a GPU goes on reading it after the tensor is gone
             joined = [leaf.pin_memory() if isinstance(leaf, torch.Tensor) else leaf for leaf in joined]
-        return self._rebuild(joined)
+        return self._form.rebuilt(joined)
 
 
 class BatchObjects(TensorBuilder):
@@ -146,7 +159,7 @@ class BatchObjects(TensorBuilder):
     def finish(self, leaves: list[Any]) -> Any:
         """Return a batch, whose tensors are parts of the slot."""
         try:
-            batch = read(leaves[0].reshape(-1))
+            batch = read(leaves[0].numpy().reshape(-1))
             if type(batch) is Apart:
                 flat = memory_of(batch)
                 self._pickling.size = max(self._pickling.size or 0, len(flat))

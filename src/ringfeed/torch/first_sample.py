@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils import worker
@@ -25,7 +24,6 @@ from ringfeed.datasets.torch_info import swapped
 from ringfeed.errors import SpecError, StallError, WorkerError
 from ringfeed.torch.draws import draws_kept
 from ringfeed.torch.index_lists import NOTHING, UnfitError
-from ringfeed.torch.pickled import parts_of, read, size_of, write
 from ringfeed.transport.references import refuse_to_share, walk, written
 from ringfeed.workers.asked import answer_of
 
@@ -67,7 +65,7 @@ def _read(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]
 def _forked(read_apart: Callable[[], Any]) -> Any:
     """Return what is read in a forked process; UnfitError where that crashes or takes too long."""
     try:
-        return read(torch.from_numpy(answer_of(read_apart, LIMIT_S, apart=True)))
+        return answer_of(read_apart, LIMIT_S, apart=True)
     except StallError as error:
         message = f"its first sample takes more than {LIMIT_S:g} s"
         raise UnfitError(message) from error
@@ -77,7 +75,7 @@ def _forked(read_apart: Callable[[], Any]) -> Any:
 
 
 def _read_apart(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
-    """Read it in a forked process, in silence, and return its bytes; SpecError for whatever it raises.
+    """Read it in a forked process, in silence; SpecError for whatever it raises.
 
     What the dataset shares of its tensors becomes that process's own.
     """
@@ -86,12 +84,9 @@ def _read_apart(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any]
         for _, held in walk(loader.dataset):
             if type(held) is torch.Tensor and held.is_shared():
                 held.set_(held.clone())
-        parts = parts_of(_read(loader, first, start, use))
+        return _read(loader, first, start, use)
     except BaseException as error:  # noqa: BLE001 - it is told
         raise SpecError(str(error).partition("\n")[0] or type(error).__name__) from None
-    flat = np.empty(size_of(parts), np.uint8)
-    write(parts, flat)
-    return flat
 
 
 def _sample(loader: Any, dataset: Any, first: Any) -> Any:

@@ -35,14 +35,6 @@ WORD = 8  # bytes of a number in the head
 SPARE = 8  # times the memory of a tensor's elements that its storage may have, to go as a whole
 
 
-class Sizes(NamedTuple):
-    """Of slots: a batch is an array of up to ``rows`` rows of ``room`` bytes, and there are as many as ``slots``."""
-
-    rows: int
-    room: int
-    slots: int
-
-
 class Apart(NamedTuple):
     """In the place of a batch: the name of the memory that has it."""
 
@@ -65,23 +57,18 @@ class Batches:
 
     takes_as_given = True  # elements of an iterable that fills the same memory again, too: as torch's
 
-    def __init__(self, collate_fn: Callable[[Any], Any] | None, sizes: Sizes, *, alone: bool) -> None:
-        """``alone``: of one sample that is no batch."""
+    def __init__(
+        self, collate_fn: Callable[[Any], Any] | None, rows: int, room: int, slots: int, *, alone: bool
+    ) -> None:
+        """A batch is an array of ``rows`` rows of ``room`` bytes at most; the ring has ``slots``.
+
+        ``alone``: what the dataset gives is no part of a batch.
+        """
         self.collate_fn = collate_fn
-        self.rows, self.room, _ = self.sizes = sizes
+        self.rows, self.room = rows, room
         self.alone = alone
-        self._begin()
-
-    def _begin(self) -> None:
         self._memory = np.empty(0, np.uint8)
-        self._kept: deque[Descriptor] = deque(maxlen=self.sizes.slots)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"_memory", "_kept"}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+        self._kept: deque[Descriptor] = deque(maxlen=slots)
 
     def __call__(self, samples: list[Any]) -> AnyArray:
         """Return the bytes of a batch."""
@@ -120,9 +107,9 @@ class Fetch(Batches):
     A sample of the ring is a number of `as_numbers`: see `samples.Numbers`.
     """
 
-    def __init__(self, samples: Samples, collate_fn: Callable[[Any], Any] | None, sizes: Sizes, *, alone: bool) -> None:
+    def __init__(self, samples: Samples, *given: Any, alone: bool) -> None:
         """``alone``: the dataset is asked for what the sampler has given as a whole."""
-        super().__init__(collate_fn, sizes, alone=alone)
+        super().__init__(*given, alone=alone)
         self.samples = samples
 
     def __call__(self, samples: list[int]) -> AnyArray:
@@ -176,38 +163,37 @@ def _index_of(given: Any) -> int | tuple[int, ...]:
     return int.from_bytes(blake2b(pickle.dumps(given), digest_size=8).digest(), "little")
 
 
-NUMBER = 7  # bytes of a number of the ring, which is none below 0
+# An index of the ring is one of 64 bits, and none below 0, so it takes four bytes of a pickle.
+NUMBER = np.dtype("<u4")
 
 
 def as_numbers(given: Any) -> AnyArray:
     """Return numbers that say what a sampler has given, whatever that is."""
-    stream = io.BytesIO()
-    pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(given)
-    stream.write(bytes(-stream.tell() % NUMBER))  # behind its end a pickle is not read
-    numbers = np.zeros((stream.tell() // NUMBER, 8), np.uint8)
-    numbers[:, :NUMBER] = np.frombuffer(stream.getbuffer(), np.uint8).reshape(-1, NUMBER)
-    found: AnyArray = numbers.view("<i8").reshape(-1).astype(np.int64)
-    return found
+    stream = pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
+    # What follows the end of a pickle is not read.
+    stream += bytes(-len(stream) % NUMBER.itemsize)
+    return np.frombuffer(stream, NUMBER).astype(np.int64)
 
 
 def of_numbers(numbers: list[int]) -> Any:
     """Return what a sampler has given."""
-    found = np.array(numbers, "<i8").view(np.uint8).reshape(-1, 8)[:, :NUMBER]
-    return pickle.loads(found.tobytes())  # noqa: S301 - of the training process
+    return pickle.loads(np.array(numbers, NUMBER).tobytes())  # noqa: S301 - of the training process
 
 
 def parts_of(batch: Any) -> list[AnyArray]:
-    """Return the pickle of a batch, and the bytes of each tensor and array in it; UnsendableError says why not."""
-    stream, parts = io.BytesIO(), [np.empty(0, np.uint8)]
+    """Return the pickle of a batch, and the bytes of each tensor and array in it.
+
+    UnsendableError says why a batch cannot be pickled.
+    """
+    stream, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     try:
-        _Pickler(stream, parts).dump(batch)
+        _Pickler(stream, buffers.append).dump(batch)
     except DeviceError:
         raise
     except Exception as error:
         message = f"a batch cannot be sent to the training process: {error}"
         raise UnsendableError(message) from error
-    parts[0] = np.frombuffer(stream.getbuffer(), np.uint8)
-    return parts
+    return [np.asarray(part) for part in (stream.getbuffer(), *(each.raw() for each in buffers))]
 
 
 def size_of(parts: Sequence[AnyArray]) -> int:
@@ -232,37 +218,20 @@ def _up(size: int) -> int:
 class _Pickler(pickle.Pickler):
     """Takes tensors and arrays out of the pickle, and names classes that only the training process knows."""
 
-    def __init__(self, stream: io.BytesIO, parts: list[AnyArray]) -> None:
-        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
-        self._parts = parts
-        self._storages: dict[int, _Part] = {}  # by their addresses; the parts keep them
+    def __init__(self, stream: io.BytesIO, take_out: Callable[[pickle.PickleBuffer], None]) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL, buffer_callback=take_out)
+        self._storages: dict[int, _Storage] = {}  # by their addresses
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is np.ndarray:
-            return self._array(obj)
+            return _reduced(obj)
         torch = sys.modules.get("torch")
         if torch is not None and kind is torch.Tensor:
             return self._tensor(torch, obj)
         return _named(obj) if isinstance(obj, type) else NotImplemented
 
-    def persistent_id(self, obj: Any) -> int | None:
-        """Return the number of what was taken out."""
-        return obj.number if type(obj) is _Part else None
-
-    def _part(self, flat: AnyArray) -> _Part:
-        self._parts.append(flat)
-        return _Part(len(self._parts) - 1)
-
-    def _array(self, array: AnyArray) -> Any:
-        if array.dtype.hasobject or not array.itemsize:
-            return NotImplemented
-        order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
-        flat = np.ascontiguousarray(array.reshape(-1, order=order)).view(np.uint8)
-        return _as_array, (self._part(flat), array.dtype, array.shape, order)
-
     def _tensor(self, torch: Any, tensor: Any) -> Any:
-        plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
         if tensor.device.type != "cpu":
             message = f"a batch has a tensor on {tensor.device}"
             raise DeviceError(message)
@@ -271,25 +240,39 @@ class _Pickler(pickle.Pickler):
         if tensor.is_nested:
             # torch reads it from the start of the storage, which in a slot is another's.
             return pickle.loads, (pickle.dumps(tensor, pickle.HIGHEST_PROTOCOL),)
+        plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
         if not plain or tensor.is_conj() or tensor.is_neg():
             return NotImplemented
-        # Its whole storage goes, once for all tensors that share it. A small part of a large one goes as a copy.
+        # Its whole storage goes, once for all tensors that share it. A small part of a large one
+        # goes as a copy.
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._storages and storage.nbytes() > SPARE * tensor.nbytes:
             tensor = tensor.clone()
             storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._storages:
             flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-            self._storages[storage.data_ptr()] = self._part(flat.numpy())
+            self._storages[storage.data_ptr()] = _Storage(flat.numpy())
         layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
         return _as_tensor, (self._storages[storage.data_ptr()], str(tensor.dtype).partition(".")[2], *layout)
 
 
-class _Part:
-    """Stands in a pickle for what was taken out of it."""
+class _Storage:
+    """The memory of tensors: an object, so that the pickle has it once. It comes back as an array."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, flat: AnyArray) -> None:
+        self.flat = flat
+
+    def __reduce__(self) -> Any:
+        return np.asarray, (pickle.PickleBuffer(self.flat),)
+
+
+def _reduced(array: AnyArray) -> Any:
+    if array.dtype.hasobject or not array.itemsize:
+        return NotImplemented
+    order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
+    # One that is read-only goes as a copy: it would be read-only there, too.
+    flat = np.require(array.reshape(-1, order=order), requirements="CW").view(np.uint8)
+    return _as_array, (pickle.PickleBuffer(flat), array.dtype, array.shape, order)
 
 
 def _named(kind: type) -> Any:
@@ -308,48 +291,33 @@ def _named(kind: type) -> Any:
 # ---- in the consumer ----
 
 
-class _Unpickler(pickle.Unpickler):
-    """Gives the tensors of uint8 that were taken out."""
-
-    def __init__(self, stream: io.BytesIO, parts: list[Any]) -> None:
-        super().__init__(stream)
-        self._parts = parts
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._parts[pid]
-
-
-def memory_of(apart: Apart) -> Any:
-    """Return the tensor that holds a batch which has no place in a slot; OSError where its worker has ended."""
-    import torch  # noqa: PLC0415 - it is here, and not in each worker
-
+def memory_of(apart: Apart) -> AnyArray:
+    """Return the memory of a batch that has no place in a slot; OSError where its worker has ended."""
     with open(apart.path, "r+b") as file:  # noqa: PTH123 - it is no file of the user's
-        return torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
 
 
-def read(flat: Any) -> Any:
-    """Return the batch that lies in a tensor of uint8 with one axis; its tensors and arrays are parts of that one."""
-    words = flat[: len(flat) // WORD * WORD].numpy().view(np.int64)
+def read(flat: AnyArray) -> Any:
+    """Return the batch that lies in an array of bytes; its tensors and arrays are parts of that one."""
+    words = flat[: len(flat) // WORD * WORD].view(np.int64)
     sizes = words[1 : int(words[0]) + 1].tolist()
     at, parts = _up((len(sizes) + 1) * WORD), []
     for size in sizes:
         parts.append(flat[at : at + size])
         at += _up(size)
-    return _Unpickler(io.BytesIO(parts[0].numpy().tobytes()), parts).load()
+    return pickle.loads(parts[0].tobytes(), buffers=parts[1:])  # noqa: S301 - of its own worker
 
 
-def _as_array(flat: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> AnyArray:
-    found: AnyArray = flat.numpy().view(dtype).reshape(shape, order=order)
-    return found
+def _as_array(flat: AnyArray, dtype: Any, shape: tuple[int, ...], order: Any) -> AnyArray:
+    return flat.view(dtype).reshape(shape, order=order)
 
 
-def _as_tensor(flat: Any, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
+def _as_tensor(flat: AnyArray, dtype: str, *layout: Any) -> Any:
     import torch  # noqa: PLC0415 - it is here, and in no worker
 
     kind = getattr(torch, dtype)
     size = torch.empty(0, dtype=kind).element_size()
-    whole = flat[: len(flat) // size * size].view(kind)
-    return whole.as_strided(shape, strides, whole.storage_offset() + offset)
+    return torch.from_numpy(flat[: len(flat) // size * size]).view(kind).as_strided(*layout)
 
 
 def _class_of(module: str, name: str) -> Any:

@@ -28,7 +28,7 @@ from ringfeed.spec.spec import Array
 from ringfeed.torch.collation import BatchObjects, BatchTensors, Form, has_own_collation
 from ringfeed.torch.first_sample import start_method, with_first
 from ringfeed.torch.index_lists import NOTHING, IndexLists, UnfitError
-from ringfeed.torch.pickled import Batches, Fetch, Sizes, parts_of, size_of
+from ringfeed.torch.pickled import Batches, Fetch, parts_of, size_of
 from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerStart
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes
 LEAST = 2**16  # bytes for a batch whose size is only guessed
 MORE = 1.25  # times the bytes that a batch has needed
-LEAST_ROWS = 64  # numbers that say what a sampler has given, of seven bytes each
+LEAST_ROWS = 128  # numbers that say what a sampler has given, of four bytes each
 
 
 class Pickling:
@@ -60,11 +60,12 @@ class Pickling:
                 self.size = with_first(loader, first, start, use, forked=start_method(loader) == "fork")
             except SpecError:
                 self.size = 0  # larger ones lie apart
-        sizes = Sizes(rows, -(-int(LEAST + self.size * MORE) // rows), _slots(loader))
-        settings: dict[str, Any] = {"spec": Array((sizes.room,), "uint8", variable=True), "max_batch_size": rows}
+        room = -(-int(LEAST + self.size * MORE) // rows)
+        how = collate, rows, room, _slots(loader)
+        settings: dict[str, Any] = {"spec": Array((room,), "uint8", variable=True), "max_batch_size": rows}
         if first is NOTHING:
-            return settings | {"collate_fn": Batches(collate, sizes, alone=alone)}
-        fetch = Fetch(Samples(loader.dataset, start), collate, sizes, alone=loader.batch_sampler is None)
+            return settings | {"collate_fn": Batches(*how, alone=alone)}
+        fetch = Fetch(Samples(loader.dataset, start), *how, alone=loader.batch_sampler is None)
         return settings | {"dataset": Numbers(), "collate_fn": fetch}
 
 
@@ -77,10 +78,6 @@ def _estimate(loader: Any, collate: Any, first: Any, sample: Any) -> int:
     except Exception:  # noqa: BLE001 - perhaps it needs several; if it fails with these, too, that is told in its place
         return 2 * count * size_of(parts_of(sample))
     return count * size_of(parts_of(made))
-
-
-def _as_it_is(sample: Any) -> Any:
-    return sample
 
 
 class _Order:
@@ -117,8 +114,7 @@ class Ring:
         if isinstance(begun, IndexLists):
             self.rows = rows = max(rows, begun.longest) if pickling is None else max(LEAST_ROWS, 2 * begun.longest)
         if pickling is None and form is None:
-            use: Any = _as_it_is  # what it is collated to has no pickle
-            self.form = Form.of(with_first(loader, first, start, use, forked=start_method(loader) == "fork"))
+            self.form = with_first(loader, first, start, Form.of, forked=start_method(loader) == "fork")
         settings = _of_iterable(loader, start) if first is NOTHING else {"batch_sampler": self._order}
         if pickling is not None:
             settings |= pickling.settings(loader, first, start, rows)
