@@ -53,5 +53,5 @@ def check_epochs(ours: Any, own: Any, epochs: int = 1) -> None:
 
 def close(loader: Any) -> None:
     """End what a DataLoader keeps for its next epoch."""
-    for ring in loader.__dict__.pop("_rings", ()):
-        ring.close()
+    if isinstance(loader, DataLoader):
+        loader._rings.close()

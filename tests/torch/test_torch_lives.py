@@ -121,7 +121,7 @@ def test_workers_are_told_the_seed_of_each_epoch(*, persists: bool, collate_fn: 
         said = {seed for told in ours for seeds in told for seed in seeds.tolist()}
         assert said == {expected}
     assert torch.initial_seed() == 2**64 - 1
-    assert (ours._pickling is None) is (collate_fn is sets.default_collate)
+    assert (type(ours._rings.way).__name__ == "Form") is (collate_fn is sets.default_collate)
     close(ours)
 
 
@@ -186,7 +186,7 @@ def test_the_initial_seed_is_that_of_the_worker(made_of: Any, collate_fn: Any, s
     settings = {"batch_size": 2, "num_workers": 2, "persistent_workers": True, "worker_init_fn": begin}
     ours, own = both(made_of(), seed=1, collate_fn=collate_fn, **settings)
     check_epochs(ours, own, epochs=2)
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
     close(ours)
 
 
@@ -194,7 +194,7 @@ def test_an_iterable_is_read_anew_in_each_epoch() -> None:
     """Torch's new workers have copies of what this process has, with nothing read of them and a seed of their own."""
     ours, own = both(Stream(), num_workers=2, batch_size=4, seed=1)
     check_epochs(ours, own, 3)
-    assert ours._own_reason is None, "it went torch's own way"
+    assert ours._rings.own_reason is None, "it went torch's own way"
     close(ours)
 
 
@@ -208,7 +208,7 @@ def test_iterables_of_workers_that_persist_go_on() -> None:
 
     ours, own = both(Halves(), num_workers=2, batch_size=2, persistent_workers=True, seed=1)
     check_epochs(ours, own, 3)
-    assert ours._own_reason is None, "it went torch's own way"
+    assert ours._rings.own_reason is None, "it went torch's own way"
     close(ours)
 
 
@@ -242,7 +242,7 @@ def test_an_error_of_the_training_loop_leaves_the_next_epoch_whole() -> None:
     check_epochs(ours, own)
     del error
     check_epochs(ours, own)
-    assert len(ours.__dict__["_rings"]) == 1
+    assert len(ours._rings._idle) == 1
     close(ours)
 
 
@@ -256,7 +256,7 @@ def test_a_forked_child_has_workers_of_its_own() -> None:
 
     def deed() -> None:
         check_epochs(ours, own, 2)
-        assert ours._own_reason is None, "it went torch's own way"
+        assert ours._rings.own_reason is None, "it went torch's own way"
         close(ours)
 
     child = Child(deed)
@@ -322,7 +322,7 @@ def test_a_killed_worker_is_replaced(settings: Any, tmp_path: Any) -> None:
     assert (tmp_path / "mark").exists()
     for one, other in zip(batches, own, strict=True):
         check_alike(one, other)
-    assert ours._own_reason is None, "it went torch's own way"
+    assert ours._rings.own_reason is None, "it went torch's own way"
     close(ours)
 
 

@@ -90,7 +90,7 @@ def test_batches_are_those_of_default_collate(kind: str) -> None:
     form = Form.of(dataset[3])
     with ringfeed.Loader(dataset, batch_size=4, spec=form.tree, workers=0) as loader:
         stream = loader._stream
-        batches = [*stream.epoch(BatchTensors(stream.info, form, pinned=False))]
+        batches = [*stream.epoch(BatchTensors(stream.info, form.batch_of, pinned=False))]
     for number, batch in enumerate(batches):
         check_alike(batch, sets.default_collate([dataset[index] for index in range(4 * number, 4 * number + 4)]))
 
@@ -152,7 +152,7 @@ def test_samplers_give_torchs_order(kind: str) -> None:
         generator = torch.Generator().manual_seed(5)
         loaders.append(make(Of(pair), num_workers=1, generator=generator, **SAMPLERS[kind](generator)))
     check_epochs(*loaders)
-    assert loaders[0]._own_reason is None, "it went torch's own way"
+    assert loaders[0]._rings.own_reason is None, "it went torch's own way"
     close(loaders[0])
 
 
@@ -223,7 +223,7 @@ def test_torchs_datasets(kind: str) -> None:
     """Datasets of torch's own, those that are read in bulk too."""
     ours, own = both(TORCHS_OWN[kind], batch_size=2, num_workers=1)
     check_epochs(ours, own, 2)
-    assert ours._own_reason is None, "it went torch's own way"
+    assert ours._rings.own_reason is None, "it went torch's own way"
     close(ours)
 
 
@@ -257,7 +257,7 @@ def test_each_iterator_has_its_own_place() -> None:
     for outer, expected in zip(ours, own, strict=True):
         check_alike(outer, expected)
         check_epochs(ours, own)
-    assert not ours.__dict__["_rings"]
+    assert not ours._rings._idle
 
 
 def test_breaking_off_leaves_the_next_epoch_whole() -> None:
@@ -266,9 +266,9 @@ def test_breaking_off_leaves_the_next_epoch_whole() -> None:
     for loader in (ours, own):
         for _ in loader:
             break
-    (ring,) = ours.__dict__["_rings"]
+    (ring,) = ours._rings._idle
     check_epochs(ours, own)
-    assert ours.__dict__["_rings"] == [ring]
+    assert ours._rings._idle == [ring]
     close(ours)
 
 
@@ -287,7 +287,7 @@ def test_no_sample_no_batch() -> None:
     """An empty dataset has empty epochs, and needs no workers."""
     ours = DataLoader(Of(pair, 0), batch_size=2, num_workers=1)
     assert [*ours] == []
-    assert not ours.__dict__.get("_rings")
+    assert not ours._rings._idle
 
 
 def test_copies_and_pickles_leave_the_workers_behind() -> None:
@@ -295,7 +295,8 @@ def test_copies_and_pickles_leave_the_workers_behind() -> None:
     ours = DataLoader(sets.TensorDataset(torch.arange(4)), num_workers=1)
     next(iter(ours))
     for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert "_rings" not in other.__dict__
+        assert other._rings is not ours._rings
+        assert not other._rings._idle
         assert [*other.dataset] == [*ours.dataset]
     close(ours)
 
@@ -413,7 +414,7 @@ def test_a_dataset_that_cannot_travel_is_left_to_torch(caplog: Any) -> None:
     assert line.startswith(
         f"DataLoader of Of is left to torch: dataset.file is an open file ({__file__!r}), and forked "
     )
-    assert not ours.__dict__.get("_rings")
+    assert not ours._rings._idle
 
 
 def test_a_dataset_that_waits_for_other_workers_is_not_read_ahead(caplog: Any) -> None:

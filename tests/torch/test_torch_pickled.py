@@ -209,7 +209,7 @@ def test_batches_of_any_structure_come_over_the_ring(kind: str, caplog: Any) -> 
     with caplog.at_level(logging.WARNING, "ringfeed.torch"):
         check_epochs(ours, own, 2)
     assert caplog.messages == []
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
     close(ours)
 
 
@@ -221,7 +221,7 @@ def test_streams_of_any_structure_come_over_the_ring(kind: str, caplog: Any) -> 
     with caplog.at_level(logging.WARNING, "ringfeed.torch"):
         check_epochs(ours, own, 2)
     assert caplog.messages == []
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
     close(ours)
 
 

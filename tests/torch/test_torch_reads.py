@@ -225,7 +225,7 @@ def check_echo(**settings: Any) -> None:
     with nothing_left_here():
         ours = DataLoader(Echo(), num_workers=2, **settings)
         check_alike(epochs(ours, 2), expected)
-        assert ours._own_reason is None
+        assert ours._rings.own_reason is None
         del ours
 
 
@@ -266,7 +266,7 @@ def test_a_batch_sampler_may_give_generators() -> None:
 
     ours = DataLoader(Echo(), batch_sampler=Generated(), num_workers=1)
     assert [batch[0] for batch in ours] == [("0", "1"), ("2", "3"), ("4", "5")]
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
 
 
 # ---- many at once ----
@@ -316,7 +316,7 @@ def test_getitems_is_given_all_indices_of_a_batch(kind: str, workers: int) -> No
     dataset, settings = GETITEMS[kind]
     ours, own = both(dataset, num_workers=workers, seed=4, **settings)
     check_epochs(ours, own, 2)
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
 
 
 @nothing_is_left
@@ -352,7 +352,7 @@ def test_workers_take_batches_in_turn() -> None:
     for settings in ({}, {"persistent_workers": True}, {"collate_fn": sets.default_collate}, {"collate_fn": list}):
         ours, own = both(Who(), batch_size=2, num_workers=3, **settings)
         check_epochs(ours, own, 2)
-        assert ours._own_reason is None
+        assert ours._rings.own_reason is None
         close(ours)
 
 
@@ -377,4 +377,4 @@ def test_batches_larger_than_slots_are_made_once(tmp_path: Path) -> None:
     for epoch in kept:
         for one, other in zip(epoch, own, strict=True):
             check_alike(one, other)
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None

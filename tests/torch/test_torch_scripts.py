@@ -32,7 +32,7 @@ def test_a_script_has_the_same_losses(script: Callable[[Any], list[float]]) -> N
         return made[-1]
 
     losses = script(loader)
-    assert all(one._own_reason is None for one in made), "it went torch's own way"
+    assert all(one._rings.own_reason is None for one in made), "it went torch's own way"
     for one in made:
         close(one)
     assert losses == script(torch.utils.data.DataLoader)

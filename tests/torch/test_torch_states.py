@@ -119,7 +119,7 @@ def test_workers_that_persist_keep_their_base_seed(cut: int, *, left: bool) -> N
             Squares(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True, generator=generator
         )
         if left:
-            loader._leave_to_torch("the test says so")
+            loader._rings.own_reason = "the test says so"
         return loader
 
     def next_of(loader: Any, batches: Any) -> Any:

@@ -64,7 +64,7 @@ def test_copies_share_the_data_by_their_worker_info(settings: Any) -> None:
     """Batches and generators are those of torch, epoch after epoch."""
     ours, own = both(Counting(3, 24), num_workers=2, seed=1, **settings)
     check_epochs(ours, own, 2)
-    assert ours._own_reason is None, "it went torch's own way"
+    assert ours._rings.own_reason is None, "it went torch's own way"
     close(ours)
 
 
@@ -72,7 +72,7 @@ def test_copies_of_several_lengths_come_in_turn() -> None:
     """One that has ended leaves the rotation, after a batch that is shorter."""
     ours, own = both(Uneven(0, 0), num_workers=3, batch_size=2)
     check_epochs(ours, own)
-    assert ours._own_reason is None, "it went torch's own way"
+    assert ours._rings.own_reason is None, "it went torch's own way"
     close(ours)
 
 
@@ -145,7 +145,7 @@ def test_what_can_be_read_once_loses_nothing() -> None:
 
     ours = DataLoader(Once(), num_workers=1, batch_size=4)
     assert [batch.tolist() for batch in ours] == [[0, 1, 2, 3], [4, 5, 6]]
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
 
 
 def test_copies_that_a_slot_has_no_place_for_go_as_bytes(caplog: Any) -> None:

@@ -71,7 +71,7 @@ def test_workers_know_what_the_program_has_set(monkeypatch: Any, tmp_path: Path)
     finally:
         torch.set_default_dtype(dtype)
         decimal.getcontext().prec = precision
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
 
 
 class Steered(sets.Dataset):  # type: ignore[misc]
@@ -95,7 +95,7 @@ def test_a_shared_tensor_steers_the_workers(*, persists: bool) -> None:
     for epoch in range(3):
         dataset.epoch.fill_(epoch)
         assert [batch.tolist() for batch in ours] == [[epoch * 100 + index for index in range(4)]]
-    assert ours._own_reason is None
+    assert ours._rings.own_reason is None
     checks.close(ours)
 
 

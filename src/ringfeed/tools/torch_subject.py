@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _DatasetKind
 
 from ringfeed.datasets.peekable import fresh
@@ -21,20 +19,17 @@ from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Reading
 from ringfeed.torch.draws import draws_kept, generators
+from ringfeed.torch.epoch import OWN, same_of
 from ringfeed.torch.first_sample import told
-from ringfeed.torch.loader import OWN, DataLoader
-from ringfeed.torch.log import said_of
+from ringfeed.torch.loader import DataLoader
+from ringfeed.torch.pickled import parts_of
 from ringfeed.torch.samples import WorkerStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 CHANGE = "from ringfeed.torch import DataLoader   # in the place of torch.utils.data's"
 BACK = "from torch.utils.data import DataLoader"
-SAME = (
-    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
-    *("prefetch_factor", "persistent_workers", "in_order"),
-)
 
 
 class TorchSubject(Subject):
@@ -104,7 +99,7 @@ class TorchSubject(Subject):
                     return
                 batch = collate(loader.collate_fn, samples)
                 if loader.num_workers:
-                    send(_sender(batch))
+                    send(_send, batch)
                 yield Stages(1, read.wall_s, read.cpu_s + read.queued_s, collate.wall_s, send.wall_s)
 
 
@@ -131,13 +126,15 @@ class _Read(Reading):
         self._iterator = iter(())
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()  # noqa: SLF001 - torch has no other way
-        for ring in vars(loader).get("_rings", ()):
-            ring.close()
+        if isinstance(loader, DataLoader):
+            loader._rings.close()  # noqa: SLF001 - ours
 
     def ask(self) -> None:
         """Note what ringfeed's class has said of itself: how batches go, or why torch makes them."""
-        self.notes = (*sorted(said_of(self._loader)),)
-        self.fell_back = getattr(self._loader, "_own_reason", None) is not None
+        if not isinstance(self._loader, DataLoader):
+            return
+        rings = self._loader._rings  # noqa: SLF001 - ours
+        self.notes, self.fell_back = (*sorted(rings.said),), rings.own_reason is not None
         if self.fell_back:
             ways_out = 'these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out'
             self.notes += (ways_out,)
@@ -145,16 +142,13 @@ class _Read(Reading):
 
 def settings_of(loader: Any, workers: int) -> dict[str, Any]:
     """Return the parameters with which a DataLoader like this one is made, but with so many workers."""
-    found = {name: getattr(loader, name) for name in SAME if hasattr(loader, name)}
-    found |= {"dataset": loader.dataset, "num_workers": workers}
+    found = same_of(loader) | {"dataset": loader.dataset, "num_workers": workers}
     if workers and not loader.num_workers:
         found |= {"prefetch_factor": None, "persistent_workers": False}
     if _is_stream(loader):
         return found | {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if loader.batch_sampler is None:
         return found | {"batch_size": None, "sampler": loader.sampler}
-    if type(loader.batch_sampler) is BatchSampler and loader.batch_size is not None:
-        return found | {"batch_size": loader.batch_size, "sampler": loader.sampler, "drop_last": loader.drop_last}
     return found | {"batch_sampler": loader.batch_sampler}
 
 
@@ -172,15 +166,7 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _sender(batch: Any) -> Callable[[], object]:
-    """Return what does with a batch as a worker of torch's: its tensors into shared memory, a pickle of the rest."""
-    leaves = tree_leaves(batch)
-    tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
-    others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-
-    def send() -> object:
-        for tensor in tensors:
-            tensor.share_memory_()
-        return pickle.loads(pickle.dumps(others))  # noqa: S301 - of this process
-
-    return send
+def _send(batch: Any) -> None:
+    """Do with a batch as a worker of torch's: its tensors go into shared memory, beside a pickle of the rest."""
+    for part in parts_of(batch):
+        torch.from_numpy(part).share_memory_()

@@ -13,27 +13,24 @@ Names are imported on first use: worker processes import `samples` alone, which 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.torch.loader import DataLoader
-
-_HOMES = {"DataLoader": "loader"}
 
 __all__ = ["DataLoader"]
 
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use (PEP 562)."""
-    if name not in _HOMES:
+    if name not in __all__:
         message = f"module 'ringfeed.torch' has no attribute {name!r}"
         raise AttributeError(message)
-    found = getattr(importlib.import_module(f"ringfeed.torch.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    from ringfeed.torch import loader  # noqa: PLC0415 - see above
+
+    return loader.DataLoader
 
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return sorted(__all__)
+    return __all__

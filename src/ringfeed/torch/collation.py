@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate, default_convert
+from torch.utils.data import default_collate
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ringfeed.errors import ShipError, SpecError
+from ringfeed.errors import SpecError
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
 from ringfeed.spec.nodes import parts_of
 from ringfeed.spec.spec import Array
 from ringfeed.spec.strings import Bytes, Text
-from ringfeed.torch.pickled import Apart, memory_of, read
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringfeed.frameworks.base import LoaderInfo
-    from ringfeed.torch.ring import Pickling
 
 _CONTAINERS = (tuple, list, dict, OrderedDict)
 # Bytes that each text has room for, and times as many as the first has: else see `pickled`.
@@ -56,7 +56,7 @@ class Form(NamedTuple):
         tree, batch = _walked(sample, default_collate([sample]), "sample", leaves, in_tuples)
         return cls(tree, batch, in_tuples)
 
-    def rebuilt(self, leaves: list[Any]) -> Any:
+    def batch_of(self, leaves: list[Any]) -> Any:
         """Return a batch of these leaves."""
         for number in self.in_tuples:
             leaves[number] = tuple(leaves[number])
@@ -67,8 +67,8 @@ def _walked(sample: Any, batch: Any, path: str, leaves: list[Array], in_tuples: 
     """Return what stands for the sample in `Form.tree`, and for its batch in `Form.batch`."""
     kind = type(sample)
     is_named = isinstance(sample, tuple) and hasattr(sample, "_fields")
-    if type(batch) is torch.Tensor:
-        leaves.append(_array_of(sample, batch, path))
+    if type(batch) is torch.Tensor and (array := _array_of(sample, batch)) is not None:
+        leaves.append(array)
     elif kind in (str, bytes) and type(batch) in (list, tuple):
         size = max(LEAST, LONGER * len(sample.encode() if isinstance(sample, str) else sample))
         if type(batch) is tuple:
@@ -83,7 +83,9 @@ def _walked(sample: Any, batch: Any, path: str, leaves: list[Array], in_tuples: 
         of_sample, of_batch = [one for one, _ in below], [other for _, other in below]
         return _like(sample, of_sample), _like(batch, of_batch)
     else:
-        raise _refused(path, sample)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        message = f"{path} is of type {name}, for which a slot has no place"
+        raise SpecError(message)
     return leaves[-1], len(leaves) - 1
 
 
@@ -101,16 +103,16 @@ def _with(leaves: list[Any], batch: Any) -> Any:
     return _like(batch, [_with(leaves, part) for part in parts])
 
 
-def _array_of(sample: Any, batch: torch.Tensor, path: str) -> Array:
+def _array_of(sample: Any, batch: torch.Tensor) -> Array | None:
+    """Return the Array of a leaf, by its batch of one; None for what has no place in a slot."""
     if batch.device.type != "cpu" or batch.requires_grad or batch.layout is not torch.strided:
-        raise _refused(path, sample)
+        return None
     try:
         dtype = batch.numpy().dtype
     except (TypeError, RuntimeError):  # bfloat16, quantized
-        raise _refused(path, sample) from None
-    if isinstance(sample, np.ndarray | np.generic) and sample.dtype != dtype:
-        raise _refused(path, sample)
-    return Array(tuple(batch.shape[1:]), dtype)
+        return None
+    is_other = isinstance(sample, np.ndarray | np.generic) and sample.dtype != dtype
+    return None if is_other else Array(tuple(batch.shape[1:]), dtype)
 
 
 def has_own_collation() -> bool:
@@ -118,57 +120,22 @@ def has_own_collation() -> bool:
     return any(getattr(function, "__module__", _OWN) != _OWN for function in default_collate_fn_map.values())
 
 
-def _refused(path: str, sample: Any) -> SpecError:
-    kind = type(sample)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return SpecError(f"{path} is of type {name}, for which a slot has no place")
-
-
 HINT = "; a DataLoader has prefetch_factor * num_workers + 1 slots"
 FRAMEWORK = replace(TORCH, joins={**TORCH.joins, "bytes": lambda values, splits: [*as_objects(values.numpy(), splits)]})
 
 
 class BatchTensors(TensorBuilder):
-    """Makes batches of tensors over the slots, in the containers of torch's; pinned ones are copies."""
+    """Makes batches whose tensors lie over the slots; pinned ones are copies."""
 
-    def __init__(self, info: LoaderInfo, form: Form, *, pinned: bool) -> None:
+    def __init__(self, info: LoaderInfo, make: Callable[[list[Any]], Any], *, pinned: bool) -> None:
+        """``make``: returns a batch of its leaves."""
         super().__init__(info, FRAMEWORK)
         self.copied_by += HINT
-        self._form = form
+        self._make = make
         self._pinned = pinned
 
     def finish(self, leaves: list[Any]) -> Any:
         """Return the leaves in the structure of a batch."""
-        joined = [*self._join(leaves)]
-        if self._pinned:  # torch's own memory: a copy to a GPU goes on reading it after the tensor is gone
-            joined = [leaf.pin_memory() if isinstance(leaf, torch.Tensor) else leaf for leaf in joined]
-        return self._form.rebuilt(joined)
-
-
-class BatchObjects(TensorBuilder):
-    """Makes batches of any structure, of their bytes: see `pickled`."""
-
-    def __init__(self, info: LoaderInfo, pickling: Pickling, *, converts: bool, pinned: bool) -> None:
-        """``converts``: arrays to tensors, as torch does where it has nothing to collate."""
-        super().__init__(info, TORCH)
-        self._pickling = pickling
-        self.copied_by += HINT
-        self._converts = converts
-        self._pinned = pinned
-
-    def finish(self, leaves: list[Any]) -> Any:
-        """Return a batch, whose tensors are parts of the slot."""
-        try:
-            batch = read(leaves[0].numpy().reshape(-1))
-            if type(batch) is Apart:
-                flat = memory_of(batch)
-                self._pickling.size = max(self._pickling.size or 0, len(flat))
-                batch = read(flat)
-        except Exception as error:
-            message = (
-                f"a batch cannot be made again in the training process: {error}; return objects of classes that a "
-                f"module or the script defines"
-            )
-            raise ShipError(message) from error
-        batch = default_convert(batch) if self._converts else batch
+        batch = self._make([*self._join(leaves)])
+        # Pinned memory is torch's own: a copy to a GPU goes on reading it after the tensor is gone.
         return pin_memory.pin_memory(batch) if self._pinned else batch

@@ -18,21 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def base_seed_of(generator: Any) -> int:
-    """Draw the base seed of an iterator."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
 def as_it_was(state: torch.Tensor) -> torch.Generator:
     """Return a generator of its own that is where another one was."""
     generator = torch.Generator()
     generator.set_state(state)
     return generator
-
-
-def state_of(generator: Any) -> torch.Tensor:
-    """Return where a generator is; None: the global one."""
-    return torch.get_rng_state() if generator is None else generator.get_state()
 
 
 @contextmanager
@@ -51,11 +41,11 @@ def draws_kept() -> Iterator[None]:
 # ---- as JSON ----
 
 
-def generators(loader: Any) -> dict[str, Any]:
-    """Return the generators of the user's that an epoch may draw from, each once."""
+def generators(loader: Any) -> dict[str, torch.Generator]:
+    """Return the generators that an epoch may draw from, each once: the global one, and those of the user's."""
     places = {"generator": loader, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
     places["batch_sampler.sampler"] = getattr(loader.batch_sampler, "sampler", None)
-    found: dict[str, Any] = {}
+    found = {"global": torch.default_generator}
     for name, place in places.items():
         generator = getattr(place, "generator", None)
         if isinstance(generator, torch.Generator) and all(generator is not other for other in found.values()):
@@ -65,8 +55,7 @@ def generators(loader: Any) -> dict[str, Any]:
 
 def written(loader: Any) -> dict[str, str]:
     """Return where all generators are that the next epoch of a DataLoader may draw from."""
-    states = {name: generator.get_state() for name, generator in generators(loader).items()}
-    return {name: _text(state) for name, state in ({"global": torch.get_rng_state()} | states).items()}
+    return {name: _text(generator.get_state()) for name, generator in generators(loader).items()}
 
 
 def for_later(states: dict[str, str], *, is_amid: bool) -> dict[str, str]:
@@ -86,18 +75,15 @@ def put_back(loader: Any, states: dict[str, str], *, is_amid: bool) -> Iterator[
 
     An epoch that begins goes on with what `put_now` has done.
     """
-    for name, generator in generators(loader).items():
-        if name in states:
-            generator.set_state(_state(states[name]))
-    if "now" in states and not is_amid:
-        yield
-        return
-    before = torch.get_rng_state()
+    before, puts_global = torch.get_rng_state(), is_amid or "now" not in states
     try:
-        torch.set_rng_state(_state(states["global"]))
+        for name, generator in generators(loader).items():
+            if name in states and (puts_global or name != "global"):
+                generator.set_state(_state(states[name]))
         yield
     finally:
-        torch.set_rng_state(before)
+        if puts_global:
+            torch.set_rng_state(before)
 
 
 def _text(state: torch.Tensor) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch.utils.data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ringfeed._callers import callers_depth
 from ringfeed._failure import RemoteError
+from ringfeed.datasets import peekable
 from ringfeed.errors import (
     ClosedError,
     FunctionError,
@@ -20,17 +22,29 @@ from ringfeed.errors import (
     SupersededError,
     WorkerError,
 )
-from ringfeed.torch.index_lists import IndexLists
+from ringfeed.torch.draws import as_it_was
 from ringfeed.torch.pickled import NOTE, DeviceError, UnsendableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from typing_extensions import Self
-
-    from ringfeed.torch.index_lists import Start
+    from ringfeed.torch.index_lists import IndexLists
     from ringfeed.torch.place import Place
-    from ringfeed.torch.ring import Ring
+    from ringfeed.torch.ring import Ring, Rings
+
+OWN = torch.utils.data.DataLoader
+SAME = (
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
+    *("prefetch_factor", "persistent_workers", "in_order"),
+)
+# Of an epoch, with other rings.
+TRIES = 8
+
+
+class _Failed(NamedTuple):
+    """In the place of a batch that failed."""
+
+    error: BaseException
 
 
 class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by the type checker
@@ -39,45 +53,75 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
     It is one of torch's, as trainers ask that leave iterators out of their pickles, and begins nothing of torch's.
     """
 
-    def __init__(self, loader: Any, place: Place, begun: IndexLists | Start | None) -> None:
-        """``begun``: what was drawn for it; None where torch draws it."""
+    def __init__(self, loader: Any, rings: Rings, place: Place, lists: Any, batches: Iterable[Any] = ()) -> None:
+        """``lists``: what was drawn for it; None where torch draws it, and makes the ``batches``."""
         self._loader = loader
+        self._rings = rings
         self._place = place
-        self._begun = begun
+        self._lists: IndexLists = lists
         self._ring: Ring | None = None
-        self._batches: Iterator[Any] = iter(())
+        self._batches = iter(batches)
         self._made: list[Any] = []  # the batch that was taken, until it is handed out
         self._said_length = loader._IterableDataset_len_called  # noqa: SLF001 - torch's own: what len() counted on
         self._warned_of = 0  # the newest batch past it: a warning may be an error, and the batch is still to come
-        self.tries = 0
-        """How often another ring has gone on in the place of one."""
+        self._tries = 0  # how often a ring could not serve
 
-    @property
-    def batches(self) -> Iterator[Any]:
-        """What it takes the batches from."""
-        return self._batches
+    def by_ring(self, why: Exception | None = None, at: Mapping[str, Any] | None = None) -> None:
+        """Take the batches from a ring, or from torch's own iterator where none can serve.
 
-    @property
-    def place(self) -> Place:
-        """How far the program is in it."""
-        return self._place
+        ``why``: what another ring could not do. ``at``: where iterables go on; None: they are read
+        again, up to what was handed out.
+        """
+        while self._tries < TRIES:
+            if why is not None:
+                self._tries += 1
+                if not self._lists.again() and not self._rings.pickle(self._loader, why):
+                    break
+            why = self._begin(at)
+            if why is None:
+                return
+        self._rings.leave_to_torch(self._loader, why or "")
+        self.by_torch()
 
-    def over_ring(self, ring: Ring, number: int, at: Mapping[str, Any] | None = None) -> Self:
-        """Take the batches from a ring, which is this epoch's until its end; ``at``: see `Ring.begin`."""
-        assert self._begun is not None
+    def _begin(self, at: Mapping[str, Any] | None) -> Exception | None:
+        """Take the batches from a ring; returns why there is none that can serve."""
+        place, lists = self._place, self._lists
+        # Workers that persist keep the base seed, and so the number of the epoch makes it another.
+        number = lists.base_seed + (place.epoch if self._loader.persistent_workers else 0)
         try:
-            self._batches = ring.begin(self._begun, number, at)
-        except BaseException:
-            ring.close()
-            raise
-        self._ring = self._place.ring = ring
-        self._place.taken = 0
-        return self
+            self._ring = place.ring = self._rings.take(self._loader, lists)
+            self._batches, place.taken = self._ring.begin(lists, number, at), 0
+            if at is None and lists.of_stream:
+                without(self._batches, place.batches)
+                place.taken = place.batches
+        except Exception as error:
+            self._leave(to_next=False)
+            if isinstance(error, Warning):
+                raise  # to the program that has warnings be errors
+            return error  # whatever it is, torch may be able to do it
+        return None
 
-    def torchs_own(self, batches: Iterator[Any]) -> Self:
-        """Take the batches from torch's own iterator."""
-        self._batches = batches
-        return self
+    def by_torch(self, state: Any = None) -> None:
+        """Take the batches that were not handed out from torch's own iterator.
+
+        ``state``: of the IterableDataset, to go on from.
+        """
+        lists, loader, place, sizes = self._lists, self._loader, self._place, dict[str, Any]()
+        dataset, left_out = loader.dataset, 0
+        if lists.of_stream:
+            sizes = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+            # Only reading finds what comes after the batches of an iterable that were handed out.
+            left_out = place.batches
+        elif loader.batch_sampler is not None:
+            sizes["batch_sampler"] = lists.rest()
+        else:
+            sizes = {"batch_size": None, "sampler": lists.rest()}
+        if state is not None:
+            place.stream = dataset = peekable.fresh(dataset)  # some begin where they were loaded for ever
+            dataset.load_state_dict(state)
+            left_out = 0
+        sizes |= {"generator": as_it_was(lists.before), "persistent_workers": False}
+        self._batches = without(iter(OWN(dataset, **same_of(loader) | sizes)), left_out)
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch, as torch's iterators do."""
@@ -87,22 +131,29 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         place = self._place
         if not self._made:  # else Ctrl-C has kept it from the program
             self._take()
-        lists = self._lists()
-        samples = self._make_up(lists)
+        is_listed = self._ring is not None and not self._lists.of_stream
+        # A second time does only what is missing.
+        samples = self._lists.make_up() if is_listed else self._look_at_length()
         batch = self._made[0]
+        is_failed = type(batch) is _Failed
         # No call from here on: Ctrl-C comes in after calls, and the batch, its list and the counts go together.
         place.batches += 1
         place.taken += 1
         place.samples += samples
-        if lists is not None:
-            del lists.given[0]
+        if is_listed:
+            del self._lists.given[0]
         self._made = []
-        return batch
+        if not is_failed:
+            return batch
+
+        try:
+            raise batch.error from batch.error.__cause__
+        finally:
+            del batch  # the error's traceback has this frame
 
     def _take(self) -> None:
-        """Take the next batch; raises what ends the epoch, or what the program is to see of a batch that failed."""
+        """Take the next batch, or what the program is to see in its place; raises what ends the epoch."""
         while not self._made:
-            failure: BaseException | None = None
             try:
                 self._made = [*islice(self._batches, 1)]  # one step, for Ctrl-C
                 if not self._made:
@@ -110,36 +161,17 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
                     self._leave()
                     raise StopIteration
             except RingfeedError as error:
-                failure = self._failure(error)
-            if failure is not None:
-                try:
-                    raise failure from failure.__cause__
-                finally:
-                    del failure  # its traceback has this frame
+                if self._ring is not None and isinstance(error, StallError):
+                    message = f"DataLoader timed out after {self._loader.timeout:g} seconds: {error}"
+                    raise RuntimeError(message) from error
+                if not self._goes_on(error):
+                    raise
 
-    def _lists(self) -> IndexLists | None:
-        """Return what says the samples of a batch, where the ring has it of lists."""
-        return self._begun if self._ring is not None and isinstance(self._begun, IndexLists) else None
+    def _look_at_length(self) -> int:
+        """Return the samples of a batch; there may be fewer in the last.
 
-    def _make_up(self, lists: IndexLists | None) -> int:
-        """Draw for a batch that is done with, and return its samples; a second time does only what is missing."""
-        if lists is not None:
-            return lists.make_up()
-        self._look_at_length()
-        size: int = self._loader.batch_size or 1  # or fewer, in the last
-        return size
-
-    def _pass_over(self) -> None:
-        """Count a batch that has failed."""
-        lists = self._lists()
-        self._place.samples += self._make_up(lists)
-        self._place.batches += 1
-        self._place.taken += 1
-        if lists is not None:
-            del lists.given[0]
-
-    def _look_at_length(self) -> None:
-        """Warn of batches past what len() said, as torch does; it begins as torch's, for filters of warnings."""
+        Warns of batches past what len() said, as torch does, in words that begin as torch's, for filters of warnings.
+        """
         said, batches = self._said_length, self._place.batches + 1
         if self._ring is not None and said is not None and batches > max(said, self._warned_of):
             self._warned_of = batches
@@ -150,38 +182,31 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
                 f"torch.utils.data.get_worker_info()"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
+        size: int = self._loader.batch_size or 1
+        return size
 
     # ---- what the ring does not give ----
 
-    def _failure(self, error: RingfeedError) -> BaseException | None:
-        """Return what the program is to see of an error; None where torch goes on in the ring's place."""
+    def _goes_on(self, error: RingfeedError) -> bool:
+        """Whether the epoch goes on after an error: it stands in the place of its batch, or torch makes this batch."""
         if self._ring is None or isinstance(error, ClosedError | SupersededError):
-            return error
-        if isinstance(error, StallError):
-            return _timed_out(self._loader.timeout, error)
-        reason: Exception = error
-        if isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None:
-            reason = _of_pickling(error) or error
-            if not isinstance(reason, DeviceError):
-                self._pass_over()  # as torch does, which goes on with the next batch
-                return ShipError(str(reason)) if isinstance(reason, UnsendableError) else _users(error)
-        elif isinstance(error, ShipError):
-            self._pass_over()
-            return error
-        self._go_on(reason)
-        return None
+            return False
+        # With a ``failure`` the workers have ended, and no batch comes any more.
+        of_batch = isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None
+        reason = (_of_pickling(error) if of_batch else None) or error
+        if isinstance(reason, DeviceError) or not (of_batch or isinstance(error, ShipError)):
+            self._leave(to_next=False)
+            self.by_ring(reason)
+        elif isinstance(reason, UnsendableError):
+            self._made = [_Failed(ShipError(str(reason)))]
+        else:
+            self._made = [_Failed(_users(error))]
+        return True
 
-    def _go_on(self, error: Exception) -> None:
-        """Have another ring, or torch, make this batch and all that follow."""
-        ring = self._dropped()
-        if ring is not None:
-            ring.close()
-        self._loader._instead(self, self._begun, error)  # noqa: SLF001 - a part of it
-
-    def _leave(self) -> None:
+    def _leave(self, *, to_next: bool = True) -> None:
         """Let the next epoch have the ring, or end it."""
         ring = self._dropped()
-        if ring is not None and not self._loader._keeps(ring):  # noqa: SLF001 - a part of it
+        if ring is not None and not (to_next and self._rings.keep(self._loader, ring)):
             ring.close()
 
     def _dropped(self) -> Ring | None:
@@ -198,7 +223,23 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         """
         ring = None if is_exiting() else self._dropped()
         if ring is not None:
-            self._loader._keeps(ring)  # noqa: SLF001 - a part of it
+            self._rings.keep(self._loader, ring)
+
+
+def same_of(loader: Any) -> dict[str, Any]:
+    """Return the settings of a DataLoader that do not say which samples come in which batch."""
+    return {name: getattr(loader, name) for name in SAME if hasattr(loader, name)}
+
+
+def without(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Leave out so many batches, those too that fail: their errors were raised before."""
+    for _ in range(count):
+        try:
+            next(batches, None)
+        except Exception as error:  # of the user's
+            if isinstance(error, RingfeedError) and not isinstance(error, WorkerError):
+                raise
+    return batches
 
 
 def _of_pickling(error: BaseException) -> Exception | None:
@@ -209,19 +250,15 @@ def _of_pickling(error: BaseException) -> Exception | None:
     return found
 
 
-def _users(error: WorkerError) -> BaseException:
+def _users(error: RingfeedError) -> BaseException:
     """Return the user's own exception, as torch raises it; what says more, where there is none or it has no class."""
     cause = error.__cause__
     # SystemExit would end the training here, as if it were done, though only a sample's code asked for an end.
-    if isinstance(error, FunctionError) or not isinstance(cause, Exception) or isinstance(cause, RemoteError):
+    if isinstance(error, FunctionError | ShipError) or isinstance(cause, RemoteError):
+        return error
+    if not isinstance(cause, Exception):
         return error
     if hasattr(cause, "add_note") and not any(note.startswith(NOTE) for note in getattr(cause, "__notes__", ())):
         place = str(error).partition(" raised ")[0]
         cause.add_note(f"{NOTE}{place}")
     return cause
-
-
-def _timed_out(timeout: float, error: StallError) -> RuntimeError:
-    found = RuntimeError(f"DataLoader timed out after {timeout:g} seconds: {error}")
-    found.__cause__ = error
-    return found

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LIMIT_S = 60.0  # for a first sample: where it takes longer, or waits for something, torch makes the batches
 
 
-def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any], *, forked: bool) -> Any:
+def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
     """Return what ``use`` makes of the first sample: of that list, or of an IterableDataset for `NOTHING`.
 
     SpecError where it cannot be read without a trace, or raises something; UnfitError where nothing can be read.
@@ -44,15 +44,14 @@ def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any],
     if type(dataset) is TensorDataset:
         return use(_sample(loader, dataset, first))
     _refuse_shared(dataset)
-    if forked:
+    if start_method(loader) == "fork":
         refuse_to_share(dataset)
         return _forked(partial(_read_apart, loader, first, start, use))
-    return _read(loader, first, start, use, _copied(dataset))
+    return _read(loader, _copied(dataset), first, start, use)
 
 
-def _read(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any], dataset: Any = None) -> Any:
-    """Read the sample of the dataset, as worker 0 would; ``dataset``: a copy of it."""
-    dataset = loader.dataset if dataset is None else dataset
+def _read(loader: Any, dataset: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
+    """Read the sample of the loader's dataset, or of a copy, as worker 0 would."""
     with draws_kept(), told(loader, start, dataset):
         if first is not NOTHING:
             return use(_sample(loader, dataset, first))
@@ -84,9 +83,14 @@ def _read_apart(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any]
         for _, held in walk(loader.dataset):
             if type(held) is torch.Tensor and held.is_shared():
                 held.set_(held.clone())
-        return _read(loader, first, start, use)
+        return _read(loader, loader.dataset, first, start, use)
     except BaseException as error:  # noqa: BLE001 - it is told
-        raise SpecError(str(error).partition("\n")[0] or type(error).__name__) from None
+        raise SpecError(first_line(error)) from None
+
+
+def first_line(why: BaseException) -> str:
+    """Return the first line of what an error says."""
+    return str(why).partition("\n")[0] or type(why).__name__
 
 
 def _sample(loader: Any, dataset: Any, first: Any) -> Any:
@@ -114,7 +118,7 @@ def _copied(dataset: Any) -> Any:
         raise UnfitError(message) from error
 
 
-def start_method(loader: Any) -> str:
+def start_method(loader: Any) -> Any:
     """Return how workers start: as those of torch's do, by default in the way that multiprocessing starts its own."""
     if loader.multiprocessing_context is not None:
         return str(loader.multiprocessing_context.get_start_method())

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import BatchSampler
+import torch
+from torch.utils.data import BatchSampler, IterableDataset
 
 from ringfeed._classes import copied
 from ringfeed.errors import RingfeedError, SpecError
-from ringfeed.torch.draws import base_seed_of, state_of
 from ringfeed.torch.pickled import as_numbers
 
 if TYPE_CHECKING:
@@ -36,29 +36,20 @@ class UnfitError(RingfeedError, TypeError):
     """A sampler gives what the ring has no place for."""
 
 
-class Start(NamedTuple):
-    """What is drawn for an epoch of an IterableDataset."""
-
-    base_seed: int
-    before: Any
-    """Where the generator was of which the base seed was drawn."""
-    longest: int = 0
-
-    def again(self) -> bool:
-        """As of `IndexLists`."""
-        return False
-
-
 class IndexLists:
     """The lists of one epoch, each of which is a batch; single indices where the loader has no batch_size.
 
     As torch does, it draws ``ahead`` of them at the start, and one more for each batch that is handed out: a generator
-    that others draw from, too, is where torch has it at any moment.
+    that others draw from, too, is where torch has it at any moment. An IterableDataset has none.
     """
 
-    def __init__(self, lists: Iterator[Any], base_seed: int, before: Any) -> None:
-        """``before``: where the generator was of which the base seed was drawn."""
+    def __init__(self, lists: Iterator[Any], base_seed: int, before: Any, *, of_stream: bool) -> None:
+        """``before``: where the generator was of which the base seed was drawn.
+
+        ``of_stream``: whether the dataset is an IterableDataset.
+        """
         self._lists = lists
+        self.of_stream = of_stream
         self._drawn: deque[Any] = deque()  # and not given to the ring
         self.given: deque[Any] = deque()
         """To the ring; the first is taken out when its batch is handed out."""
@@ -71,11 +62,6 @@ class IndexLists:
         """The most that the ring takes."""
         self.most_ahead = 1
         """How many lists the ring may ask for beyond those that were handed out."""
-
-    def begin(self, count: int) -> None:
-        """Draw so many lists, and keep as many ahead."""
-        self.most_ahead = max(count, 1)
-        self.draw(count)
 
     def draw(self, count: int = 1) -> None:
         """Draw so many lists; each is a copy before the next is drawn, which may be the same one, filled again."""
@@ -168,29 +154,26 @@ def _shown(given: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def start(loader: Any, base_seed: int | None) -> Start:
-    """Draw what torch draws at the start of an epoch of an IterableDataset; see `begin`."""
-    before = state_of(loader.generator)
-    return Start(base_seed_of(loader.generator) if base_seed is None else base_seed, before)
-
-
 def begin(loader: Any, base_seed: int | None = None, skipped: dict[str, Any] | None = None) -> IndexLists:
     """Draw what torch draws at the start of an epoch of a DataLoader.
 
     base_seed: that of workers that go on from the epoch before, as ``persistent_workers`` do; None: one is drawn.
     skipped: the batches, and the samples in them, that this epoch goes on after.
     """
-    source = loader._index_sampler  # noqa: SLF001 - a subclass's
-    before = state_of(loader.generator)
+    of_stream = isinstance(loader.dataset, IterableDataset)
+    source = () if of_stream else loader._index_sampler  # noqa: SLF001 - a subclass's
+    before = (loader.generator or torch.default_generator).get_state()
     if base_seed is None:
         if loader.num_workers:
             iter(source)  # torch's iterator begins it twice, and the user's own __iter__ may draw
-        base_seed = base_seed_of(loader.generator)
-    lists, left_out = (iter(source), 0) if skipped is None else _after(loader, source, skipped)
-    found = IndexLists(lists, base_seed, before)
+        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+    lists, left_out = (iter(source), 0) if skipped is None or of_stream else _after(loader, source, skipped)
+    found = IndexLists(lists, base_seed, before, of_stream=of_stream)
     for _ in islice(lists, left_out):
         pass
-    found.begin((loader.prefetch_factor or 0) * loader.num_workers)
+    ahead = (loader.prefetch_factor or 0) * loader.num_workers
+    found.most_ahead = max(ahead, 1)
+    found.draw(ahead)
     return found
 
 

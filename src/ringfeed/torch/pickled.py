@@ -17,6 +17,7 @@ import sys
 from collections import deque
 from contextlib import contextmanager
 from hashlib import blake2b
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -259,7 +260,7 @@ class _Pickler(pickle.Pickler):
 class _Storage:
     """The memory of tensors: an object, so that the pickle has it once. It comes back as an array."""
 
-    def __init__(self, flat: AnyArray) -> None:
+    def __init__(self, flat: Any) -> None:
         self.flat = flat
 
     def __reduce__(self) -> Any:
@@ -271,7 +272,7 @@ def _reduced(array: AnyArray) -> Any:
         return NotImplemented
     order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
     # One that is read-only goes as a copy: it would be read-only there, too.
-    flat = np.require(array.reshape(-1, order=order), requirements="CW").view(np.uint8)
+    flat: Any = np.require(array.reshape(-1, order=order), requirements=["C", "W"]).view(np.uint8)
     return _as_array, (pickle.PickleBuffer(flat), array.dtype, array.shape, order)
 
 
@@ -309,7 +310,8 @@ def read(flat: AnyArray) -> Any:
 
 
 def _as_array(flat: AnyArray, dtype: Any, shape: tuple[int, ...], order: Any) -> AnyArray:
-    return flat.view(dtype).reshape(shape, order=order)
+    found: AnyArray = flat.view(dtype).reshape(shape, order=order)
+    return found
 
 
 def _as_tensor(flat: AnyArray, dtype: str, *layout: Any) -> Any:
@@ -321,7 +323,4 @@ def _as_tensor(flat: AnyArray, dtype: str, *layout: Any) -> Any:
 
 
 def _class_of(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(name)(importlib.import_module(module))

@@ -10,33 +10,36 @@ meanwhile.
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate, default_convert
 
 from ringfeed._process import Forks
 from ringfeed._units import show_bytes
 from ringfeed.datasets.peekable import has_state
 from ringfeed.datasets.streams import Interleave
-from ringfeed.errors import SpecError
+from ringfeed.errors import RingfeedError, ShipError, SpecError
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.spec import Array
-from ringfeed.torch.collation import BatchObjects, BatchTensors, Form, has_own_collation
-from ringfeed.torch.first_sample import start_method, with_first
-from ringfeed.torch.index_lists import NOTHING, IndexLists, UnfitError
-from ringfeed.torch.pickled import Batches, Fetch, parts_of, size_of
+from ringfeed.torch.collation import BatchTensors, Form, has_own_collation
+from ringfeed.torch.first_sample import first_line, start_method, with_first
+from ringfeed.torch.index_lists import NOTHING, UnfitError
+from ringfeed.torch.pickled import Apart, Batches, Fetch, UnsendableError, memory_of, parts_of, read, size_of
 from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ringfeed.engine.batches import BatchIterator
-    from ringfeed.torch.index_lists import Start
+    from ringfeed.torch.index_lists import IndexLists
 
+LOG = logging.getLogger("ringfeed.torch")
 EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes
 LEAST = 2**16  # bytes for a batch whose size is only guessed
 MORE = 1.25  # times the bytes that a batch has needed
@@ -50,23 +53,42 @@ class Pickling:
         self.size: int | None = None
         """The bytes of a batch; None: nothing is known."""
 
-    def settings(self, loader: Any, first: Any, start: WorkerStart, rows: int) -> dict[str, Any]:
+        self.converts = False
+        """Whether arrays become tensors, as torch does where it has nothing to collate."""
+
+    def settings(self, loader: Any, first: Any, start: WorkerStart, rows: int, slots: int) -> dict[str, Any]:
         """Return the settings of a Loader: what makes bytes of a batch, and how many; ``rows``: of the ring's lists."""
         alone = is_alone(loader)
-        collate = None if alone and converts(loader) else loader.collate_fn
+        self.converts = alone and loader.collate_fn in (default_collate, default_convert)
+        collate = None if self.converts else loader.collate_fn
         if self.size is None:
-            use = partial(_estimate, loader, collate, first)
             try:
-                self.size = with_first(loader, first, start, use, forked=start_method(loader) == "fork")
+                self.size = with_first(loader, first, start, partial(_estimate, loader, collate, first))
             except SpecError:
                 self.size = 0  # larger ones lie apart
         room = -(-int(LEAST + self.size * MORE) // rows)
-        how = collate, rows, room, _slots(loader)
+        how = collate, rows, room, slots
         settings: dict[str, Any] = {"spec": Array((room,), "uint8", variable=True), "max_batch_size": rows}
         if first is NOTHING:
             return settings | {"collate_fn": Batches(*how, alone=alone)}
         fetch = Fetch(Samples(loader.dataset, start), *how, alone=loader.batch_sampler is None)
         return settings | {"dataset": Numbers(), "collate_fn": fetch}
+
+    def batch_of(self, leaves: list[Any]) -> Any:
+        """Return the batch whose bytes lie in a slot, or apart: its tensors are parts of these."""
+        try:
+            batch = read(leaves[0].numpy().reshape(-1))
+            if type(batch) is Apart:
+                flat = memory_of(batch)
+                self.size = max(self.size or 0, len(flat))
+                batch = read(flat)
+        except Exception as error:
+            message = (
+                f"a batch cannot be made again in the training process: {error}; return objects of classes that a "
+                f"module or the script defines"
+            )
+            raise ShipError(message) from error
+        return default_convert(batch) if self.converts else batch
 
 
 def _estimate(loader: Any, collate: Any, first: Any, sample: Any) -> int:
@@ -92,69 +114,60 @@ class _Order:
 class Ring:
     """A Loader for the batches of a DataLoader."""
 
-    def __init__(
-        self, loader: Any, begun: IndexLists | Start, pickling: Pickling | None, form: Form | None = None
-    ) -> None:
+    def __init__(self, loader: Any, lists: IndexLists, way: Form | Pickling | None) -> None:
         """Look at a first sample, and plan the slots; raises what the ring cannot do, in any error.
 
-        ``pickling``: has batches go as bytes; ``form``: of the batches of a ring before, where it is known.
+        ``way``: how batches go; None: leaf by leaf, in a form that the first sample shows.
         """
-        if has_own_collation() and start_method(loader) != "fork":
+        method = start_method(loader)
+        if has_own_collation() and method != "fork":
             message = "torch's default_collate_fn_map has functions of the user's own, which workers would not know"
             raise UnfitError(message)
-        self._forks = Forks.count
-        first = begun.peek() if isinstance(begun, IndexLists) else NOTHING
-        self.pickling = pickling
-        self.form: Any = form
-        """That of the batches that go leaf by leaf."""
+        self.forks = Forks.count
+        """How often this process had been forked: in a process that was forked later it is of no use."""
         self._order = _Order()
-        start = WorkerStart(loader.num_workers, begun.base_seed, loader.worker_init_fn)
-        self.rows = rows = _size_of(loader)
+        first = lists.peek()
+        start = WorkerStart(loader.num_workers, lists.base_seed, loader.worker_init_fn)
+        self.rows = _size_of(loader)
         """The most numbers of a list of the order: samples of a batch, or what says what the sampler has given."""
-        if isinstance(begun, IndexLists):
-            self.rows = rows = max(rows, begun.longest) if pickling is None else max(LEAST_ROWS, 2 * begun.longest)
-        if pickling is None and form is None:
-            self.form = with_first(loader, first, start, Form.of, forked=start_method(loader) == "fork")
-        settings = _of_iterable(loader, start) if first is NOTHING else {"batch_sampler": self._order}
-        if pickling is not None:
-            settings |= pickling.settings(loader, first, start, rows)
-        elif first is NOTHING:
-            settings |= {"spec": self.form.tree}
+        if not lists.of_stream:
+            self.rows = max(LEAST_ROWS, 2 * lists.longest) if lists.is_pickled else max(self.rows, lists.longest)
+        slots = max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS)  # one is in the program's hands
+        settings = _of_iterable(loader, start) if lists.of_stream else {"batch_sampler": self._order}
+        self.way: Form | Pickling = way or with_first(loader, first, start, Form.of)
+        if isinstance(self.way, Pickling):
+            settings |= self.way.settings(loader, first, start, self.rows, slots)
         else:
-            settings |= {"spec": self.form.tree, "max_batch_size": rows, "dataset": _of_samples(loader, start)}
-        self.loader = Loader(**settings, **_settings(loader))
+            settings["spec"] = self.way.tree
+            if not lists.of_stream:
+                settings |= {"max_batch_size": self.rows, "dataset": _of_samples(loader, start)}
+        self.loader = Loader(
+            **settings,
+            workers=min(loader.num_workers, MAX_WORKERS),
+            slots=slots,
+            timeout_s=loader.timeout or None,
+            backend={"forkserver": "process"}.get(method, method),
+        )
         self._stream = stream_of(self.loader)
         # Workers that persist keep their copies, as torch's do.
         self._stream.runner.source.changes = False
-        info, pinned = self._stream.info, loader.pin_memory and has_accelerator()
-        if pickling is None:
-            self._build: Any = BatchTensors(info, self.form, pinned=pinned)
-        else:
-            self._build = BatchObjects(info, pickling, converts=is_alone(loader) and converts(loader), pinned=pinned)
+        # Without an accelerator torch can pin no memory.
+        pinned = loader.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
+        self._build = BatchTensors(self._stream.info, self.way.batch_of, pinned=pinned)
 
-    def begin(self, begun: IndexLists | Start, epoch: int, place: Mapping[str, Any] | None = None) -> BatchIterator:
+    def begin(self, lists: IndexLists, epoch: int, place: Mapping[str, Any] | None = None) -> BatchIterator:
         """Begin an epoch, whose number the samples' random numbers depend on.
 
-        ``place``: what `place` returned, for iterables to go on from there.
+        ``place``: what the Loader's ``state_dict()`` returned, for iterables to go on from there.
         """
-        if isinstance(begun, IndexLists):
-            self._order.now, begun.room = begun, self.rows
-            begun.of_columns = isinstance(self.loader.dataset, tuple)
+        self._order.now, lists.room = lists, self.rows
+        lists.of_columns = isinstance(self.loader.dataset, tuple)
         self.loader.set_epoch(epoch % EPOCHS)
         if place is not None:
             now = self.loader.state_dict()
             same = {name: now[name] for name in ("epoch", "spec")}  # a slot's room may be another
             self.loader.load_state_dict(dict(place) | same)
         return self._stream.begin(lambda: self._stream.epoch(self._build))  # type: ignore[return-value]
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this process has made it, and not one that this one was forked from."""
-        return self._forks == Forks.count
-
-    def place(self, taken: int) -> dict[str, Any]:
-        """Return where the program is in its iterables, as JSON has it; ``taken``: batches since `begin`."""
-        return self.loader.state_dict(batches=taken)
 
     def close(self) -> None:
         """End the workers and give the memory back."""
@@ -167,10 +180,71 @@ class Ring:
         return f"{workers}, {plan.slots} slots, {show_bytes(plan.total)} of shared memory"
 
 
-def has_accelerator() -> bool:
-    """Whether torch can pin memory."""
-    accelerator = getattr(torch, "accelerator", torch.cuda)
-    return bool(accelerator.is_available())
+class Rings:
+    """What the epochs of a DataLoader share: how its batches go, and the ring that waits for the next epoch."""
+
+    def __init__(self) -> None:
+        self.own_reason: str | None = None
+        """Why torch makes all batches."""
+        self.way: Form | Pickling | None = None
+        """How batches go; None: nothing is known yet."""
+        self.base_seed: int | None = None
+        """Of the newest epoch."""
+        self.said: set[str] = set()
+        """What was logged, once each."""
+        self._idle: list[Ring] = []
+
+    def take(self, loader: Any, lists: IndexLists) -> Ring:
+        """Return a ring that no iterator has, or a new one."""
+        lists.is_pickled = isinstance(self.way, Pickling)
+        if any(ring.forks != Forks.count for ring in self._idle):
+            self._idle.clear()
+        while self._idle:
+            # Its workers persist, so a function that was set since then reaches none of them, as with torch.
+            ring = self._idle.pop()
+            if ring.rows >= lists.longest:
+                return ring
+            ring.close()
+        if not lists.is_pickled and not goes_by_leaf(loader):
+            self.way, lists.is_pickled = Pickling(), True
+        ring = Ring(loader, lists, self.way)
+        self.way = ring.way
+        self.say(loader, f"runs over ringfeed: {ring}", logging.INFO)
+        return ring
+
+    def keep(self, loader: Any, ring: Ring) -> bool:
+        """Keep a ring whose workers persist for the next epoch; False for another, and for more than one."""
+        if self._idle or self.own_reason is not None or ring.way is not self.way:
+            return False
+        if loader.persistent_workers:
+            self._idle.append(ring)
+        return bool(loader.persistent_workers)
+
+    def pickle(self, loader: Any, why: Exception) -> bool:
+        """Have batches go as bytes from now on; False where they raise this error, too."""
+        is_no_remedy = isinstance(why, RingfeedError) and not isinstance(why, SpecError)
+        if isinstance(self.way, Pickling) or is_no_remedy or isinstance(why, UnsendableError):
+            return False
+        self.way = Pickling()
+        self.say(loader, f"has its batches pickled: {first_line(why)}", logging.INFO)
+        self.close()
+        return True
+
+    def leave_to_torch(self, loader: Any, why: Exception | str) -> None:
+        """Have torch make the batches from now on."""
+        self.own_reason = why if isinstance(why, str) else first_line(why)
+        self.say(loader, f"is left to torch: {self.own_reason}", logging.WARNING)
+
+    def say(self, loader: Any, what: str, level: int) -> None:
+        """Log a line, once for each loader."""
+        if what not in self.said:
+            self.said.add(what)
+            LOG.log(level, "DataLoader of %s %s", type(loader.dataset).__name__, what)
+
+    def close(self) -> None:
+        """End the workers that wait for the next epoch."""
+        while self._idle:
+            self._idle.pop().close()
 
 
 # ---- the settings of the Loader ----
@@ -181,30 +255,10 @@ def is_alone(loader: Any) -> bool:
     return loader.batch_sampler is None and loader.batch_size is None
 
 
-def converts(loader: Any) -> bool:
-    """Whether the user gave no collate_fn."""
-    return loader.collate_fn in (default_collate, torch.utils.data.default_convert)
-
-
 def _size_of(loader: Any) -> int:
     """Return the most samples that a batch has, as far as that is known."""
     size = loader.batch_size or getattr(loader.batch_sampler or loader.sampler, "batch_size", 1)
     return size if isinstance(size, int) else 1
-
-
-def _slots(loader: Any) -> int:
-    count: int = loader.prefetch_factor * loader.num_workers + 1  # one is in the program's hands
-    return max(count, MIN_SLOTS)
-
-
-def _settings(loader: Any) -> dict[str, Any]:
-    method = start_method(loader)
-    return {
-        "workers": min(loader.num_workers, MAX_WORKERS),
-        "slots": _slots(loader),
-        "timeout_s": loader.timeout or None,
-        "backend": {"forkserver": "process"}.get(method, method),
-    }
 
 
 def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
@@ -222,9 +276,12 @@ def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
 
 
 def _of_samples(loader: Any, start: WorkerStart) -> Any:
-    """Return what workers read of a map-style dataset, sample by sample."""
-    columns = None if start.init_fn is not None else _columns(loader.dataset)
-    return Samples(loader.dataset, start) if columns is None else columns
+    """Return what workers read of a map-style dataset: columns need none of its code."""
+    if type(loader.dataset) is TensorDataset and start.init_fn is None:
+        with suppress(TypeError, RuntimeError):  # of a tensor that no array can be
+            if columns := tuple(tensor.numpy() for tensor in loader.dataset.tensors):
+                return columns
+    return Samples(loader.dataset, start)
 
 
 def goes_by_leaf(loader: Any) -> bool:
@@ -239,14 +296,3 @@ def _is_plain(dataset: Any) -> bool:
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return not getattr(dataset, "__getitems__", None)
-
-
-def _columns(dataset: Any) -> tuple[Any, ...] | None:
-    """Return the columns of a TensorDataset, which need no worker's code."""
-    if type(dataset) is not TensorDataset:
-        return None
-    try:
-        columns = tuple(tensor.numpy() for tensor in dataset.tensors)
-    except (TypeError, RuntimeError):
-        return None
-    return columns or None

@@ -35,31 +35,19 @@ class WorkerStart(NamedTuple):
     base_seed: int
     init_fn: Callable[[int], object] | None
 
-    def begin(self, dataset: Any) -> None:
-        """Have torch's ``get_worker_info()`` say which worker this is, and call the user's function."""
-        here = worker_info()
-        if here is not None:
-            self.begin_as(here.id, dataset)
-
-    def begin_as(self, number: int, dataset: Any) -> None:
-        """The same, as the worker of this number."""
+    def begin(self, dataset: Any, number: int) -> None:
+        """Have torch's ``get_worker_info()`` say that this is the worker of this number, and call the function."""
         seed = self.base_seed + number
         tell_torch(number, self.workers, seed, dataset, as_torch=True)
         if self.init_fn is not None:
             import torch  # noqa: PLC0415 - such functions ask torch for the seed
+            from torch.utils.data._utils import worker  # noqa: PLC0415
 
             random.seed(seed)
             torch.manual_seed(seed)
-            _seed_numpy(self.base_seed, number)
+            np.random.seed(worker._generate_state(self.base_seed, number))  # noqa: NPY002, SLF001 - torch's own seed
             self.init_fn(number)
             seed_torch(torch.initial_seed())  # the function may have seeded torch
-
-
-def _seed_numpy(base_seed: int, number: int) -> None:
-    from torch.utils.data._utils import worker  # noqa: PLC0415 - as above
-
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed(worker._generate_state(base_seed, number))  # noqa: SLF001 - torch's own seed
 
 
 class _Twins:
@@ -104,7 +92,20 @@ def _torchs_state() -> bytes | None:
     return string_at(state.data_ptr(), state.nbytes)
 
 
-class Samples:
+class InTurn:
+    """A dataset of which each batch is one worker's, beginning with the first worker, as torch's are."""
+
+    @staticmethod
+    def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
+        """Return the source of the dataset."""
+        from ringfeed.datasets.samples import SampleSource  # noqa: PLC0415 - not for workers
+
+        source = SampleSource(dataset, dataset, terms)
+        source.at_once = source.in_turn = True
+        return source
+
+
+class Samples(InTurn):
     """The dataset of a DataLoader, sample by sample.
 
     A sample that draws from a global generator is read with that one seeded for it, so that it does
@@ -126,8 +127,9 @@ class Samples:
         context = installed.context
         assert context is not None
         if context.epoch != self._epoch:
-            if self._epoch is None:
-                self.start.begin(self.dataset)
+            here = worker_info()
+            if self._epoch is None and here is not None:
+                self.start.begin(self.dataset, here.id)
             self._epoch, self._twins = context.epoch, None
         return context
 
@@ -165,11 +167,6 @@ class Samples:
             if self._twins is not None:
                 self._twins.begin_anew()
 
-    @staticmethod
-    def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
-        """Have the batches read by the workers in turn, each by one, as torch's are."""
-        return in_turn(dataset, terms)
-
 
 class Copy:
     """One worker's copy of an IterableDataset, which finds its part of the data by ``get_worker_info()``."""
@@ -184,7 +181,7 @@ class Copy:
     def begin(self) -> None:
         """Tell torch which worker this is, ahead of the first element."""
         if self.start is not None:
-            self.start.begin_as(self.number, self.dataset)
+            self.start.begin(self.dataset, self.number)
             self.start = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -212,22 +209,8 @@ class StatefulCopy(Copy):
         self.dataset.load_state_dict(state)
 
 
-class Numbers:
+class Numbers(InTurn):
     """A dataset whose samples are their own numbers: see `pickled.Fetch`."""
 
     def __getitem__(self, index: int) -> int:
         return index
-
-    @staticmethod
-    def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
-        """Have the batches made by the workers in turn."""
-        return in_turn(dataset, terms)
-
-
-def in_turn(dataset: Any, terms: Any) -> Any:
-    """Return the source of a dataset whose first batch is the first worker's, and so on."""
-    from ringfeed.datasets.samples import SampleSource  # noqa: PLC0415 - not for workers
-
-    source = SampleSource(dataset, dataset, terms)
-    source.at_once = source.in_turn = True
-    return source
