@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import ringfeed
 from ringfeed.orders.rng import SampleContext, installed, reseed
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -34,6 +35,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "torch's normal": lambda: torch.randn(1),
     "randperm": lambda: torch.randperm(9),
     "bernoulli": lambda: torch.bernoulli(torch.full((64,), 0.5)),
+    "ringfeed's own, too": lambda: (random.random(), ringfeed.rng().random()),  # noqa: S311
     "seed": lambda: torch.manual_seed(random.getrandbits(30)).initial_seed(),
 }
 

@@ -135,6 +135,7 @@ class Samples(InTurn):
 
     def __getitem__(self, index: Any) -> Any:
         context = self.begin()
+        begun_at = context.index
         if self._twins is not None:
             try:
                 sample = self.dataset[index]
@@ -145,6 +146,8 @@ class Samples(InTurn):
                 if not self._twins.differ():
                     return sample
             self._twins = None
+            # What it draws by `ringfeed.rng` begins again, too.
+            context.index = begun_at
         reseed(context)
         if self._draws:
             return self.dataset[index]
