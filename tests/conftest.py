@@ -97,7 +97,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.fixture
 def irreplaceable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace no worker that dies: the first death ends the workers, as three at their start do."""
-    monkeypatch.setattr("ringfeed.workers.restart_policy.EARLY_DEATHS", 0)
+    monkeypatch.setattr("ringfeed.workers.roster.EARLY_DEATHS", 0)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -24,7 +24,7 @@ import numpy as np
 import ringfeed
 from ahead import loader_with
 from datasets import Oracle
-from ringfeed.workers import restart_policy
+from ringfeed.workers import roster
 from watching import wait_until
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def make(**given: Any) -> ringfeed.Loader[Any]:
     given = {"batch_size": ROWS, "shuffle": True, "seed": 3, "workers": 1, **given}
     samples = given.pop("samples", SAMPLES)
     if given.pop("irreplaceable", False):  # in the host process, where no fixture reaches
-        restart_policy.EARLY_DEATHS = 0
+        roster.EARLY_DEATHS = 0
     return loader_with(Oracle(samples), **given)
 
 
