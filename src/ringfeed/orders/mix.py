@@ -131,14 +131,14 @@ class MixSampler(Sampler):
 
         A sample's index is its number among all datasets' samples, and as many more for each pass.
         """
-        length, whole = self.lengths[member], self._bases[-1]
-        passes, found = np.divmod(np.arange(first, first + count), length)
-        for turn in np.unique(passes).tolist() if self._seed is not None else ():
-            those = passes == turn
-            seed = seed_of("mix", (self._seed or 0, member, turn))
-            found[those] = permute_few(found[those], length, seed, number)
-        indices: Indices = found + self._bases[member] + passes % (MOST_INDEX // whole) * whole
-        return indices
+        length, whole, parts = self.lengths[member], self._bases[-1], []
+        for turn in range(first // length, -(-(first + count) // length)):
+            begin = turn * length
+            those = np.arange(max(first, begin), min(first + count, begin + length)) - begin
+            if self._seed is not None:
+                those = permute_few(those, length, seed_of("mix", (self._seed, member, turn)), number)
+            parts.append(those + self._bases[member] + turn % (MOST_INDEX // whole) * whole)
+        return np.concatenate(parts)
 
 
 class MixEpoch(Epoch):
@@ -165,6 +165,8 @@ class MixEpoch(Epoch):
         for batch in () if sampler.pure else range(position // rows, start // rows + 1):
             self._section_at(max(batch * rows, position))
         self._position = start
+        # A position, and how often each dataset is drawn ahead of it.
+        self._drawn_before: tuple[int, tuple[int, ...]] = (-1, ())
 
     def _section_at(self, position: int) -> Section:
         """Return the section of a position, which begins there where the weights of its batch are new."""
@@ -190,19 +192,22 @@ class MixEpoch(Epoch):
             members = section.pattern.members(position - section.start, most)
             if not members.size:
                 break
-            found.append(self._drawn(members, section.counts_at(position)))
+            at, before = self._drawn_before
+            before = before if at == position else section.counts_at(position)
+            counts = np.bincount(members, minlength=len(before)).tolist()
+            found.append(self._drawn(members, before, counts))
             position += members.size
+            self._drawn_before = position, tuple(map(add, before, counts))
             count -= members.size
         taken = np.concatenate(found)
         self._position = position
         return taken
 
-    def _drawn(self, members: Indices, before: tuple[int, ...]) -> Indices:
-        """Return what is drawn from these datasets, of which so many draws came before."""
+    def _drawn(self, members: Indices, before: Sequence[int], counts: Sequence[int]) -> Indices:
+        """Return what is drawn from these datasets: so often each, and so many draws came before."""
         found = np.empty_like(members)
-        counts = enumerate(np.bincount(members).tolist())
         draw = self._sampler.samples
-        parts = [draw(member, before[member], count, self._number) for member, count in counts]
+        parts = [draw(number, before[number], count, self._number) for number, count in enumerate(counts) if count]
         found[np.argsort(members, kind="stable")] = np.concatenate(parts)
         return found
 

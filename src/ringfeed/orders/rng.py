@@ -229,6 +229,7 @@ def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:
     return shake_256(text.encode("ascii"), usedforsecurity=False).digest(size)
 
 
+@lru_cache(maxsize=1024)
 def seed_of(purpose: str, numbers: tuple[int, ...]) -> int:
     """Return a seed: the little-endian number in 16 bytes of `derive`."""
     return int.from_bytes(derive(purpose, numbers, 16), "little")
