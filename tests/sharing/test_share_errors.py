@@ -55,6 +55,17 @@ def test_a_samples_error_comes_in_its_place(share: shared.Share) -> None:
     assert found == [[[0, 1], [2, 3], "ValueError('five is bad')", [6, 7], [8, 9], [10, 11]]] * 2
 
 
+def test_why_the_host_puts_a_training_out_is_raised_there(share: shared.Share) -> None:
+    """Also amid an epoch: a message that the host cannot understand ends the training that sent it, with its error."""
+    (training,) = share.all(1, make=_poisoned)
+    iterator = iter(training)
+    next(iterator)
+    training._joined.check_open().tell("took")
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        for _ in range(12):
+            next(iterator)
+
+
 def test_an_error_counts_as_it_does_in_a_loader(share: shared.Share) -> None:
     """A state that is taken after it goes on behind it."""
     (training,) = share.all(1, make=_poisoned)

@@ -135,7 +135,12 @@ class Joined:
             heard = connection.hear(wait=wait)
             if heard is None:
                 return None
-            (serial, kind, epoch_id, content), fds = heard
+            message, fds = heard
+            if message[0] == "failed":  # the host has put this training out, by its last message
+                error = decode(message[1]).error
+                assert error is not None
+                raise error
+            serial, kind, epoch_id, content = message
             if serial <= self.done.serial:
                 continue  # it was sent again, and had come after all
             if fds and content["segment"] != self._segment:
