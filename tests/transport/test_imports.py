@@ -131,7 +131,8 @@ def test_ringfeed_in_an_archive(tmp_path: Path) -> None:
     """It cannot run from there, and says so at once, with what to do."""
     archive = tmp_path / "all.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        file.write(ringfeed.__file__, "ringfeed/__init__.py")
+        for path in Path(ringfeed.__file__).parent.glob("*.py"):
+            file.write(path, f"ringfeed/{path.name}")
     script = tmp_path / "script.py"
     script.write_text(f"import sys; sys.path.insert(0, {str(archive)!r}); import ringfeed\n")
     assert run(script, tmp_path)[1].splitlines()[-1] == (
