@@ -78,14 +78,17 @@ class Finalizer:
     _open: ClassVar[dict[Finalizer, None]] = {}  # whose call is still to come
     _at_exit: ClassVar[list[Callable[[], None]]] = []  # what is registered for the exit, from the first object on
 
-    def __init__(self, obj: object, call: Callable[[], object]) -> None:
-        """Call it when this object has died."""
+    def __init__(self, call: Callable[[], object]) -> None:
+        """Make the call for no object yet; who keeps this can `detach` it where Ctrl-C comes amid `watch`."""
         if not self._at_exit:  # now, so that it comes ahead of what frameworks do at the exit
             self._at_exit.append(atexit.register(self.finish_all))
         self._call: Callable[[], object] | None = call
         self._calling = threading.RLock()
         self._is_due = self._is_begun = False
         self._deaths: list[weakref.finalize[[], object]] = []
+
+    def watch(self, obj: object) -> None:
+        """Make the call when this object has died."""
         try:
             self._open[self] = None
             for _ in range(2):  # Ctrl-C here leaves those that there are

@@ -173,7 +173,7 @@ def test_a_finalizer_that_ctrl_c_keeps_from_its_start_keeps_nothing(monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(weakref, "finalize", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            Finalizer(mortal, mortal.end)
+            Finalizer(mortal.end).watch(mortal)
     del mortal
     gc.collect()
     assert death() is None

@@ -194,7 +194,7 @@ def test_ctrl_c_at_any_line_of_a_finalizers_start_keeps_nothing() -> None:
         number += 1
         tracer, subject = interrupts.Tracer(number), Oracle(1)
         with suppress(KeyboardInterrupt), tracer:
-            Finalizer(subject, int)
+            Finalizer(int).watch(subject)
         reached = bool(tracer.where)
         del subject
         Finalizer.finish()

@@ -18,7 +18,7 @@ SLICES = {
     "weighted": ["2 by thread"],
     "subset": ["1 by fork"],
     "stratified": ["5 by fork"],
-    "mix": ["no workers", "1 by forkserver"],
+    "mix": ["no workers", "1 by process"],
     "packed": ["no workers", "2 by fork"],
     "wrapped": ["2 by thread"],
     "formed": ["1 by fork"],

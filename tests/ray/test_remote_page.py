@@ -46,7 +46,7 @@ def run(code: str, monkeypatch: pytest.MonkeyPatch, ray: Callable[..., Any]) -> 
         loaders.append(made(*given, **named, timeout_s=200))
         return loaders[-1]
 
-    monkeypatch.setattr(ringfeed, "Ray", ray, raising=False)
+    monkeypatch.setattr(ringfeed.ray, "Ray", ray)
     monkeypatch.setattr(ringfeed, "Loader", loader, raising=False)
     try:
         exec(code, {"ringfeed": ringfeed, "dataset": Pictures(), "train_step": lambda _: None})  # noqa: S102

@@ -208,7 +208,8 @@ class EpochRunner:
         engine = Engine(self.plan, source, self.options, self.stats, self.tuner, launcher, sent)
         try:
             self._unended = engine
-            self.finalizer = Finalizer(self, engine.stop)
+            self.finalizer = Finalizer(engine.stop)
+            self.finalizer.watch(self)
             atexit.unregister(Exit.note)
             atexit.register(Exit.note)  # the last to be registered is the first to run
             for prepare in self.on_start:

@@ -194,5 +194,6 @@ def _load(path: Path) -> Backup:
                 f"the backup {str(path)!r} has version {facts['version']}, and this ringfeed reads version {VERSION}; "
                 f"go on with the ringfeed that wrote it, or delete it"
             )
-        members = [io.BytesIO(archive.read(f"{number}.npy")) for number in range(len(facts["variables"]))]
-    return Backup(path, facts, [np.lib.format.read_array(member, allow_pickle=False) for member in members])
+        members = (io.BytesIO(archive.read(f"{number}.npy")) for number in range(len(facts["variables"])))
+        arrays = [np.lib.format.read_array(member, allow_pickle=False) for member in members]
+    return Backup(path, facts, arrays)

@@ -95,7 +95,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         else:
             say_fed(self._feed)
             # TensorFlow keeps what it has made a graph of, the loader with it.
-            Finalizer(self, self._feed.close)
+            Finalizer(self._feed.close).watch(self)
 
     def _fall_back(self, why: Exception) -> None:
         """Go on as Keras' own adapter."""

@@ -92,7 +92,7 @@ def over_ring(
         say_left(dataset, error)
         return own
     say_fed(feed)
-    Finalizer(_call_of(adapter), feed.close)
+    Finalizer(feed.close).watch(_call_of(adapter))
     has_failed = threading.Event()
 
     def go_on(error: RingfeedError) -> Iterator[Any]:
