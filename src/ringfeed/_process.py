@@ -79,7 +79,7 @@ class Finalizer:
     _at_exit: ClassVar[list[Callable[[], None]]] = []  # what is registered for the exit, from the first object on
 
     def __init__(self, call: Callable[[], object]) -> None:
-        """Make the call for no object yet; who keeps this can `detach` it where Ctrl-C comes amid `watch`."""
+        """Watch no object yet: the owner keeps this first, and can `detach` it where Ctrl-C comes amid `watch`."""
         if not self._at_exit:  # now, so that it comes ahead of what frameworks do at the exit
             self._at_exit.append(atexit.register(self.finish_all))
         self._call: Callable[[], object] | None = call

@@ -83,14 +83,15 @@ class WorkerMemory:
 class Memory:
     """The memory of a loader at one moment, in bytes; ``str()`` gives it as text.
 
-    plan: what was planned, part by part; ``planned`` is its total. reserved: what the kernel has
-    given for the slots, the control block and the dataset that was sent to workers: 0
-        before the first epoch and after `close`, though what views still hold then stays where it
-        is.
-    pages: of them, what this process has touched; None where /proc does not say. held: the slots
-    that views hold, the oldest first. workers: the worker processes, if there are any. forkservers:
-    the processes that fork them: this loader's, and the warm ones, which all loaders of this
-    process use.
+    plan: what was planned, part by part; ``planned`` is its total.
+    reserved: what the kernel has given for the slots, the control block and the dataset that was
+        sent to workers: 0 before the first epoch and after `close`, though what views still hold
+        then stays where it is.
+    pages: of them, what this process has touched; None where /proc does not say.
+    held: the slots that views hold, the oldest first.
+    workers: the worker processes, if there are any.
+    forkservers: the processes that fork them: this loader's, and the warm ones, which all loaders
+        of this process use.
     """
 
     plan: Any
