@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -410,3 +411,18 @@ def test_a_pickled_dataset_that_ends_in_a_cycle_is_collected_quietly() -> None:
     cycle.append(cycle)
     del cycle
     gc.collect()
+
+
+def test_a_large_array_is_compared_in_part() -> None:
+    """What is done to all of it is seen, and so is another array in its place, whatever differs in that."""
+    large, other = (np.zeros(20_000_000, np.uint8) for _ in range(2))
+    other[5000] = 1
+    first = shared_dataset.to_shared_memory(shared_dataset.pack([large]))
+    assert first is not None
+    with closing(first):
+        large[5000] = 1  # between the parts that are compared: the documented price
+        assert shared_dataset.to_shared_memory(shared_dataset.pack([large]), first) is None
+        for change in (lambda: [other], lambda: [np.add(large, 1, out=large)]):
+            second = shared_dataset.to_shared_memory(shared_dataset.pack(change()), first)
+            assert second is not None
+            second.close()

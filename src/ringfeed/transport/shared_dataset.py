@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import pickle
+import weakref
 from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
 SAMPLED = 4096  # bytes of a buffer by which it is looked for among the old ones
+WHOLE = 1 << 24  # bytes up to which a buffer is compared whole, also where it is of the same array
+SPARSE = 1 << 12, 1 << 18  # of a longer one of the same array: the first bytes of each so many
 MAX_TWINS = 4  # old buffers with the same sample that a new one is compared with
 MAX_FILES = 16  # memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default
 
@@ -93,9 +96,12 @@ class Piece(NamedTuple):
 class SharedDataset:
     """A pickled dataset in sealed memfds, whose descriptors it owns until ``close()``."""
 
-    def __init__(self, files: Sequence[Descriptor], pieces: Sequence[Piece], size: int, parts: Parts) -> None:
+    def __init__(
+        self, files: Sequence[Descriptor], pieces: Sequence[Piece], size: int, parts: Parts, arrays: Sequence[Any]
+    ) -> None:
         self._files = files
         self.pieces = pieces
+        self.arrays = arrays  # for each piece a weak reference to the array it was copied of; None: it has none
         self.size = size  # bytes newly reserved for this version
         self.parts = parts
 
@@ -121,12 +127,14 @@ def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = Non
     descriptors of its own, so that ``previous`` may be closed. PlanError when there is no room.
     """
     sources = [packed.stream, *packed.buffers]
+    arrays = [_reference(source) for source in sources]
     fds: tuple[int, ...] = ()
     old: list[memoryview] = []
     same: dict[int, Piece] = {}
     if previous is not None:
         fds, old = previous.fds, _mapped(previous.fds, previous.pieces)
-        if len(sources) == len(old) and all(map(_system.is_same, sources, old)):
+        if len(sources) == len(old) and all(map(_is_unchanged, sources, old, previous.arrays)):
+            previous.arrays = arrays
             return None
         same = {place: previous.pieces[twin] for place, twin in _twins(sources, old)}
     kept = _files_to_keep(fds, same.values())
@@ -153,7 +161,7 @@ def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = Non
     except BaseException:
         _close(files)  # now: the error's traceback keeps what this frame refers to
         raise
-    return SharedDataset(files, pieces, size, packed.parts)
+    return SharedDataset(files, pieces, size, packed.parts, arrays)
 
 
 def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
@@ -194,6 +202,34 @@ def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
         ends[piece.file] = max(ends[piece.file], piece.offset + piece.length)
     maps = [memoryview(_system.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
     return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
+
+
+def _owner(source: memoryview) -> Any:
+    """Return the object whose memory a buffer is: an array, or what its views are of."""
+    owner: Any = source.obj
+    while (base := getattr(owner, "base", None)) is not None:
+        owner = base
+    return owner
+
+
+def _reference(source: memoryview) -> Any:
+    """Return a weak reference to the owner of a buffer; None where it can have none."""
+    try:
+        return weakref.ref(_owner(source))
+    except TypeError:
+        return None
+
+
+def _is_unchanged(source: memoryview, old: memoryview, array: Any) -> bool:
+    """Whether a buffer holds what an old piece does.
+
+    To compare all of a large array ahead of each epoch would take longer than to read an epoch of
+    it. Where it is the very array that was sent, a part of it tells.
+    """
+    is_another = array is None or array() is not _owner(source)
+    if source.nbytes != old.nbytes or source.nbytes <= WHOLE or is_another:
+        return _system.is_same(source, old)
+    return _system.is_same(source, old, *SPARSE)
 
 
 def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> Iterator[tuple[int, int]]:
