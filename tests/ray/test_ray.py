@@ -218,7 +218,7 @@ def test_what_no_node_has_is_named(three: Cluster) -> None:
     assert re.fullmatch(
         r"no actor has room in the cluster: an actor asks for CPU=0\.1, gpuu=1, and of that "
         r"[0-9.]+ has CPU=4, gpuu=0(; [0-9.]+ has CPU=4, gpuu=0){1,2}; "
-        r"ask for less by num_cpus= and resources= of ringfeed\.Ray, or add nodes",
+        r"ask for less by num_cpus= and resources= of ringfeed\.ray\.Ray, or add nodes",
         str(caught.value),
     )
 

@@ -132,6 +132,7 @@ def a_gpu_of_jax_registers_by_its_client() -> None:
     adapter.JaxDevice = lambda _: device  # type: ignore[assignment, misc]
     calls = Gpu.client.calls
     with oracle() as loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")  # this process has each warning raised
         assert flat([told(batch) for batch in loader.to_jax(jax.devices()[1])]) == list(range(LENGTH))
     assert [str(one.message) for one in caught] == [
         "copies of the slots to the GPU go through a buffer of the driver's: JAX does not register slot 1 of 3 (36.9 "
