@@ -11,6 +11,7 @@ worker's start is in `first_batch.py`. A kernel that gives no huge pages is seen
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import mmap
 import os
@@ -44,9 +45,10 @@ def fork_once() -> tuple[float, float]:
 
 def row(kind: str, size_mb: int, forks: int) -> dict[str, object]:
     """The figures of this process."""
-    from ringfeed.workers.forkserver import import_own  # noqa: PLC0415 - a row's process only
+    from ringfeed.workers.forkserver import OWN  # noqa: PLC0415 - a row's process only
 
-    import_own()
+    for module in OWN:
+        importlib.import_module(module)
     if size_mb:
         memory = mmap.mmap(-1, size_mb << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(KINDS[kind])

@@ -33,7 +33,7 @@ def test_each_case_kills_and_measures(case: str, tmp_path: Path) -> None:
     assert figures["restarts"] >= 1  # the last may not have been noticed yet
     assert all(gap_s < recovery.TIMEOUT_S for gap_s in figures["gaps_s"])
     assert line["case"] == f"recovery/{case}"
-    assert line["settings"]["backend"] == "fork"
+    assert line["settings"]["start_method"] == "fork"
     assert {"commit", "machine", "load", "versions", "time"} <= line.keys()
     assert f"| {gaps.CASES[case].title}, fork | 2 |" in ended.stdout
 
@@ -47,7 +47,7 @@ def record(case: str, method: str, *gaps_s: float, predicted_s: float = 0.0) -> 
         "commit": "0123456789ab",
         "machine": {"cpu": "CPU", "cores": 2, "kernel": "6.1"},
         "versions": {"numpy": "2.4.6"},
-        "settings": {"backend": method},
+        "settings": {"start_method": method},
         "figures": {"gaps_s": list(gaps_s), "predicted_s": predicted_s},
     }
 
