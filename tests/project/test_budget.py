@@ -18,7 +18,7 @@ pytestmark = pytest.mark.once
 SRC = Path(__file__).parents[2] / "src"
 SUFFIXES = (".py", ".pyx", ".pxd", ".pxi")
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-TOKENS, MODULES = 278_000, 272
+TOKENS, MODULES = 276_800, 271
 IMPORTED = {"consumer": (89, 79_000), "worker": (43, 35_500)}
 
 DEFAULT = """
