@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -405,7 +406,8 @@ def test_workers_killed_in_mid_epoch(method: Any) -> None:
             seen += check(batch)
             if number in (10, 40, 41):
                 for worker in list(loader._runner.engine.pool._roster.workers.values()):  # type: ignore[union-attr]
-                    os.kill(worker.pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # one killed at 40 is not replaced yet
+                        os.kill(worker.pid, signal.SIGKILL)
         assert seen == list(range(600))
         assert loader.stats().restarts >= 2
 
