@@ -1,4 +1,4 @@
-"""`ringfeed.engine.autotune`: settings chosen from who waits for whom, against a simulated loader (queueing.py)."""
+"""`ringfeed.engine.autotune`: settings chosen from what waits for what, against a simulated loader (queueing.py)."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def the_program_may_end_in_an_epoch() -> None:
 
 
 def only_a_gpu_of_jax_registers() -> None:
-    """For copies to a CPU nobody is asked."""
+    """For copies to a CPU no driver is asked."""
     there = jax.devices()[1]
     assert JaxDevice(there).registrar is None
     with oracle() as loader:

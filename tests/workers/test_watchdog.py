@@ -1,4 +1,4 @@
-"""`ringfeed.workers.roster`: who has begun, who has filled something, and when each has been at it for too long."""
+"""`ringfeed.workers.roster`: workers that have begun or have filled something, and those that take too long."""
 
 from __future__ import annotations
 

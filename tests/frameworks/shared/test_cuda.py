@@ -143,7 +143,7 @@ def test_registers_each_slot_once_for_all_epochs(fake: FakeCuda, how: dict[str, 
 
 
 def test_leaves_the_driver_alone_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU to copy to nobody looks for a driver."""
+    """Without a GPU to copy to, no driver is looked for."""
     monkeypatch.delattr(pinned, "open_library")
     with ringfeed.Loader(Oracle(40), batch_size=8, workers=0, slots=SLOTS) as loader:
         assert drain(loader) == list(range(40))
