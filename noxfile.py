@@ -25,7 +25,9 @@ import versions  # noqa: E402 - a neighbour of this file, in no package
 
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = True
-os.environ.setdefault("UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", ""))  # pip's wheels of one's own: uv's too
+os.environ.setdefault(
+    "UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", "")
+)  # pip's wheels of one's own: uv's too
 # Where pyenv has an interpreter, its shims on PATH run only after `pyenv local`.
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, PYENV.glob("3.1*/bin"))])
@@ -39,25 +41,48 @@ def tests(folder: str, *names: str) -> tuple[str, ...]:
 # What meets a framework's own classes and functions. What kills, waits and stalls is the core's, and asks no framework.
 TENSORFLOW = tests(
     "frameworks/tensorflow",
-    *("tensorflow", "tensorflow_op", "tensorflow_forms", "tensorflow_cast", "tensorflow_values", "tensorflow_state"),
+    *(
+        "tensorflow",
+        "tensorflow_op",
+        "tensorflow_forms",
+        "tensorflow_cast",
+        "tensorflow_values",
+        "tensorflow_state",
+    ),
 )
 KERAS = (
-    *tests("frameworks/keras", "keras", "keras_arguments", "keras_aliases", "keras_whole_batches", "keras_iterables"),
+    *tests(
+        "frameworks/keras",
+        "keras",
+        "keras_arguments",
+        "keras_aliases",
+        "keras_whole_batches",
+        "keras_iterables",
+    ),
     *tests("frameworks/keras", "keras_cast", "keras_helpers"),
     *tests("keras", "keras_install", "keras_dataset", "keras_enqueuers", "keras_objects"),
 )
 TORCH = (
-    *tests("frameworks/torch", "torch", "torch_forms", "torch_cast", "torch_datasets", "torch_values"),
+    *tests(
+        "frameworks/torch", "torch", "torch_forms", "torch_cast", "torch_datasets", "torch_values"
+    ),
     *tests("torch", "torch_loader", "torch_states", "torch_streams"),
 )
 JAX = ("tests/frameworks/jax",)
 RAY = ("tests/ray/test_ray.py", "tests/nodes/test_cluster.py")
-CORE = tuple(f"tests/{folder}" for folder in ("system", "ring", "spec", "transport", "workers", "monitor", "tools"))
+CORE = tuple(
+    f"tests/{folder}"
+    for folder in ("system", "ring", "spec", "transport", "workers", "monitor", "tools")
+)
 CPU = "tensorflow-cpu" if os.uname().machine == "x86_64" else "tensorflow"
 
 
 def cell(
-    session: nox.Session, framework: str, packages: list[str], paths: tuple[str, ...], built: Path | None = None
+    session: nox.Session,
+    framework: str,
+    packages: list[str],
+    paths: tuple[str, ...],
+    built: Path | None = None,
 ) -> int:
     """Install a wheel and packages, run these tests, note what came of it, and tidy up; return how many failed."""
     python = str(session.python)
@@ -67,8 +92,19 @@ def cell(
         session.install(f"ringfeed[test] @ {built.as_uri()}", "setuptools", *packages)
         report = ROOT / "build" / "versions" / f"{framework}.xml"
         began = time.time()
-        command = "python", "-m", "pytest", "-q", "--first-parameters", "-p", "no:cacheprovider", f"--junitxml={report}"
-        session.run(*command, *paths, *session.posargs, success_codes=[0, 1], env={"PYTHONPATH": ""})
+        command = (
+            "python",
+            "-m",
+            "pytest",
+            "-q",
+            "--first-parameters",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+        )
+        session.run(
+            *command, *paths, *session.posargs, success_codes=[0, 1], env={"PYTHONPATH": ""}
+        )
         found = session.run("python", "release/versions.py", "--installed", silent=True)
         return versions.note(framework, python, json.loads(str(found)), report, time.time() - began)
     finally:
@@ -83,10 +119,15 @@ def tensorflow(session: nox.Session, version: str) -> None:
 
 
 @nox.session(python="3.11")
-@nox.parametrize("version", ["3.7.0", "3.8.0", "3.9.2", "3.10.0", "3.11.3", "3.12.4", "3.13.2", "3.14.1", "3.15.1"])
+@nox.parametrize(
+    "version",
+    ["3.7.0", "3.8.0", "3.9.2", "3.10.0", "3.11.3", "3.12.4", "3.13.2", "3.14.1", "3.15.1"],
+)
 def keras(session: nox.Session, version: str) -> None:
     """`fit` and what takes the place of Keras' loading, on each Keras, with a TensorFlow of its time."""
-    tensorflow = "2.18.1" if versions.number(version) < (3, 12) else "2.21.0"  # which demands Keras 3.12
+    tensorflow = (
+        "2.18.1" if versions.number(version) < (3, 12) else "2.21.0"
+    )  # which demands Keras 3.12
     cell(session, "keras", [f"keras=={version}", f"{CPU}=={tensorflow}"], KERAS)
 
 
@@ -131,7 +172,9 @@ def ahead(session: nox.Session, framework: str) -> None:
     try:
         session.install(f"ringfeed[test] @ {sdist.as_uri()}", *packages)
     except nox.command.CommandFailed:
-        session.skip(f"cannot be had here: {', '.join(packages) or 'what the tests need'} on Python {session.python}")
+        session.skip(
+            f"cannot be had here: {', '.join(packages) or 'what the tests need'} on Python {session.python}"
+        )
     failed = cell(session, framework, packages, paths, sdist)
     if failed:
         session.error(f"{failed} tests failed: see docs/versions.md")

@@ -41,7 +41,15 @@ SOURCES = {
 }
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder. -g0: what
 # debuggers read would be two thirds of a wheel, and a third of the time to build it.
-COMPILE = ["-std=c11", "-O3", "-g0", "-fvisibility=hidden", "-pthread", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+COMPILE = [
+    "-std=c11",
+    "-O3",
+    "-g0",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-U_FORTIFY_SOURCE",
+    "-D_FORTIFY_SOURCE=2",
+]
 # What is relocated is read-only before any code runs.
 LINK = ["-pthread", "-Wl,-z,relro", "-Wl,-z,now"]
 FLAGS = {
@@ -57,9 +65,14 @@ def extension(name: str, sources: str) -> Extension:
     cython = Path("src/ringfeed", *name.split(".")).with_suffix(".pyx")
     return Extension(
         f"ringfeed.{name}",
-        [*([str(cython)] if cython.exists() else []), *(f"cext/{source}.c" for source in sources.split())],
+        [
+            *([str(cython)] if cython.exists() else []),
+            *(f"cext/{source}.c" for source in sources.split()),
+        ],
         include_dirs=["cext", np.get_include()],
-        depends=sorted(glob("cext/**/*.h", recursive=True) + glob("src/ringfeed/**/*.px[di]", recursive=True)),
+        depends=sorted(
+            glob("cext/**/*.h", recursive=True) + glob("src/ringfeed/**/*.px[di]", recursive=True)
+        ),
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*COMPILE, *FLAGS.get(name, [])],
         extra_link_args=LINK,
@@ -72,7 +85,9 @@ class WithoutRunpath(build_ext):
 
     def build_extensions(self) -> None:
         """Build with the compiler's own path of libraries."""
-        self.compiler.linker_so = [flag for flag in self.compiler.linker_so if not flag.startswith("-Wl,-rpath")]
+        self.compiler.linker_so = [
+            flag for flag in self.compiler.linker_so if not flag.startswith("-Wl,-rpath")
+        ]
         super().build_extensions()
 
 
@@ -82,7 +97,12 @@ class OfTracked(sdist):
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         """Copy what is tracked of the files."""
         if Path(".git").exists():
-            listed = subprocess.run(["git", "ls-files", "-z"], stdout=-1, text=True, check=True).stdout  # noqa: S607
+            listed = subprocess.run(
+                ["git", "ls-files", "-z"],  # noqa: S607
+                stdout=-1,
+                text=True,
+                check=True,
+            ).stdout
             files = [name for name in files if name in {*listed.split("\0")}]
         super().make_release_tree(base_dir, files)
 

@@ -35,10 +35,18 @@ COLUMNS = {
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, quick="the first and the last point of each axis, a short look", repetitions=REPETITIONS)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(
+        parser,
+        quick="the first and the last point of each axis, a short look",
+        repetitions=REPETITIONS,
+    )
     parser.add_argument("--axis", nargs="+", choices=AXES, default=list(AXES))
-    parser.add_argument("--contender", nargs="+", choices=CONTENDERS, default=["ringfeed"], metavar="NAME")
+    parser.add_argument(
+        "--contender", nargs="+", choices=CONTENDERS, default=["ringfeed"], metavar="NAME"
+    )
     return parser.parse_args(arguments)
 
 
@@ -52,16 +60,16 @@ def planned(options: argparse.Namespace, answer: str) -> Iterator[Job]:
                 for contender in options.contender:
                     workers = point if name == "workers" else WORKERS
                     slots = point if name == "slots" else SLOTS
-                    yield Job(f"{name}/{point}", contender, repetition, workers, slots, seconds, answer)
+                    yield Job(
+                        f"{name}/{point}", contender, repetition, workers, slots, seconds, answer
+                    )
 
 
 def render(records: list[dict[str, Any]]) -> str:
     """Where it was measured, and a table for each axis."""
     results = Results(records)
     repetitions = 1 + max(record["repetition"] for record in records)
-    where = (
-        f"{page.where(records)}; {WORKERS} workers and {SLOTS} slots where they do not grow; medians of {repetitions} "
-    )
+    where = f"{page.where(records)}; {WORKERS} workers and {SLOTS} slots where they do not grow; medians of {repetitions} "
     parts = [f"{where}fresh processes each (least - most); {records[0]['time'][:10]}."]
     parts += [text for name in AXES if (text := _table(results, name))]
     parts += [f"- {one['case']}, {one['contender']}: {one['error']}" for one in results.errors()]
@@ -76,15 +84,22 @@ def _table(results: Results, name: str) -> str:
         for contender in results.contenders(case):
             several = results.spread(case, contender, axis.figure)
             cost = quantity(results.median(case, contender, axis.figure), TIME, several)
-            others = [quantity(results.median(case, contender, figure), units) for figure, units in COLUMNS.values()]
+            others = [
+                quantity(results.median(case, contender, figure), units)
+                for figure, units in COLUMNS.values()
+            ]
             label = f"{point:,}".replace(",", " ")
-            rows.append([label if contender == "ringfeed" else f"{label}, {contender}", cost, *others])
+            rows.append(
+                [label if contender == "ringfeed" else f"{label}, {contender}", cost, *others]
+            )
     return table([axis.title, axis.head, *COLUMNS], rows) if rows else ""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and show; 1 when a point gave no figures."""
-    return carry_out(options_of(arguments), "growth", planned, lambda results: render(results.records))
+    return carry_out(
+        options_of(arguments), "growth", planned, lambda results: render(results.records)
+    )
 
 
 if __name__ == "__main__":

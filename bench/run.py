@@ -32,17 +32,29 @@ REPETITIONS, QUICK_SHARE = 5, 1 / 3  # of each workload's seconds
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     several: dict[str, Any] = {"nargs": "+", "default": [], "metavar": "NAME"}
     cases = sorted(set().union(*map(names_of, CASES)))
-    add_options(parser, quick="one repetition of fewer runs, a third of the time each", repetitions=REPETITIONS)
+    add_options(
+        parser,
+        quick="one repetition of fewer runs, a third of the time each",
+        repetitions=REPETITIONS,
+    )
     parser.add_argument("--workload", choices=cases, help=" ".join(cases), **several)
     parser.add_argument("--contender", choices=EVERYBODY, help=" ".join(EVERYBODY), **several)
-    parser.add_argument("--everybody", action="store_true", help="all contenders that can, in all chosen workloads")
-    parser.add_argument("--first", type=int, default=0, help="number of the first repetition, to add to a file: 0")
+    parser.add_argument(
+        "--everybody", action="store_true", help="all contenders that can, in all chosen workloads"
+    )
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first repetition, to add to a file: 0"
+    )
     parser.add_argument("--workers", type=int, default=2, help="2")
     parser.add_argument("--slots", type=int, default=4, help="4")
-    parser.add_argument("--batches", type=int, default=0, help="of an epoch of fit; 48 or 20, as its model is small")
+    parser.add_argument(
+        "--batches", type=int, default=0, help="of an epoch of fit; 48 or 20, as its model is small"
+    )
     parser.add_argument("--render", nargs="?", const="", metavar="FILE", help=RENDER)
     return parser.parse_args(arguments)
 
@@ -62,14 +74,25 @@ def planned(options: argparse.Namespace, answer: str) -> Iterator[Job]:
                 continue
             turn = repetition % max(1, len(names))
             for name in names[turn:] + names[:turn]:
-                yield Job(case, name, repetition, options.workers, options.slots, seconds, answer, options.batches)
+                yield Job(
+                    case,
+                    name,
+                    repetition,
+                    options.workers,
+                    options.slots,
+                    seconds,
+                    answer,
+                    options.batches,
+                )
 
 
 def _asked(case: str, options: argparse.Namespace) -> list[str]:
     """Which contenders run a case."""
     if options.everybody and not options.contender:
         return list(CASES[case].able)
-    return contenders_of(case, options.contender, case_named=bool(options.workload), quick=options.quick)
+    return contenders_of(
+        case, options.contender, case_named=bool(options.workload), quick=options.quick
+    )
 
 
 def left_out(options: argparse.Namespace) -> Iterator[str]:
@@ -86,7 +109,10 @@ def publish(file: str) -> int:
     """Put the tables of a results file into the bench's page, the project's first page, and that of figures."""
     full = sorted((HERE / "results").glob("run-*.jsonl"))
     if not file and not full:
-        print(f"no run-*.jsonl in {HERE / 'results'}: run bench/run.py first, or name a file", file=sys.stderr)
+        print(
+            f"no run-*.jsonl in {HERE / 'results'}: run bench/run.py first, or name a file",
+            file=sys.stderr,
+        )
         return 1
     source = Path(file) if file else full[-1]
     results = Results(read(source))
@@ -99,7 +125,11 @@ def publish(file: str) -> int:
         (HERE.parent / "README.md", small_table(results)),
         (HERE.parent / "docs" / "figures.md", figures(results) + seen.format("../bench/")),
     ):
-        done = f"rendered from {source.name}" if insert(page, MARK, text) else "no markers, left as it is"
+        done = (
+            f"rendered from {source.name}"
+            if insert(page, MARK, text)
+            else "no markers, left as it is"
+        )
         print(f"{page}: {done}")
     return 0
 

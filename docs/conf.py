@@ -49,7 +49,9 @@ def to_rst(lines: list[str]) -> list[str]:
     for block in filter(None, blocks):
         is_indented = block[0].startswith(" ")
         begins = not is_indented or in_parameters
-        in_parameters = begins and all(_PARAMETER.fullmatch(line) or line.startswith("    ") for line in block)
+        in_parameters = begins and all(
+            _PARAMETER.fullmatch(line) or line.startswith("    ") for line in block
+        )
         made += [*_block(block, is_indented=is_indented, in_parameters=in_parameters), ""]
     return made
 

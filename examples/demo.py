@@ -19,7 +19,9 @@ from pathlib import Path
 NEEDED = ("ringfeed", "tensorflow", "keras", "sklearn", "skimage", "PIL", "matplotlib", "rich")
 ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 if ABSENT:
-    sys.exit(f"demo: not installed: {', '.join(ABSENT)}; `make demo` installs all that the demo needs")
+    sys.exit(
+        f"demo: not installed: {', '.join(ABSENT)}; `make demo` installs all that the demo needs"
+    )
 
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, Progress, TextColumn  # noqa: E402
@@ -43,7 +45,9 @@ NUMBERS = {
 def at_least(least: int, text: str) -> int:
     """Return the number in `text`, refused below `least`."""
     if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number of {least} or more, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of {least} or more, got {text!r}"
+        )
     return int(text)
 
 
@@ -58,7 +62,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--output", default="demo.png", metavar="PATH", help=words)
     options = parser.parse_args()
     if not Path(options.output).parent.is_dir():
-        parser.error(f"argument --output: no folder {str(Path(options.output).parent)!r}; make it first")
+        parser.error(
+            f"argument --output: no folder {str(Path(options.output).parent)!r}; make it first"
+        )
     return options
 
 
@@ -93,7 +99,9 @@ def megabytes(size: int | None) -> str:
 
 def comparison(runs: list[Run], options: argparse.Namespace) -> Table:
     """Return the table of what both trainings reached and took."""
-    table = Table("", title=f"Which of {PHOTOGRAPHS} photographs is this crop from?", caption_justify="left")
+    table = Table(
+        "", title=f"Which of {PHOTOGRAPHS} photographs is this crop from?", caption_justify="left"
+    )
     for run in runs:
         table.add_column(TITLES[run.feed], justify="right")
     table.add_row(
@@ -101,7 +109,9 @@ def comparison(runs: list[Run], options: argparse.Namespace) -> Table:
         *[f"{run.epochs[-1]['accuracy']:.1%}" if run.epochs else run.trouble for run in runs],
     )
     table.add_row("Time per epoch", *[median_of(run, "seconds") for run in runs])
-    table.add_row("  in which the training waited for input", *[median_of(run, "waited_s") for run in runs])
+    table.add_row(
+        "  in which the training waited for input", *[median_of(run, "waited_s") for run in runs]
+    )
     for words, fact in (
         ("Shared memory planned", "planned"),
         ("Shared memory really used", "used"),
@@ -148,11 +158,16 @@ def main() -> None:
     took_s = time.monotonic() - began
     for run in runs:
         if run.trouble:
-            print(f"demo: the training with {TITLES[run.feed]} {run.trouble}. {run.last_words}", file=sys.stderr)
+            print(
+                f"demo: the training with {TITLES[run.feed]} {run.trouble}. {run.last_words}",
+                file=sys.stderr,
+            )
     if runs[0].trouble:
         sys.exit(1)
     console.print(comparison(runs, options))
-    console.print(f"{options.output} shows a batch, and what the slots did. This took {took_s:.0f} s.")
+    console.print(
+        f"{options.output} shows a batch, and what the slots did. This took {took_s:.0f} s."
+    )
 
 
 if __name__ == "__main__":

@@ -20,8 +20,12 @@ from typing import TYPE_CHECKING, Any
 NEEDED = ("ringfeed", "ray", "tensorflow", "keras", "sklearn", "rich")
 ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 if ABSENT:
-    sys.exit(f"demo: not installed: {', '.join(ABSENT)}; `make demo-cluster` installs all that the demo needs")
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))  # clusters that can be killed
+    sys.exit(
+        f"demo: not installed: {', '.join(ABSENT)}; `make demo-cluster` installs all that the demo needs"
+    )
+sys.path.insert(
+    0, str(Path(__file__).parents[1] / "tests" / "support")
+)  # clusters that can be killed
 
 import numpy as np  # noqa: E402 - after the check, for one clear line instead of a traceback
 from rich.console import Console  # noqa: E402
@@ -49,7 +53,9 @@ class Digits:
 
     def __init__(self) -> None:
         found = load_digits()
-        self.pictures = np.pad(found.images[:SEEN] / 16, ((0, 0), (1, 1), (1, 1))).astype(np.float32)
+        self.pictures = np.pad(found.images[:SEEN] / 16, ((0, 0), (1, 1), (1, 1))).astype(
+            np.float32
+        )
         self.labels = found.target[:SEEN]
 
     def __len__(self) -> int:
@@ -87,10 +93,17 @@ def network() -> Any:
     import keras  # noqa: PLC0415 - after the cluster, whose start waits for this machine
 
     keras.utils.set_random_seed(0)
-    layers = [keras.Input((8, 8)), keras.layers.Flatten(), keras.layers.Dense(128, "relu"), keras.layers.Dense(10)]
+    layers = [
+        keras.Input((8, 8)),
+        keras.layers.Flatten(),
+        keras.layers.Dense(128, "relu"),
+        keras.layers.Dense(10),
+    ]
     model = keras.Sequential(layers)
     model.compile(
-        keras.optimizers.Adam(0.005), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+        keras.optimizers.Adam(0.005),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
     )
     return model
 
@@ -104,7 +117,9 @@ def batches(loader: ringfeed.Loader[Any], run: Run) -> Iterator[tuple[int, int, 
             yield epoch, number, pictures, labels
 
 
-def train(loader: ringfeed.Loader[Any], model: Any, at: tuple[int, int], act: Callable[[], None]) -> Run:
+def train(
+    loader: ringfeed.Loader[Any], model: Any, at: tuple[int, int], act: Callable[[], None]
+) -> Run:
     """Train on a cluster's batches; ``act`` is called at a batch."""
     run = Run()
     for epoch, number, pictures, labels in batches(loader, run):
@@ -112,7 +127,9 @@ def train(loader: ringfeed.Loader[Any], model: Any, at: tuple[int, int], act: Ca
         if (epoch, number) == at:
             act()
     held_out = load_digits()
-    run.accuracy = float(model.evaluate(held_out.images[SEEN:] / 16, held_out.target[SEEN:], verbose=0)[1])
+    run.accuracy = float(
+        model.evaluate(held_out.images[SEEN:] / 16, held_out.target[SEEN:], verbose=0)[1]
+    )
     return run
 
 
@@ -122,12 +139,16 @@ def on_a_cluster(console: Console) -> tuple[Run, float]:
     with cluster.start(NODES, cpus=2) as made:
         console.print(f"{NODES} nodes run; {ACTORS} actors make the digits")
         ray = ringfeed.ray.Ray(workers=ACTORS, address=made.address)
-        with ringfeed.Loader(Digits(), batch_size=ROWS, shuffle=True, seed=0, workers=0, backend=ray) as loader:
+        with ringfeed.Loader(
+            Digits(), batch_size=ROWS, shuffle=True, seed=0, workers=0, backend=ray
+        ) as loader:
             at = KILLED_AT[0], int(KILLED_AT[1] * len(loader))
 
             def kill() -> None:
                 node = max(made.nodes[1:], key=lambda node: len(node.actors))
-                console.print(f"killing node {node.address} with its {len(node.actors)} actors, in epoch {at[0] + 1}")
+                console.print(
+                    f"killing node {node.address} with its {len(node.actors)} actors, in epoch {at[0] + 1}"
+                )
                 node.kill()
                 killed_s.append(time.monotonic())
 

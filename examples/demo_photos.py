@@ -30,7 +30,9 @@ def folder_of(package: str) -> Path:
     """Return where `package` is installed, without the seconds that importing it would take each worker."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        raise ModuleNotFoundError(f"no module named {package!r}; its photographs are needed", name=package)
+        raise ModuleNotFoundError(
+            f"no module named {package!r}; its photographs are needed", name=package
+        )
     return Path(found.origin).parent
 
 
@@ -96,7 +98,9 @@ class Crops:
     number of workers. With it they never change, as held-out crops must not.
     """
 
-    def __init__(self, photographs: Sequence[NDArray[np.uint8]], samples: int, fixed_seed: int | None = None) -> None:
+    def __init__(
+        self, photographs: Sequence[NDArray[np.uint8]], samples: int, fixed_seed: int | None = None
+    ) -> None:
         self.photographs = photographs
         self.samples = samples
         self.fixed_seed = fixed_seed

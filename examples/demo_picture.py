@@ -40,7 +40,9 @@ class Batch(NamedTuple):
     answers: NDArray[np.int64]
 
 
-def draw(path: str, batch: Batch, sightings: Sightings, waits: Sequence[tuple[float, float]]) -> None:
+def draw(
+    path: str, batch: Batch, sightings: Sightings, waits: Sequence[tuple[float, float]]
+) -> None:
     """Write the picture to `path`: the batch above, the slots and the training over time below."""
     crops, labels, answers = batch
     shown = Batch(crops[:MOST_CROPS], labels[:MOST_CROPS], answers[:MOST_CROPS])
@@ -80,7 +82,9 @@ def stretches(sightings: Sightings, slot: int) -> Iterator[tuple[str, float, flo
     yield state, began_s, sightings[-1][0] - began_s
 
 
-def draw_slots(figure: SubFigure, sightings: Sightings, waits: Iterable[tuple[float, float]]) -> None:
+def draw_slots(
+    figure: SubFigure, sightings: Sightings, waits: Iterable[tuple[float, float]]
+) -> None:
     """Show what each slot was in use for at each moment, and when the training had to wait."""
     axes: Axes = figure.subplots()
     first_s, last_s = sightings[0][0], sightings[-1][0]
@@ -97,11 +101,15 @@ def draw_slots(figure: SubFigure, sightings: Sightings, waits: Iterable[tuple[fl
     axes.set(xlim=(0, last_s - first_s), ylim=(slots + 0.6, -0.6))
     axes.set_xlabel("seconds since the last epoch began")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title("What each slot of shared memory, room for one batch, was in use for", fontsize=11, pad=26)
+    axes.set_title(
+        "What each slot of shared memory, room for one batch, was in use for", fontsize=11, pad=26
+    )
     meanings = [meaning for state, meaning in STATES.items() if state in seen]
     meanings += [(TRAINS, "training works"), (WAITS, "training waits for a batch")]
     legend = [Patch(color=color, label=words) for color, words in meanings]
-    axes.legend(handles=legend, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False)
+    axes.legend(
+        handles=legend, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False
+    )
 
 
 def bar(axes: Axes, row: int, from_s: float, for_s: float, color: str) -> None:

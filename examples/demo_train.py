@@ -44,7 +44,10 @@ def tell(event: str, **facts: object) -> None:
 def build_model(batches: int) -> keras.Model:
     """Return a small convolutional network to be trained on so many batches, the same every time."""
     keras.utils.set_random_seed(0)
-    layers = [keras.Input((CROP_SIDE, CROP_SIDE, 3), dtype="uint8"), keras.layers.Rescaling(1 / 127.5, -1)]
+    layers = [
+        keras.Input((CROP_SIDE, CROP_SIDE, 3), dtype="uint8"),
+        keras.layers.Rescaling(1 / 127.5, -1),
+    ]
     for filters in (24, 48, 96, 128):
         layers.append(keras.layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False))
         layers.append(keras.layers.BatchNormalization(momentum=0.9))
@@ -90,7 +93,9 @@ class Stopwatch(keras.callbacks.Callback):
         """Count the turns given; when none is left to give them, end all that this run has started."""
         while os.read(0, 1):  # not sys.stdin, whose lock would be held for ever in a forked worker
             self.turns.release()
-        with contextlib.suppress(ProcessLookupError):  # a group of its own, when demo.py has started it
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # a group of its own, when demo.py has started it
             os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
 
@@ -173,7 +178,9 @@ def bytes_in_use() -> int:
     return blocks * 512
 
 
-def train_with_ringfeed(options: argparse.Namespace, training: Crops, held_out: Crops) -> dict[str, int]:
+def train_with_ringfeed(
+    options: argparse.Namespace, training: Crops, held_out: Crops
+) -> dict[str, int]:
     """Train through two rings, leave the picture behind, and return the bytes planned and used."""
     ring = {"batch_size": options.batch_size, "workers": options.workers, "slots": options.slots}
     model = build_model(options.epochs * math.ceil(len(training) / options.batch_size))
@@ -195,9 +202,15 @@ def train_with_ringfeed(options: argparse.Namespace, training: Crops, held_out: 
     return bytes_taken
 
 
-def train_with_keras(options: argparse.Namespace, training: Crops, held_out: Crops) -> dict[str, int]:
+def train_with_keras(
+    options: argparse.Namespace, training: Crops, held_out: Crops
+) -> dict[str, int]:
     """Train with two pools of Keras' own worker processes, which plan no memory."""
-    pool = {"workers": options.workers, "use_multiprocessing": True, "max_queue_size": QUEUED_BATCHES}
+    pool = {
+        "workers": options.workers,
+        "use_multiprocessing": True,
+        "max_queue_size": QUEUED_BATCHES,
+    }
     batches = CropBatches(training, options.batch_size, **pool)
     build_model(options.epochs * len(batches)).fit(
         batches,

@@ -63,7 +63,9 @@ with tempfile.TemporaryDirectory() as folder:
         file.create_dataset("classes", data=digits.target.astype(np.int64))
     order = ringfeed.orders.WindowShuffle(10 * CHUNK, block=CHUNK)
     with (
-        ringfeed.Loader(Rows(path, 0, count - HELD_OUT), batch_size=64, sampler=order, workers=2) as batches,
+        ringfeed.Loader(
+            Rows(path, 0, count - HELD_OUT), batch_size=64, sampler=order, workers=2
+        ) as batches,
         ringfeed.Loader(Rows(path, count - HELD_OUT, count), batch_size=64, workers=1) as held_out,
     ):
         model.fit(batches.to_keras(), epochs=10, verbose=2)

@@ -32,8 +32,12 @@ class Digits:
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32]:
         image = self.images[index]
         if self.augmented:
-            random = ringfeed.rng()  # the same numbers for this sample and epoch, whichever worker draws them
-            image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(0.7, 1.3)
+            random = (
+                ringfeed.rng()
+            )  # the same numbers for this sample and epoch, whichever worker draws them
+            image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(
+                0.7, 1.3
+            )
         # int32, because JAX has no int64 unless told so: the loader would copy such labels, if it need not lose any.
         return image.astype(np.float32), np.int32(self.classes[index])
 
@@ -46,11 +50,15 @@ def scores(weights: Any, images: jax.Array) -> jax.Array:
 
 def mean_loss(weights: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
     """Return the cross-entropy of a batch."""
-    return -jnp.take_along_axis(jax.nn.log_softmax(scores(weights, images)), classes[:, None], 1).mean()
+    return -jnp.take_along_axis(
+        jax.nn.log_softmax(scores(weights, images)), classes[:, None], 1
+    ).mean()
 
 
 @jax.jit
-def step(weights: Any, velocity: Any, images: jax.Array, classes: jax.Array) -> tuple[Any, Any, jax.Array]:
+def step(
+    weights: Any, velocity: Any, images: jax.Array, classes: jax.Array
+) -> tuple[Any, Any, jax.Array]:
     """Return weights and velocity after a step of gradient descent with momentum, and the loss before it."""
     loss, gradient = jax.value_and_grad(mean_loss)(weights, images, classes)
     velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradient)
@@ -71,7 +79,9 @@ weights = {
 velocity = jax.tree.map(jnp.zeros_like, weights)
 
 with (
-    ringfeed.Loader(train, batch_size=64, shuffle=True, drop_remainder=True, workers=2, slots=3) as batches,
+    ringfeed.Loader(
+        train, batch_size=64, shuffle=True, drop_remainder=True, workers=2, slots=3
+    ) as batches,
     ringfeed.Loader(held_out, batch_size=64, workers=1, slots=3) as held_out_batches,
 ):
     for epoch in range(15):
@@ -79,6 +89,8 @@ with (
         for x, y in batches.to_jax():
             weights, velocity, loss = step(weights, velocity, x, y)
         print(f"epoch {epoch}: loss of the last batch {loss:.3f}")
-    right = sum(int((scores(weights, x).argmax(1) == y).sum()) for x, y in held_out_batches.to_jax())
+    right = sum(
+        int((scores(weights, x).argmax(1) == y).sum()) for x, y in held_out_batches.to_jax()
+    )
     print(f"accuracy on {HELD_OUT} digits never seen: {right / HELD_OUT:.1%}")
     print(f"shared memory: {(batches.memory + held_out_batches.memory) / 1e6:.1f} MB")

@@ -30,8 +30,12 @@ class Digits:
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
         image = self.images[index]
         if self.augmented:
-            random = ringfeed.rng()  # the same numbers for this sample and epoch, whichever worker draws them
-            image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(0.7, 1.3)
+            random = (
+                ringfeed.rng()
+            )  # the same numbers for this sample and epoch, whichever worker draws them
+            image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(
+                0.7, 1.3
+            )
         return image[..., None].astype(np.float32), self.classes[index]
 
 

@@ -52,8 +52,12 @@ class Pictures(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         numbers = self.order[BATCH * index : BATCH * index + BATCH]
-        images = [Image.open(io.BytesIO(self.files[number])).resize((SHOWN, SHOWN)) for number in numbers]
-        return np.stack([np.asarray(image, np.float32) / 255 for image in images]), (numbers + self.first) % CLASSES
+        images = [
+            Image.open(io.BytesIO(self.files[number])).resize((SHOWN, SHOWN)) for number in numbers
+        ]
+        return np.stack([np.asarray(image, np.float32) / 255 for image in images]), (
+            numbers + self.first
+        ) % CLASSES
 
     def on_epoch_end(self) -> None:
         """Shuffle the pictures anew."""
@@ -98,5 +102,9 @@ model = keras.Sequential(
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
 clock = Clock()
-history = model.fit(train, validation_data=validation, epochs=EPOCHS, callbacks=[clock], verbose=2).history
-print(json.dumps({"loss": history["loss"], "val_loss": history["val_loss"], "epoch_s": clock.seconds}))
+history = model.fit(
+    train, validation_data=validation, epochs=EPOCHS, callbacks=[clock], verbose=2
+).history
+print(
+    json.dumps({"loss": history["loss"], "val_loss": history["val_loss"], "epoch_s": clock.seconds})
+)

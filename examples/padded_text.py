@@ -34,7 +34,9 @@ FILLERS = [
     "of",
     "in",
 ]
-VOCABULARY = {word: number for number, word in enumerate(["", "not", *FILLERS, *WORDS[0], *WORDS[1]])}
+VOCABULARY = {
+    word: number for number, word in enumerate(["", "not", *FILLERS, *WORDS[0], *WORDS[1]])
+}
 MOST_WORDS = 40
 HELD_OUT = 400
 
@@ -89,7 +91,9 @@ spec = (
 )
 
 with (
-    ringfeed.Loader(Sentences(0, 3000), batch_size=50, shuffle=True, spec=spec, workers=2) as loader,
+    ringfeed.Loader(
+        Sentences(0, 3000), batch_size=50, shuffle=True, spec=spec, workers=2
+    ) as loader,
     ringfeed.Loader(Sentences(3000, HELD_OUT), batch_size=50, spec=spec, workers=1) as held_out,
 ):
     batches = loader.to_torch()
@@ -105,7 +109,8 @@ with (
         print(f"epoch {epoch}: loss {total:.3f}, {places:,} places for tokens")
     with torch.no_grad():
         right = sum(
-            (model(ids, lengths).argmax(1) == labels).sum().item() for (ids, lengths), labels in held_out.to_torch()
+            (model(ids, lengths).argmax(1) == labels).sum().item()
+            for (ids, lengths), labels in held_out.to_torch()
         )
     print(f"accuracy on {HELD_OUT} sentences never seen: {right / HELD_OUT:.1%}")
     print(f"shared memory: {(loader.memory + held_out.memory) / 1e6:.1f} MB")

@@ -43,7 +43,11 @@ digits = load_digits()
 train = Digits(digits.images, digits.target, workers=2, use_multiprocessing=True)
 
 keras.utils.set_random_seed(0)
-layers = [keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
+layers = [
+    keras.layers.Conv2D(16, 3, activation="relu"),
+    keras.layers.Flatten(),
+    keras.layers.Dense(10),
+]
 model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 history = model.fit(train, shuffle=False, epochs=4, verbose=2)

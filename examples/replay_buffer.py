@@ -43,7 +43,11 @@ class Catch:
 
     def begin(self) -> None:
         """Drop a new ball."""
-        self.row, self.ball, self.paddle = 0, int(random.integers(WIDTH)), int(random.integers(WIDTH))
+        self.row, self.ball, self.paddle = (
+            0,
+            int(random.integers(WIDTH)),
+            int(random.integers(WIDTH)),
+        )
 
     def picture(self) -> np.ndarray:
         """Return the grid with ball and paddle."""
@@ -94,7 +98,10 @@ class Player:
 
     def __init__(self) -> None:
         self.net = torch.nn.Sequential(
-            torch.nn.Flatten(), torch.nn.Linear(HEIGHT * WIDTH, 64), torch.nn.ReLU(), torch.nn.Linear(64, len(MOVES))
+            torch.nn.Flatten(),
+            torch.nn.Linear(HEIGHT * WIDTH, 64),
+            torch.nn.ReLU(),
+            torch.nn.Linear(64, len(MOVES)),
         )
         self.older = copy.deepcopy(self.net)
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-3)
@@ -153,11 +160,18 @@ for _ in range(1000):  # something to begin with
     play(game, player, memory, curiosity=1)
 
 with ringfeed.Loader(
-    memory.arrays, batch_size=BATCH, sampler=memory.sampler, workers=1, backend="thread", slots=SLOTS
+    memory.arrays,
+    batch_size=BATCH,
+    sampler=memory.sampler,
+    workers=1,
+    backend="thread",
+    slots=SLOTS,
 ) as loader:
     trained, unknown = 0, []
     for batch, index, weight in loader.to_torch():
-        for _ in range(MOVES_PER_BATCH):  # one sample at a time, while the thread gathers the next 1,024
+        for _ in range(
+            MOVES_PER_BATCH
+        ):  # one sample at a time, while the thread gathers the next 1,024
             play(game, player, memory, curiosity=max(0.05, 1 - trained / 160))
         memory.sampler.update(index, player.learn(batch, weight) + 0.01)
         unknown.append(memory.sampler.pending // BATCH)
@@ -165,7 +179,11 @@ with ringfeed.Loader(
         if trained % BATCHES_TO_AGE == 0:
             player.older.load_state_dict(player.net.state_dict())
 
-    print(f"trained on {trained} batches of {BATCH:,} moves, and predicted {player.predicted:,} moves one by one")
+    print(
+        f"trained on {trained} batches of {BATCH:,} moves, and predicted {player.predicted:,} moves one by one"
+    )
     print(f"caught after training: {caught(player):.0%}")
-    print(f"each batch was drawn without the errors of the {max(unknown)} before it, and with all others")
+    print(
+        f"each batch was drawn without the errors of the {max(unknown)} before it, and with all others"
+    )
     print(f"shared memory: {loader.memory / 1e6:.1f} MB for a memory of {CAPACITY:,} moves")

@@ -31,7 +31,10 @@ def write_shard(path: Path, images: np.ndarray, classes: np.ndarray) -> None:
         for number, (image, label) in enumerate(zip(images, classes, strict=True)):
             content = io.BytesIO()
             np.save(content, image)
-            for name, written in ((f"{number:06}.npy", content.getvalue()), (f"{number:06}.cls", b"%d" % label)):
+            for name, written in (
+                (f"{number:06}.npy", content.getvalue()),
+                (f"{number:06}.cls", b"%d" % label),
+            ):
                 member = tarfile.TarInfo(name)
                 member.size = len(written)
                 tar.addfile(member, io.BytesIO(written))
@@ -52,7 +55,9 @@ class Shard:
 
 digits = load_digits()
 images, classes = (digits.images[:, None] / 16).astype(np.float32), digits.target
-order = np.random.default_rng(0).permutation(len(images))  # shards are shuffled when they are written
+order = np.random.default_rng(0).permutation(
+    len(images)
+)  # shards are shuffled when they are written
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the net is too small to share
 model = torch.nn.Sequential(
@@ -83,5 +88,7 @@ with tempfile.TemporaryDirectory() as folder:
             print(f"epoch {epoch}: loss {np.mean(losses):.3f}")
         with torch.no_grad():
             found = model(torch.from_numpy(images[order[:HELD_OUT]])).argmax(1).numpy()
-        print(f"accuracy on {HELD_OUT} digits never seen: {(found == classes[order[:HELD_OUT]]).mean():.1%}")
+        print(
+            f"accuracy on {HELD_OUT} digits never seen: {(found == classes[order[:HELD_OUT]]).mean():.1%}"
+        )
         print(f"shared memory: {loader.memory / 1e6:.1f} MB")

@@ -29,8 +29,12 @@ class Digits:
     def __getitem__(self, index: int) -> dict[str, np.ndarray | np.int64]:
         image = self.images[index]
         if self.augmented:
-            random = ringfeed.rng()  # the same numbers for this sample and epoch, whichever worker draws them
-            image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(0.7, 1.3)
+            random = (
+                ringfeed.rng()
+            )  # the same numbers for this sample and epoch, whichever worker draws them
+            image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(
+                0.7, 1.3
+            )
         return {"image": image[..., None].astype(np.float32), "class": self.classes[index]}
 
 
@@ -71,11 +75,15 @@ with (
     ringfeed.Loader(train, batch_size=64, shuffle=True, workers=2, slots=3) as batches,
     ringfeed.Loader(held_out, batch_size=64, workers=1, slots=3) as held_out_batches,
 ):
-    dataset = batches.to_tf_dataset()  # every loop over it is the next epoch, in an order of its own
+    dataset = (
+        batches.to_tf_dataset()
+    )  # every loop over it is the next epoch, in an order of its own
     for epoch in range(8):
         print(f"epoch {epoch}: loss {train_epoch(dataset):.3f}")
     right = 0
     for batch in held_out_batches.to_tf_dataset():
-        right += int(tf.reduce_sum(tf.cast(tf.argmax(model(batch["image"]), 1) == batch["class"], tf.int64)))
+        right += int(
+            tf.reduce_sum(tf.cast(tf.argmax(model(batch["image"]), 1) == batch["class"], tf.int64))
+        )
     print(f"accuracy on {HELD_OUT} digits never seen: {right / HELD_OUT:.1%}")
     print(f"shared memory: {(batches.memory + held_out_batches.memory) / 1e6:.1f} MB")

@@ -26,17 +26,29 @@ PROCESSES = 2
 def train(rank: int, meeting_place: str) -> None:
     """Train as one of the processes."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group("gloo", init_method=f"file://{meeting_place}", rank=rank, world_size=PROCESSES)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting_place}", rank=rank, world_size=PROCESSES
+    )
     torch.manual_seed(0)
     torch.set_num_threads(1)  # the net is too small to share
     digits = load_digits()
-    images, classes = (digits.images[:, None] / 16).astype(np.float32), digits.target.astype(np.int64)
-    layers = torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(1152, 10)
+    images, classes = (
+        (digits.images[:, None] / 16).astype(np.float32),
+        digits.target.astype(np.int64),
+    )
+    layers = (
+        torch.nn.Conv2d(1, 32, 3),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(1152, 10),
+    )
     model = DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     columns = images[:-HELD_OUT], classes[:-HELD_OUT]
-    with ringfeed.Loader(columns, batch_size=32, shuffle=True, seed=0, shard="auto", workers=1) as loader:
+    with ringfeed.Loader(
+        columns, batch_size=32, shuffle=True, seed=0, shard="auto", workers=1
+    ) as loader:
         batches = loader.to_torch()
         for epoch in range(8):
             total = 0.0
@@ -55,8 +67,12 @@ def train(rank: int, meeting_place: str) -> None:
     if rank == 0:
         with torch.no_grad():
             found = model.module(torch.from_numpy(images[-HELD_OUT:])).argmax(1).numpy()
-        print(f"both processes have the same weights: {all(torch.equal(weights, other) for other in others)}")
-        print(f"accuracy on {HELD_OUT} digits never seen: {(found == classes[-HELD_OUT:]).mean():.1%}")
+        print(
+            f"both processes have the same weights: {all(torch.equal(weights, other) for other in others)}"
+        )
+        print(
+            f"accuracy on {HELD_OUT} digits never seen: {(found == classes[-HELD_OUT:]).mean():.1%}"
+        )
         print(f"shared memory: {memory / 1e6:.1f} MB", flush=True)
     distributed.destroy_process_group()
 

@@ -26,7 +26,11 @@ def write_folder(folder: Path) -> None:
     """Write each digit as a JPEG file, such as train/7/0123.jpg."""
     digits = load_digits()
     for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-        part = folder / ("train" if number < len(digits.images) - HELD_OUT else "held_out") / str(label)
+        part = (
+            folder
+            / ("train" if number < len(digits.images) - HELD_OUT else "held_out")
+            / str(label)
+        )
         part.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray((image * 15.9).astype(np.uint8)).resize((SIDE, SIDE))
         picture.save(part / f"{number:04}.jpg", quality=95)
@@ -53,8 +57,17 @@ def transformed(images: torch.Tensor) -> torch.Tensor:
     count = len(images)
     angle, scale = 0.4 * (torch.rand(count) - 0.5), 1 + 0.2 * (torch.rand(count) - 0.5)
     move = 0.2 * (torch.rand(2, count) - 0.5)
-    rows = (torch.cos(angle) * scale, -torch.sin(angle), move[0], torch.sin(angle), torch.cos(angle) * scale, move[1])
-    grid = affine_grid(torch.stack(rows, 1).reshape(-1, 2, 3), list(images.shape), align_corners=False)
+    rows = (
+        torch.cos(angle) * scale,
+        -torch.sin(angle),
+        move[0],
+        torch.sin(angle),
+        torch.cos(angle) * scale,
+        move[1],
+    )
+    grid = affine_grid(
+        torch.stack(rows, 1).reshape(-1, 2, 3), list(images.shape), align_corners=False
+    )
     return grid_sample(images, grid, align_corners=False)
 
 
@@ -77,7 +90,9 @@ with tempfile.TemporaryDirectory() as name:
         ringfeed.Loader(Folder(folder / "train"), batch_size=64, shuffle=True, workers=2) as loader,
         ringfeed.Loader(Folder(folder / "held_out"), batch_size=64, workers=1) as held_out,
     ):
-        batches = loader.to_torch(cast=("float32", None))  # uint8 in the slots, float32 on the device
+        batches = loader.to_torch(
+            cast=("float32", None)
+        )  # uint8 in the slots, float32 on the device
         for epoch in range(8):
             total = 0.0
             for images, classes in batches:

@@ -23,7 +23,9 @@ HELD_OUT = 397
 
 def moved_and_dimmed(image: np.ndarray) -> np.ndarray:
     """Return the image moved by up to a pixel, and dimmed."""
-    random = ringfeed.rng()  # the same numbers for this sample and epoch, whichever worker draws them
+    random = (
+        ringfeed.rng()
+    )  # the same numbers for this sample and epoch, whichever worker draws them
     return np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(0.7, 1.3)
 
 
@@ -65,7 +67,9 @@ optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
 with (
     ringfeed.Loader(train, batch_size=64, sampler=sampler, workers=2, slots=3) as loader,
-    ringfeed.Loader(held_out, batch_size=64, sampler=order[-HELD_OUT:], workers=1, slots=3) as held_out_loader,
+    ringfeed.Loader(
+        held_out, batch_size=64, sampler=order[-HELD_OUT:], workers=1, slots=3
+    ) as held_out_loader,
 ):
     batches = loader.to_torch()  # every `for` over it is the next epoch; nothing is copied
     for epoch in range(8):
@@ -78,6 +82,9 @@ with (
             total += loss.item() / len(batches)
         print(f"epoch {epoch}: loss {total:.3f}")
     with torch.no_grad():
-        right = sum((model(images).argmax(1) == classes).sum().item() for images, classes in held_out_loader.to_torch())
+        right = sum(
+            (model(images).argmax(1) == classes).sum().item()
+            for images, classes in held_out_loader.to_torch()
+        )
     print(f"accuracy on {HELD_OUT} digits never seen: {right / HELD_OUT:.1%}")
     print(f"shared memory: {(loader.memory + held_out_loader.memory) / 1e6:.1f} MB")

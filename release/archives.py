@@ -34,8 +34,12 @@ def normalise(sdist: Path, seconds: int) -> None:
     What setuptools notes for itself is left out: it differs between an sdist of a clone and one of an sdist.
     """
     with tarfile.open(sdist) as archive:
-        members = sorted((one for one in archive if not NOTES.search(one.name)), key=lambda one: one.name)
-        contents = {member.name: archive.extractfile(member) for member in members if member.isfile()}
+        members = sorted(
+            (one for one in archive if not NOTES.search(one.name)), key=lambda one: one.name
+        )
+        contents = {
+            member.name: archive.extractfile(member) for member in members if member.isfile()
+        }
         whole = {name: file.read() for name, file in contents.items() if file is not None}
     with (
         sdist.open("wb") as raw,

@@ -34,21 +34,31 @@ TITLES = {
 
 def number(version: str) -> tuple[int, ...]:
     """Return a version's numbers, to compare."""
-    return tuple(int(part) for part in version.split("+", maxsplit=1)[0].split(".") if part.isdigit())
+    return tuple(
+        int(part) for part in version.split("+", maxsplit=1)[0].split(".") if part.isdigit()
+    )
 
 
 def wheel_of(folder: Path, python: str) -> Path:
     """Return the wheel of one Python."""
     found = [*folder.glob(f"ringfeed-*-cp{python.replace('.', '')}-*.whl")]
     if len(found) != 1:
-        raise FileNotFoundError(f"{folder} has {len(found)} wheels for Python {python}, not one: run make wheels")
+        raise FileNotFoundError(
+            f"{folder} has {len(found)} wheels for Python {python}, not one: run make wheels"
+        )
     return found[0]
 
 
 def installed() -> dict[str, str]:
     """Return the versions that this environment has."""
-    names = {package: package for package in BESIDE} | {"tensorflow_cpu": "tensorflow", "keras_nightly": "keras"}
-    found = {distribution.name.replace("-", "_"): distribution.version for distribution in metadata.distributions()}
+    names = {package: package for package in BESIDE} | {
+        "tensorflow_cpu": "tensorflow",
+        "keras_nightly": "keras",
+    }
+    found = {
+        distribution.name.replace("-", "_"): distribution.version
+        for distribution in metadata.distributions()
+    }
     return {names[name]: version for name, version in found.items() if name in names}
 
 
@@ -62,7 +72,13 @@ def counted(report: Path) -> dict[str, int]:
 
 def note(framework: str, python: str, found: dict[str, str], report: Path, seconds: float) -> int:
     """Append the line of a cell that has run; returns how many tests failed."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, stdout=-1, text=True, check=True)  # noqa: S607
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"],  # noqa: S607
+        cwd=ROOT,
+        stdout=-1,
+        text=True,
+        check=True,
+    )
     line = {
         "framework": framework,
         "version": found.get(framework, found["ringfeed"]),
@@ -85,11 +101,18 @@ def append(line: dict[str, Any]) -> None:
 
 def newest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return each cell's last line, in the order of the tables."""
-    cells = {(line["framework"], line["version"].partition("+")[0], line["python"]): line for line in lines}
+    cells = {
+        (line["framework"], line["version"].partition("+")[0], line["python"]): line
+        for line in lines
+    }
     order = [*TITLES]
     return sorted(
         cells.values(),
-        key=lambda line: (order.index(line["framework"]), number(line["python"]), number(line["version"])),
+        key=lambda line: (
+            order.index(line["framework"]),
+            number(line["python"]),
+            number(line["version"]),
+        ),
     )
 
 
@@ -97,8 +120,20 @@ def row(line: dict[str, Any]) -> str:
     """Return the row of a cell that has run."""
     versions = line["versions"]
     own = {line["framework"], "numpy", "ringfeed"}
-    beside = ", ".join(f"{TITLES[name]} {versions[name]}" for name in BESIDE if name in versions and name not in own)
-    cells = line["version"], line["python"], versions["numpy"], beside, line["passed"], line["failed"], line["skipped"]
+    beside = ", ".join(
+        f"{TITLES[name]} {versions[name]}"
+        for name in BESIDE
+        if name in versions and name not in own
+    )
+    cells = (
+        line["version"],
+        line["python"],
+        versions["numpy"],
+        beside,
+        line["passed"],
+        line["failed"],
+        line["skipped"],
+    )
     return f"| {' | '.join(map(str, cells))} | {line['date']}, {line['commit'][:7]} |"
 
 
@@ -108,7 +143,9 @@ def left_out(lines: list[dict[str, Any]]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for line in lines:
         if "reason" in line and not (line["version"] == "newest" and line["python"] in ran):
-            reasons.setdefault(line["reason"], []).append(f"{line['version']} on Python {line['python']}")
+            reasons.setdefault(line["reason"], []).append(
+                f"{line['version']} on Python {line['python']}"
+            )
     return [f"Not run, since {reason}: {', '.join(cells)}." for reason, cells in reasons.items()]
 
 
@@ -138,9 +175,15 @@ def publish() -> None:
 
 def main() -> None:
     """Do what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--installed", action="store_true", help="print this environment's versions")
-    parser.add_argument("--reason", nargs=4, metavar=("FRAMEWORK", "VERSION", "PYTHON", "WHY"), help="note a cell")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--installed", action="store_true", help="print this environment's versions"
+    )
+    parser.add_argument(
+        "--reason", nargs=4, metavar=("FRAMEWORK", "VERSION", "PYTHON", "WHY"), help="note a cell"
+    )
     options = parser.parse_args()
     if options.installed:
         json.dump(installed(), sys.stdout)

@@ -43,9 +43,13 @@ print(ringfeed.__version__, "runs from", ringfeed.__file__)
 def run(*command: str | Path, cwd: Path = ROOT, path: str | None = None) -> str:
     """Run a command to its end and return what it said; exit with that where the command fails."""
     env = {**os.environ, "PATH": path or os.environ["PATH"]}
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, stdout=-1, stderr=-2, text=True, check=False)
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=env, stdout=-1, stderr=-2, text=True, check=False
+    )
     if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout[-4000:]}")
+        sys.exit(
+            f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout[-4000:]}"
+        )
     return done.stdout
 
 
@@ -56,7 +60,15 @@ def environment(python: str) -> Path:
     inside = folder / "bin" / "python"
     if not (folder / "made").exists():
         run(python, "-m", "venv", "--clear", folder)
-        run(inside, "-m", "pip", "install", "-q", "build", *ProjectBuilder(ROOT).build_system_requires)
+        run(
+            inside,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "build",
+            *ProjectBuilder(ROOT).build_system_requires,
+        )
         (folder / "made").touch()
     return inside
 
@@ -80,7 +92,9 @@ def built(kind: str, python: Path, tree: Path, folder: Path) -> Path:
 def same(first: Path, second: Path) -> Path:
     """Return the first of two builds; exit where they differ."""
     if digest(first) != digest(second):
-        sys.exit(f"two builds of {first.name} differ: {first} and {second}; compare them with diffoscope")
+        sys.exit(
+            f"two builds of {first.name} differ: {first} and {second}; compare them with diffoscope"
+        )
     return first
 
 
@@ -123,9 +137,29 @@ def tried(python: Path, wheel: Path, scratch: Path) -> str:
     """Install a wheel where there is no compiler and no source, read a dataset by its workers, and say what ran."""
     run(python, "-m", "venv", scratch / "empty")
     inside = scratch / "empty" / "bin"
-    run(inside / "python", "-m", "pip", "install", "-q", "--only-binary", ":all:", wheel, cwd=scratch, path=str(inside))
+    run(
+        inside / "python",
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--only-binary",
+        ":all:",
+        wheel,
+        cwd=scratch,
+        path=str(inside),
+    )
     (scratch / "use.py").write_text(USE)
-    run(inside / "ringfeed", "plan", "--shape", "8", "--dtype", "uint8", cwd=scratch, path=str(inside))
+    run(
+        inside / "ringfeed",
+        "plan",
+        "--shape",
+        "8",
+        "--dtype",
+        "uint8",
+        cwd=scratch,
+        path=str(inside),
+    )
     return run(inside / "python", scratch / "use.py", cwd=scratch, path=str(inside)).strip()
 
 
@@ -146,13 +180,20 @@ def main(pythons: list[str]) -> None:
             wheel = make_wheel(python, sdist, place)
             audit = run(sys.executable, "-m", "auditwheel", "show", wheel)
             tag = re.search(r'tag:\s+"(\S+)"', audit)
-            print(f"== {wheel.name}: two builds, one hash; {tag and tag[1]}; {tried(python, wheel, place)}", flush=True)
+            print(
+                f"== {wheel.name}: two builds, one hash; {tag and tag[1]}; {tried(python, wheel, place)}",
+                flush=True,
+            )
     print(run(sys.executable, "-m", "twine", "check", "--strict", *DIST.iterdir()), end="")
     for path in sorted(DIST.iterdir()):
         print(digest(path), path.name)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="an interpreter, for one wheel")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "pythons", nargs="+", metavar="PYTHON", help="an interpreter, for one wheel"
+    )
     main(parser.parse_args().pythons)

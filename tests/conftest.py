@@ -42,27 +42,43 @@ hypothesis.settings.load_profile("house")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what the Makefile asks for."""
-    parser.addoption("--first-parameters", action="store_true", help="run each test with its first parameters alone")
-    parser.addoption("--passed", type=Path, help="note in this file what has passed, and leave out what is noted there")
+    parser.addoption(
+        "--first-parameters",
+        action="store_true",
+        help="run each test with its first parameters alone",
+    )
+    parser.addoption(
+        "--passed",
+        type=Path,
+        help="note in this file what has passed, and leave out what is noted there",
+    )
 
 
 def _spare_spawn(items: list[pytest.Item]) -> None:
     """Mark a test with spawn as long where another start method has the same: each worker is an interpreter anew."""
     names = {item.nodeid for item in items}
     for item in items:
-        others = {item.nodeid.replace("spawn", method) for method in ("fork", "process")} - {item.nodeid}
+        others = {item.nodeid.replace("spawn", method) for method in ("fork", "process")} - {
+            item.nodeid
+        }
         if not others.isdisjoint(names):
             item.add_marker("long")
 
 
 @pytest.hookimpl(wrapper=True)  # round -m
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Leave out what differs from another test by its parameters alone, and what has passed before."""
     _spare_spawn(items)
     yield
     chosen = {*items}
     if config.getoption("first_parameters"):
-        found = {item.nodeid.partition("[")[0]: item for item in reversed(items) if not item.get_closest_marker("skip")}
+        found = {
+            item.nodeid.partition("[")[0]: item
+            for item in reversed(items)
+            if not item.get_closest_marker("skip")
+        }
         chosen = {*found.values()}
     passed: Path | None = config.getoption("passed")
     if passed is not None and passed.exists():

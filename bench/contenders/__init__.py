@@ -56,7 +56,9 @@ SPDL = (("spdl", "spdl"),)
 
 CONTENDERS = {
     "ringfeed": Contender("ringfeed", "ringfeed_loader", (("ringfeed", "ringfeed"),)),
-    "ringfeed-fork": Contender("ringfeed, forked workers", "ringfeed_fork", (("ringfeed", "ringfeed"),)),
+    "ringfeed-fork": Contender(
+        "ringfeed, forked workers", "ringfeed_fork", (("ringfeed", "ringfeed"),)
+    ),
     "ideal": Contender("the ideal: no hand-over", "ideal", ()),
     "keras-processes": Contender("Keras OrderedEnqueuer, processes", "keras_processes", KERAS),
     "keras-threads": Contender("Keras OrderedEnqueuer, threads", "keras_threads", KERAS),
@@ -72,7 +74,9 @@ CONTENDERS = {
     "spdl-iteration": Contender("SPDL iterate_in_subprocess", "spdl_iteration", SPDL),
     "spdl-pool": Contender("SPDL segment pool", "spdl_pool", SPDL),
     "spdl-pools": Contender("SPDL segment pools, one a worker", "spdl_pools", SPDL),
-    "faster-fifo": Contender("faster-fifo", "faster_fifo_queues", (("faster-fifo", "faster_fifo"),)),
+    "faster-fifo": Contender(
+        "faster-fifo", "faster_fifo_queues", (("faster-fifo", "faster_fifo"),)
+    ),
     "ray": Contender("Ray Data", "ray_data", (("ray[data]", "ray"), ("pandas", "pandas"))),
 }
 # It takes part in `fit` alone and gives what fitting.py has in memory: no loader, and so in no file here.

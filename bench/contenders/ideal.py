@@ -47,7 +47,9 @@ def fill(workload: Workload, workers: int, slots: int) -> list[Share]:
     barrier = context.Barrier(workers)
     pipes = [context.Pipe(duplex=False) for _ in range(workers)]
     processes = [
-        context.Process(target=_work, args=(workload, (number, workers), slots, barrier, sender), daemon=True)
+        context.Process(
+            target=_work, args=(workload, (number, workers), slots, barrier, sender), daemon=True
+        )
         for number, (_, sender) in enumerate(pipes)
     ]
     for process in processes:
@@ -58,7 +60,9 @@ def fill(workload: Workload, workers: int, slots: int) -> list[Share]:
     return shares
 
 
-def _work(workload: Workload, place: tuple[int, int], slots: int, barrier: Barrier, sender: Connection) -> None:
+def _work(
+    workload: Workload, place: tuple[int, int], slots: int, barrier: Barrier, sender: Connection
+) -> None:
     """One process: warm up, wait for the others, fill its part of the batches."""
     libc = ctypes.CDLL(None)
     for setting in KEEP_HEAP:

@@ -35,7 +35,9 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no type
         return self._workload.batch(number)
 
 
-def settings(workload: Workload, workers: int, slots: int, *, processes: bool = USE_PROCESSES) -> dict[str, Any]:
+def settings(
+    workload: Workload, workers: int, slots: int, *, processes: bool = USE_PROCESSES
+) -> dict[str, Any]:
     """Keras' own queue length, as `fit` leaves it; a shorter one saves memory and no time."""
     del workload, slots
     return {"workers": workers, "use_multiprocessing": processes, "max_queue_size": 10}

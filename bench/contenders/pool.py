@@ -34,7 +34,9 @@ def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[A
     count = len(workload.dataset) // (workload.batch_size or 1)
     with multiprocessing.get_context("fork").Pool(workers, _workload.append, (workload,)) as pool:
         try:
-            yield Epochs(lambda: _taken(pool.imap(_make, _tasks(count, room, ended), chunksize=1), room))
+            yield Epochs(
+                lambda: _taken(pool.imap(_make, _tasks(count, room, ended), chunksize=1), room)
+            )
         finally:
             ended.set()
             room.release()  # the pool waits for its thread, which may wait for room

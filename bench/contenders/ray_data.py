@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 TASK_BATCHES, TASK_BYTES = 16, 1 << 20  # that an actor makes of one task: a task costs milliseconds
 END_S = 10.0
-LAST_WORDS_S = 0.5  # a thread of its executor that is late, and finds Ray shut down, aborts the process
+LAST_WORDS_S = (
+    0.5  # a thread of its executor that is late, and finds Ray shut down, aborts the process
+)
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
@@ -44,7 +46,9 @@ class Fill:
     """An actor: numbers of batches become their fields."""
 
     def __init__(self, there: tuple[Any]) -> None:
-        self._workload: Workload = ray.get(there[0])  # arrays lie in the object store, once for all actors
+        self._workload: Workload = ray.get(
+            there[0]
+        )  # arrays lie in the object store, once for all actors
 
     def __call__(self, numbers: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
         """A column for each field, batch after batch; ready ones are rows of their own."""
@@ -52,13 +56,17 @@ class Fill:
             whole = self._workload.batch(int(number))
             fields = whole if isinstance(whole, tuple) else (whole,)
             ready = self._workload.batch_size is None
-            yield {f"{place}": field[None] if ready else field for place, field in enumerate(fields)}
+            yield {
+                f"{place}": field[None] if ready else field for place, field in enumerate(fields)
+            }
 
 
 def _taken(dataset: Any, chosen: dict[str, Any], *, ready: bool) -> Generator[Any, None, None]:
     """An epoch as the other contenders have it: fields in order, ready batches without an axis more."""
     ahead = chosen["prefetch_batches"]
-    with closing(iter(dataset.iter_batches(batch_size=chosen["rows"], prefetch_batches=ahead))) as walk:
+    with closing(
+        iter(dataset.iter_batches(batch_size=chosen["rows"], prefetch_batches=ahead))
+    ) as walk:
         for columns in walk:
             fields = tuple(column[0] if ready else column for column in columns.values())
             yield fields if len(fields) > 1 else fields[0]
@@ -74,9 +82,13 @@ def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[A
         try:
             context = ray.data.DataContext.get_current()
             context.execution_options.preserve_order = chosen["preserve_order"]
-            context.target_max_block_size = chosen["target_max_block_size"]  # large batches come one by one
+            context.target_max_block_size = chosen[
+                "target_max_block_size"
+            ]  # large batches come one by one
             context.enable_progress_bars = False
-            begin = partial(_taken, _dataset(workload, chosen), chosen, ready=workload.batch_size is None)
+            begin = partial(
+                _taken, _dataset(workload, chosen), chosen, ready=workload.batch_size is None
+            )
             yield Epochs(lambda: begun.enter_context(closing(begin())))
         finally:
             begun.close()  # one that asks Ray for anything later would start it again

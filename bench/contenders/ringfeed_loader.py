@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 
-def settings(workload: Workload, workers: int, slots: int, *, backend: str = "process") -> dict[str, Any]:
+def settings(
+    workload: Workload, workers: int, slots: int, *, backend: str = "process"
+) -> dict[str, Any]:
     """What the loader is told."""
     order = {"shuffle": True, "drop_remainder": True} if workload.shuffled else {}
     return {
@@ -25,7 +27,9 @@ def settings(workload: Workload, workers: int, slots: int, *, backend: str = "pr
 
 
 @contextmanager
-def batches(workload: Workload, workers: int, slots: int, *, backend: str = "process") -> Iterator[Iterable[Any]]:
+def batches(
+    workload: Workload, workers: int, slots: int, *, backend: str = "process"
+) -> Iterator[Iterable[Any]]:
     """A loader over the workload's dataset; where it shuffles, one epoch after another."""
     import ringfeed  # noqa: PLC0415, its import belongs to the memory it takes
 

@@ -24,7 +24,10 @@ def settings(
     count = workers if producers is None else producers
     segments = max(HELD + 1, slots // count)
     chosen = {"producers": count, "buffer_size": segments - HELD, "mp_context": "fork"}
-    return {**chosen, **({"segment_size": workload.batch_bytes() + PAGE, "count": segments} if arena else {})}
+    return {
+        **chosen,
+        **({"segment_size": workload.batch_bytes() + PAGE, "count": segments} if arena else {}),
+    }
 
 
 class Share:
@@ -66,11 +69,17 @@ def batches(
     """The producers' batches; the processes begin with the first."""
     chosen = settings(workload, workers, slots, arena=arena, producers=producers)
     count = chosen["producers"]
-    yield InTurn([_produced(partial(Share, workload, number, count), chosen) for number in range(count)])
+    yield InTurn(
+        [_produced(partial(Share, workload, number, count), chosen) for number in range(count)]
+    )
 
 
 def _produced(make: Callable[[], Share], chosen: dict[str, Any]) -> Iterable[Any]:
-    pool = SharedMemorySegmentPool(chosen["segment_size"], chosen["count"]) if "count" in chosen else None
+    pool = (
+        SharedMemorySegmentPool(chosen["segment_size"], chosen["count"])
+        if "count" in chosen
+        else None
+    )
     usual = {"buffer_size": chosen["buffer_size"], "mp_context": chosen["mp_context"]}
     produced: Iterable[Any] = iterate_in_subprocess(make, **usual, arena=pool)
     return produced

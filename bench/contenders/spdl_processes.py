@@ -20,7 +20,12 @@ _workload: list[Workload] = []  # of a worker
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
     """As many batches at a time as there are workers, and the rest of the slots between them and the consumer."""
     del workload
-    return {"max_workers": workers, "concurrency": workers, "buffer_size": max(1, slots - workers), "start": "fork"}
+    return {
+        "max_workers": workers,
+        "concurrency": workers,
+        "buffer_size": max(1, slots - workers),
+        "start": "fork",
+    }
 
 
 class Pipelines(ExitStack):

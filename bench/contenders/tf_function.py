@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
     """As many calls at a time as there are workers, in order, and a prefetch as deep as there are slots."""
-    return {"num_parallel_calls": workers, "deterministic": True, "batch_size": workload.batch_size, "prefetch": slots}
+    return {
+        "num_parallel_calls": workers,
+        "deterministic": True,
+        "batch_size": workload.batch_size,
+        "prefetch": slots,
+    }
 
 
 @contextmanager
@@ -30,7 +35,9 @@ def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[A
         return [np.asarray(leaf) for leaf in workload.leaves(int(index))]
 
     def sample(index: tf.Tensor) -> Any:
-        tensors = tf.numpy_function(arrays, [index], [leaf.dtype for leaf in leaves], stateful=False)
+        tensors = tf.numpy_function(
+            arrays, [index], [leaf.dtype for leaf in leaves], stateful=False
+        )
         for tensor, leaf in zip(tensors, leaves, strict=True):
             tensor.set_shape(leaf.shape)
         return tuple(tensors) if len(tensors) > 1 else tensors[0]

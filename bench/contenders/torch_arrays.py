@@ -20,7 +20,11 @@ def as_they_are(batch: Any) -> Any:
     """A ready batch untouched, samples stacked field by field: in place of torch's making of tensors."""
     if not isinstance(batch, list):
         return batch
-    return tuple(map(np.stack, zip(*batch, strict=True))) if isinstance(batch[0], tuple) else np.stack(batch)
+    return (
+        tuple(map(np.stack, zip(*batch, strict=True)))
+        if isinstance(batch[0], tuple)
+        else np.stack(batch)
+    )
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:

@@ -58,7 +58,10 @@ class Gpu:
 def feed(contender: str, scale: Scale, device: str = "gpu") -> Iterator[Feed]:
     """The batches of a contender; the rival has its batches from a loader's workers, as copies."""
     place = jax.devices(device)[0]
-    with loader(scale, pin=contender == PINNED) as host, loader(scale, pin=contender == PINNED) as fed:
+    with (
+        loader(scale, pin=contender == PINNED) as host,
+        loader(scale, pin=contender == PINNED) as fed,
+    ):
         yield Feed(host, _put(fed, place) if contender == PUT else fed.to_jax(place))
 
 

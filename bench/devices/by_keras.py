@@ -73,7 +73,10 @@ def build_model(scale: Scale) -> Any:
     """A convolutional network, small enough that its input shows."""
     keras.utils.set_random_seed(0)
     layers: list[Any] = [keras.Input(scale.shape)]
-    layers += [keras.layers.Conv2D(filters, 3, 2, padding="same", activation="relu") for filters in (16, 32, 64)]
+    layers += [
+        keras.layers.Conv2D(filters, 3, 2, padding="same", activation="relu")
+        for filters in (16, 32, 64)
+    ]
     layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(CLASSES)]
     model = keras.Sequential(layers)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -90,8 +93,15 @@ def fed(contender: str, scale: Scale) -> Iterator[tuple[Any, int]]:
         return
     import ringfeed  # noqa: PLC0415 - the rival runs without it
 
-    settings: dict[str, Any] = {"batch_size": scale.rows, "workers": WORKERS, "slots": SLOTS, "timeout_s": 120}
-    with registered(ringfeed.Loader(Labelled(scale), **settings), pin=contender == PINNED) as batches:
+    settings: dict[str, Any] = {
+        "batch_size": scale.rows,
+        "workers": WORKERS,
+        "slots": SLOTS,
+        "timeout_s": 120,
+    }
+    with registered(
+        ringfeed.Loader(Labelled(scale), **settings), pin=contender == PINNED
+    ) as batches:
         yield batches.to_keras(), len(batches)
 
 

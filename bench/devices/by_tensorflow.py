@@ -19,7 +19,9 @@ CONTENDERS = (PINNED, PAGEABLE, GENERATOR)
 
 def why_not() -> str:
     """Why nothing can be measured; empty where it can."""
-    return "" if tf.config.list_physical_devices("GPU") else f"tensorflow {tf.__version__} sees no GPU"
+    return (
+        "" if tf.config.list_physical_devices("GPU") else f"tensorflow {tf.__version__} sees no GPU"
+    )
 
 
 class Gpu:
@@ -60,13 +62,20 @@ class Gpu:
 @contextmanager
 def feed(contender: str, scale: Scale, device: str = "gpu") -> Iterator[Feed]:
     """The batches of a contender."""
-    to_device = tf.data.experimental.prefetch_to_device(f"/{device.upper()}:0")  # the last step of a pipeline
+    to_device = tf.data.experimental.prefetch_to_device(
+        f"/{device.upper()}:0"
+    )  # the last step of a pipeline
     if contender == GENERATOR:
         signature = tf.TensorSpec((scale.rows, *scale.shape), tf.float32)
-        batches = tf.data.Dataset.from_generator(lambda: _batches(scale), output_signature=signature).prefetch(SLOTS)
+        batches = tf.data.Dataset.from_generator(
+            lambda: _batches(scale), output_signature=signature
+        ).prefetch(SLOTS)
         yield Feed(batches, batches.apply(to_device))
         return
-    with loader(scale, pin=contender == PINNED) as host, loader(scale, pin=contender == PINNED) as fed:
+    with (
+        loader(scale, pin=contender == PINNED) as host,
+        loader(scale, pin=contender == PINNED) as fed,
+    ):
         yield Feed(host.to_tf_dataset(), fed.to_tf_dataset().apply(to_device))
 
 

@@ -52,10 +52,17 @@ class Gpu:
 def feed(contender: str, scale: Scale, device: str = "cuda") -> Iterator[Feed]:
     """The batches of a contender."""
     if contender in {PINNED, PAGEABLE}:
-        with loader(scale, pin=contender == PINNED) as host, loader(scale, pin=contender == PINNED) as fed:
+        with (
+            loader(scale, pin=contender == PINNED) as host,
+            loader(scale, pin=contender == PINNED) as fed,
+        ):
             yield Feed(host.to_torch(), fed.to_torch(device))
         return
-    settings: dict[str, Any] = {"num_workers": WORKERS, "persistent_workers": True, "prefetch_factor": SLOTS // WORKERS}
+    settings: dict[str, Any] = {
+        "num_workers": WORKERS,
+        "persistent_workers": True,
+        "prefetch_factor": SLOTS // WORKERS,
+    }
     batches = torch.utils.data.DataLoader(
         Pictures(scale), scale.rows, pin_memory=contender.endswith("pin_memory"), **settings
     )

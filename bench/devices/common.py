@@ -39,7 +39,10 @@ class Scale:
     @property
     def order(self) -> list[int]:
         """The samples of an epoch that is long enough."""
-        return (np.arange((self.warm_up + self.steps + self.copies + 2 * SLOTS) * self.rows) % self.samples).tolist()
+        return (
+            np.arange((self.warm_up + self.steps + self.copies + 2 * SLOTS) * self.rows)
+            % self.samples
+        ).tolist()
 
 
 class Pictures:
@@ -82,7 +85,12 @@ def loader(scale: Scale, *, pin: bool) -> Any:
     """A loader of the pictures."""
     import ringfeed  # noqa: PLC0415 - rivals run without it
 
-    settings: dict[str, Any] = {"batch_size": scale.rows, "workers": WORKERS, "slots": SLOTS, "timeout_s": 120}
+    settings: dict[str, Any] = {
+        "batch_size": scale.rows,
+        "workers": WORKERS,
+        "slots": SLOTS,
+        "timeout_s": 120,
+    }
     return registered(ringfeed.Loader(Pictures(scale), **settings), pin=pin)
 
 

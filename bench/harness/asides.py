@@ -39,20 +39,27 @@ def measure_epochs(job: Job, workload: Workload) -> dict[str, Any]:
     deadline = 0.0
     with CONTENDERS[job.contender].load().batches(workload, job.workers, job.slots) as source:
         ended = 0
-        while len(between) < workload.window.most and (len(between) < LEAST or time.monotonic() < deadline):
+        while len(between) < workload.window.most and (
+            len(between) < LEAST or time.monotonic() < deadline
+        ):
             stamps = array("q")
             for batch in source:
                 touch(batch)
                 del batch
                 stamps.append(time.perf_counter_ns())
             if len(stamps) != length:
-                raise AssertionError(f"workload {workload.name}: an epoch of {len(stamps)} batches, not {length}")
+                raise AssertionError(
+                    f"workload {workload.name}: an epoch of {len(stamps)} batches, not {length}"
+                )
             if ended:
                 between.append(stamps[0] - ended)
             else:
                 deadline = time.monotonic() + workload.window.seconds
             ended = stamps[-1]
-    figures = {"between_s": float(np.median(between)) / 1e9, "longest_between_s": max(between) / 1e9}
+    figures = {
+        "between_s": float(np.median(between)) / 1e9,
+        "longest_between_s": max(between) / 1e9,
+    }
     return {"epochs": len(between), "per_batch_s": figures["between_s"] / length, **figures}
 
 
@@ -67,7 +74,12 @@ def measure_calls(job: Job, workload: Workload) -> dict[str, Any]:
             while made < min(window.most, MOST_TRACED) and time.monotonic() < deadline:
                 made += take(batches, 8)
     names = {name: count / made for name, count in found.names.items()}
-    return {"batches": made, "calls_per_batch": found.total / made, "calls": names, "tracer": found.tracer}
+    return {
+        "batches": made,
+        "calls_per_batch": found.total / made,
+        "calls": names,
+        "tracer": found.tracer,
+    }
 
 
 def take(batches: Iterator[Any], count: int, most_s: float = float("inf")) -> int:
@@ -110,7 +122,12 @@ def measure_kill_one(job: Job, workload: Workload) -> dict[str, Any]:
     epoch = Epoch(workload)
 
     def give_up() -> None:
-        job.finish(figures={**epoch.figures(), "outcome": f"hangs (for {BOUND_S:.0f} s, when it was ended)"})
+        job.finish(
+            figures={
+                **epoch.figures(),
+                "outcome": f"hangs (for {BOUND_S:.0f} s, when it was ended)",
+            }
+        )
         os._exit(0)
 
     outcome = None
@@ -120,7 +137,9 @@ def measure_kill_one(job: Job, workload: Workload) -> dict[str, Any]:
             epoch.walk(source, lambda: _kill_maker(workload))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what one SIGKILL does
             outcome = f"raises {type(error).__name__}"
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's own raises again, wherever we are, for the same death
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # torch's own raises again, wherever we are, for the same death
         figures = {**epoch.figures(), "outcome": outcome or epoch.outcome()}
         job.finish(figures=figures)  # already now: some loaders do not end when they are asked to
     return figures
@@ -162,7 +181,9 @@ class Epoch:
         for batch in islice(source, most):
             self._stamps.append(time.perf_counter_ns())
             leaves = batch if isinstance(batch, (tuple, list)) else (batch,)
-            self.kept.append(tuple(np.array(leaf) for leaf in leaves))  # a copy: looked at when the epoch is over
+            self.kept.append(
+                tuple(np.array(leaf) for leaf in leaves)
+            )  # a copy: looked at when the epoch is over
             if len(self.kept) == most // 3:
                 killed = kill()
         return killed
@@ -183,7 +204,11 @@ class Epoch:
         """Batches that came and were right, and the longest gap since the kill."""
         most, gaps = self._workload.window.most, np.diff(np.array(self._stamps)) / 1e9
         since = gaps[most // 3 - 1 :]
-        figures: dict[str, Any] = {"batches": len(self.kept), "expected": most, "right": self._right()}
+        figures: dict[str, Any] = {
+            "batches": len(self.kept),
+            "expected": most,
+            "right": self._right(),
+        }
         if since.size:
             figures |= {"longest_gap_s": float(since.max()), "median_s": float(np.median(gaps))}
         return figures

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FREE = 10  # descriptors from here on are none of those that the browser reads and writes
-PIPED = (
-    "import os, sys; [os.dup2(int(a), b) for a, b in zip(sys.argv[1:3], (3, 4))]; os.execv(sys.argv[3], sys.argv[3:])"
-)
+PIPED = "import os, sys; [os.dup2(int(a), b) for a, b in zip(sys.argv[1:3], (3, 4))]; os.execv(sys.argv[3], sys.argv[3:])"
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -67,7 +65,9 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._rest, self._count, self._session = b"", 0, ""
         self.complaints: list[str] = []
-        self._start([chromium() or NAMES[0], *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"])
+        self._start(
+            [chromium() or NAMES[0], *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
+        )
         try:
             self._attach()
         except BaseException:
@@ -91,7 +91,9 @@ class Browser:
     def _attach(self) -> None:
         """Begin to speak with an empty page of it."""
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log"):
             self._ask(f"{domain}.enable")
 
@@ -103,21 +105,35 @@ class Browser:
         os.close(self._write)
         self._profile.cleanup()
 
-    def open(self, page: Path, width: int, height: int = 900, picture: Path | None = None) -> Opened:
+    def open(
+        self, page: Path, width: int, height: int = 900, picture: Path | None = None
+    ) -> Opened:
         """Open a file, wait until it is drawn, and take its picture from top to bottom, if one is wanted."""
         self.complaints.clear()
-        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self._ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         self._ask("Page.navigate", url=page.resolve().as_uri())
         until = time.monotonic() + MOST_S
         while (drawn_ms := self.value(DRAWN)) is None:
             if time.monotonic() > until:
-                raise TimeoutError(f"{page} was not drawn within {MOST_S:g} s; the console says {self.complaints}")
+                raise TimeoutError(
+                    f"{page} was not drawn within {MOST_S:g} s; the console says {self.complaints}"
+                )
             time.sleep(0.02)
         wide, inner = self.value(WIDTHS)
         if picture is not None:
-            shot = self._ask("Page.captureScreenshot", captureBeyondViewport=True, clip=self._whole(width))
+            shot = self._ask(
+                "Page.captureScreenshot", captureBeyondViewport=True, clip=self._whole(width)
+            )
             picture.write_bytes(base64.b64decode(shot["data"]))
-        return Opened(float(drawn_ms), wide - inner, self.value("document.body.innerText"), [*self.complaints])
+        return Opened(
+            float(drawn_ms), wide - inner, self.value("document.body.innerText"), [*self.complaints]
+        )
 
     def value(self, expression: str) -> Any:
         """Return what an expression has for a value in the page; None for undefined."""
@@ -158,7 +174,11 @@ class Browser:
         method, about = message.get("method"), message.get("params", {})
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(about["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and about["type"] in {"error", "warning", "assert"}:
+        elif method == "Runtime.consoleAPICalled" and about["type"] in {
+            "error",
+            "warning",
+            "assert",
+        }:
             self.complaints.append(str([part.get("value") for part in about["args"]]))
         elif method == "Log.entryAdded" and about["entry"]["level"] in {"error", "warning"}:
             self.complaints.append(str(about["entry"]["text"]))

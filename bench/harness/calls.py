@@ -33,7 +33,19 @@ NAMED: tuple[str, ...] = (
     "recvmsg",
     "sendto",
 )
-NAMED += ("recvfrom", "poll", "ppoll", "select", "epoll_wait", "mmap", "munmap", "mremap", "madvise", "openat", "close")
+NAMED += (
+    "recvfrom",
+    "poll",
+    "ppoll",
+    "select",
+    "epoll_wait",
+    "mmap",
+    "munmap",
+    "mremap",
+    "madvise",
+    "openat",
+    "close",
+)
 NAMED += ("newfstat", "newfstatat", "lseek", "ftruncate")
 
 
@@ -97,7 +109,9 @@ class Tracer:
             if not said:
                 self._stop(signal.SIGKILL)
                 self._summary.unlink()
-                raise NoTracerError(f"{self.name} did not begin ({heard.decode(errors='replace').strip()})")
+                raise NoTracerError(
+                    f"{self.name} did not begin ({heard.decode(errors='replace').strip()})"
+                )
 
     def _stop(self, number: signal.Signals) -> str:
         """End the tool, and read what it left."""
@@ -173,7 +187,9 @@ def perf_counts(text: str) -> dict[str, int]:
     for line in text.splitlines():
         fields = line.split(",")
         if len(fields) > 2 and ":" in fields[2]:  # noqa: PLR2004 - count, unit, event
-            found[fields[2].removeprefix("syscalls:sys_enter_")] = int(fields[0]) if fields[0].isdigit() else 0
+            found[fields[2].removeprefix("syscalls:sys_enter_")] = (
+                int(fields[0]) if fields[0].isdigit() else 0
+            )
     return {name: count for name, count in found.items() if count or name == ALL}
 
 

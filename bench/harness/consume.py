@@ -84,14 +84,21 @@ def measure(job: Job, workload: Workload) -> dict[str, Any]:
         warm = 1 + asides.take(batches, window.warmup - 1, WARMUP_S)
         timed = consume(batches, window.most, window.seconds)
         right = _checked(workload, batches, warm + len(timed.gaps))
-    return {"make_s": made - began, "first_batch_s": first - made, **timed.figures(), "right": right}
+    return {
+        "make_s": made - began,
+        "first_batch_s": first - made,
+        **timed.figures(),
+        "right": right,
+    }
 
 
 def _checked(workload: Workload, batches: Iterator[Any], number: int) -> int:
     """Compare the coming batches with what they must hold; a wrong one ends the job."""
     for offset, batch in enumerate(islice(batches, CHECKED)):
         if not workload.is_right(number + offset, batch):
-            raise AssertionError(f"workload {workload.name}: batch {number + offset} holds wrong values")
+            raise AssertionError(
+                f"workload {workload.name}: batch {number + offset} holds wrong values"
+            )
     return CHECKED
 
 
@@ -99,9 +106,15 @@ def measure_ideal(job: Job, workload: Workload) -> dict[str, Any]:
     """The same figures for processes that hand nothing over, all of them together."""
     shares = CONTENDERS[job.contender].load().fill(workload, job.workers, job.slots)
     if not all(share.right for share in shares):
-        raise AssertionError(f"workload {workload.name}: a process of the ideal filled a wrong batch")
-    gaps = np.concatenate([np.diff(np.array(share.stamps), prepend=share.began) for share in shares])
-    usage = Usage(sum(share.usage.cpu_s for share in shares), sum(share.usage.faults for share in shares))
+        raise AssertionError(
+            f"workload {workload.name}: a process of the ideal filled a wrong batch"
+        )
+    gaps = np.concatenate(
+        [np.diff(np.array(share.stamps), prepend=share.began) for share in shares]
+    )
+    usage = Usage(
+        sum(share.usage.cpu_s for share in shares), sum(share.usage.faults for share in shares)
+    )
     total = max(share.stamps[-1] for share in shares) - min(share.began for share in shares)
     # Of `workers` processes side by side a batch comes that many times as often as from one.
     return {**Timed(total, gaps / job.workers, usage).figures(), "right": len(shares)}

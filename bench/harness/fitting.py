@@ -28,7 +28,10 @@ ROWS = 32  # of a batch
 BATCHES = {"input-bound": 48, "compute-bound": 20}  # of an epoch
 COMPILING = 2  # epochs that do not count: JAX compiles the step once more in the second
 MARGIN = 64  # the models look at the middle of a picture: torch takes longer to turn a whole one than to decode it
-FILTERS = {"input-bound": ((8, 4, 4),), "compute-bound": ((32, 3, 2), (64, 3, 2), (128, 3, 2), (128, 3, 2))}
+FILTERS = {
+    "input-bound": ((8, 4, 4),),
+    "compute-bound": ((32, 3, 2), (64, 3, 2), (128, 3, 2), (128, 3, 2)),
+}
 
 
 def build_model(size: str) -> Any:
@@ -60,7 +63,9 @@ def _by_keras_processes(workload: Workload, workers: int, slots: int) -> Iterato
 @contextmanager
 def _by_keras_threads(workload: Workload, workers: int, slots: int) -> Iterator[Any]:
     module = CONTENDERS["keras-processes"].load()
-    yield module.Batches(workload, **CONTENDERS["keras-threads"].load().settings(workload, workers, slots))
+    yield module.Batches(
+        workload, **CONTENDERS["keras-threads"].load().settings(workload, workers, slots)
+    )
 
 
 @contextmanager
@@ -111,7 +116,10 @@ class Epochs(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no ty
     def figures(self, batches: int) -> dict[str, Any]:
         """Seconds an epoch and a batch, in the words of the results."""
         pairs = list(zip(self._ends, self._ends[1:], strict=False))
-        epochs = [End(*(new - old for old, new in zip(before, after, strict=True))) for before, after in pairs]
+        epochs = [
+            End(*(new - old for old, new in zip(before, after, strict=True)))
+            for before, after in pairs
+        ]
         cores = len(os.sched_getaffinity(0))
         lasted_s, used_s, busy_s = (list(column) for column in zip(*epochs, strict=True))
         return {

@@ -55,7 +55,11 @@ class Ending(NamedTuple):
     def error(self) -> str:
         """Why there are no figures, in one line."""
         last = self.output.splitlines()[-1:]
-        return ": ".join([f"exit status {self.status}", *last]) if self.in_time else "no end within its time"
+        return (
+            ": ".join([f"exit status {self.status}", *last])
+            if self.in_time
+            else "no end within its time"
+        )
 
 
 def adopt_orphans() -> None:
@@ -72,7 +76,13 @@ def run_job(job: Job, timeout_s: float) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, **QUIET, **_path(), "KERAS_BACKEND": _backend_of(job), **_heap_of(job)},
+            env={
+                **os.environ,
+                **QUIET,
+                **_path(),
+                "KERAS_BACKEND": _backend_of(job),
+                **_heap_of(job),
+            },
             start_new_session=True,
         )
         try:

@@ -26,7 +26,9 @@ def conditions(*, quick: bool) -> dict[str, Any]:
     }
 
 
-def printed_by(command: list[str], timeout_s: float, environment: dict[str, str] | None = None) -> dict[str, Any]:
+def printed_by(
+    command: list[str], timeout_s: float, environment: dict[str, str] | None = None
+) -> dict[str, Any]:
     """What a fresh process prints in its last line, as JSON; or an error in its place."""
     try:
         ended = subprocess.run(  # noqa: S603 - the bench's own files
@@ -87,7 +89,9 @@ def commit() -> str:
         return "none"
     head = _output_of(git, "-C", str(here), "rev-parse", "--short=12", "HEAD")
     # Results are written while the bench runs: they make no difference to what is measured.
-    changes = _output_of(git, "-C", str(here), "status", "--porcelain", "--", ".", ":!bench/results")
+    changes = _output_of(
+        git, "-C", str(here), "status", "--porcelain", "--", ".", ":!bench/results"
+    )
     return f"{head}+" if head and changes else head or "none"
 
 

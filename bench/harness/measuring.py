@@ -31,10 +31,16 @@ TIMEOUT_S = 60.0
 def add_options(parser: argparse.ArgumentParser, *, quick: str, repetitions: int) -> None:
     """Options that mean the same in every bench which measures a plan."""
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--repetitions", type=int, help=f"{repetitions}, or {QUICK_REPETITIONS} with --quick")
+    parser.add_argument(
+        "--repetitions", type=int, help=f"{repetitions}, or {QUICK_REPETITIONS} with --quick"
+    )
     parser.add_argument("--seconds", type=float, help="at most so long in the steady state")
-    parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help=f"seconds a run may take: {TIMEOUT_S:g}")
-    parser.add_argument("--output", type=Path, help="file to add lines to; a new one in bench/results/")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, help=f"seconds a run may take: {TIMEOUT_S:g}"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="file to add lines to; a new one in bench/results/"
+    )
     parser.set_defaults(usual_repetitions=repetitions)
 
 
@@ -61,7 +67,10 @@ def record_of(job: Job, facts: dict[str, Any], options: argparse.Namespace) -> d
 def measure(options: argparse.Namespace, output: Path, plan: Plan) -> list[dict[str, Any]]:
     """Run every job of a plan, adding a line to `output` after each; the records."""
     records = []
-    with tempfile.TemporaryDirectory() as scratch, showing():  # a bar is drawn between jobs, never while one runs
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        showing(),
+    ):  # a bar is drawn between jobs, never while one runs
         jobs = list(plan(options, str(Path(scratch) / "answer.json")))
         for number, job in enumerate(jobs, 1):
             what = f"[{number}/{len(jobs)}] {job.workload} {job.contender}"
@@ -83,7 +92,10 @@ def carry_out(options: argparse.Namespace, kind: str, plan: Plan, show: Show) ->
     output.parent.mkdir(parents=True, exist_ok=True)
     results = Results(measure(options, output, plan))
     if not results.records:
-        print("nothing to run: none of these contenders takes part in these workloads", file=sys.stderr)
+        print(
+            "nothing to run: none of these contenders takes part in these workloads",
+            file=sys.stderr,
+        )
         return 1
     print(f"{show(results)}\n\n{output}")
     return 1 if results.errors() else 0

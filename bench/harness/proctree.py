@@ -83,7 +83,9 @@ def usage_of_tree() -> Usage:
     buried = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = usage_of_self()
     cpu_s = own.cpu_s + buried.ru_utime + buried.ru_stime + sum(one.cpu_s for one in living)
-    return Usage(cpu_s, own.faults + _faults(resource.RUSAGE_CHILDREN) + sum(one.faults for one in living))
+    return Usage(
+        cpu_s, own.faults + _faults(resource.RUSAGE_CHILDREN) + sum(one.faults for one in living)
+    )
 
 
 def cpu_s_of_machine() -> float:
@@ -119,14 +121,19 @@ def memory_of(pid: int) -> Memory:
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
     except OSError:
         return Memory(0, 0)
-    sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    sizes = {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (line.partition(":") for line in lines)
+    }
     return Memory(sizes["Pss"] - sizes["Pss_Shmem"], sizes["Pss_Shmem"])
 
 
 def memory_of_tree(pids: list[int]) -> Memory:
     """What these processes have together, shared memory with it that none of them has mapped just now."""
     sizes = [memory_of(pid) for pid in pids]
-    return Memory(sum(size.own for size in sizes), max(sum(size.shared for size in sizes), shared_files(pids)))
+    return Memory(
+        sum(size.own for size in sizes), max(sum(size.shared for size in sizes), shared_files(pids))
+    )
 
 
 def shared_files(pids: list[int]) -> int:

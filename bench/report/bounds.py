@@ -17,7 +17,9 @@ def bounds(results: Results, case: str, contender: str) -> dict[int, dict[str, f
     place those of the input alone and of the model alone together.
     """
     cores = results.records[0]["machine"]["cores"]
-    took, used = (results.values(case, contender, name) for name in ("per_batch_s", "cpu_s_per_batch"))
+    took, used = (
+        results.values(case, contender, name) for name in ("per_batch_s", "cpu_s_per_batch")
+    )
     alone = [(INPUT, "ringfeed"), (case, "model")]
     times = [results.values(*part, "per_batch_s") for part in alone]
     work = [results.values(*part, "cpu_s_per_batch") for part in alone]

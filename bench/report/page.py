@@ -17,7 +17,13 @@ def where(records: list[dict[str, Any]]) -> str:
         found |= record.get("versions", {})
     packages = ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
     memory = f"{machine['memory_bytes'] / 1e9:.0f} GB" if "memory_bytes" in machine else ""
-    place = machine["cpu"], f"{machine['cores']} cores", memory, machine.get("gpu"), f"Linux {machine['kernel']}"
+    place = (
+        machine["cpu"],
+        f"{machine['cores']} cores",
+        memory,
+        machine.get("gpu"),
+        f"Linux {machine['kernel']}",
+    )
     words = ", ".join(filter(None, [*place, machine.get("libc")]))
     commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
     return f"{words}; {packages}; commit {commits}"
@@ -43,4 +49,6 @@ def insert(path: Path, name: str, text: str) -> bool:
 def put(path: Path, name: str, text: str) -> None:
     """Put `text` there, or say that the file has no place for it."""
     if not insert(path, name, text):
-        raise ValueError(f"{path} has no {' and '.join(marks(name))}; put them where the table belongs")
+        raise ValueError(
+            f"{path} has no {' and '.join(marks(name))}; put them where the table belongs"
+        )

@@ -32,8 +32,16 @@ if TYPE_CHECKING:
 BENCH = Path(__file__).parents[1]
 PLOTS = BENCH / "plots"
 OURS, IDEAL, OTHERS = "#c2410c", "#64748b", "#cbd5e1"
-BOUNDS = {"the input alone": "input_s", "the model alone": "model_s", "CPU seconds over cores": "cpu_s"}
-COLOURS = {CONTENDERS["ringfeed"].title: OURS, CONTENDERS["ideal"].title: IDEAL, **dict.fromkeys(BOUNDS, IDEAL)}
+BOUNDS = {
+    "the input alone": "input_s",
+    "the model alone": "model_s",
+    "CPU seconds over cores": "cpu_s",
+}
+COLOURS = {
+    CONTENDERS["ringfeed"].title: OURS,
+    CONTENDERS["ideal"].title: IDEAL,
+    **dict.fromkeys(BOUNDS, IDEAL),
+}
 SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ringfeed",
@@ -44,7 +52,11 @@ BAR_IN, PANEL_IN, COLUMNS = 0.2, 0.8, 2  # inches
 
 def missing() -> str:
     """What is to be installed before anything can be drawn; nothing if it is there."""
-    return "" if importlib.util.find_spec("matplotlib") else "plots are left out: run pip install matplotlib"
+    return (
+        ""
+        if importlib.util.find_spec("matplotlib")
+        else "plots are left out: run pip install matplotlib"
+    )
 
 
 def draw_bench(results: Results, file: Path) -> None:
@@ -59,8 +71,12 @@ def draw_bench(results: Results, file: Path) -> None:
 
 def _times(results: Results, case: str) -> dict[str, float]:
     """The time of each contender that has one; of a `fit` its bounds as well."""
-    times = {name: results.median(case, name, "per_batch_s") or 0.0 for name in results.contenders(case)}
-    titles = {name: contender.title for name, contender in CONTENDERS.items()} | (FED_TITLES if case in FIT else {})
+    times = {
+        name: results.median(case, name, "per_batch_s") or 0.0 for name in results.contenders(case)
+    }
+    titles = {name: contender.title for name, contender in CONTENDERS.items()} | (
+        FED_TITLES if case in FIT else {}
+    )
     shown = {titles[name]: taken for name, taken in times.items() if name != MODEL}
     if found := bounds(results, case, "ringfeed") if case in FIT else {}:
         for title, part in BOUNDS.items():
@@ -82,7 +98,11 @@ def _bars(times: dict[str, float], case: str, panel: Axes) -> None:
 
 def draw_growth(results: Results, file: Path) -> None:
     """A panel for each axis: the median, and a band from the least to the most."""
-    names = [name for name in AXES if any(results.contenders(f"{name}/{point}") for point in AXES[name].points)]
+    names = [
+        name
+        for name in AXES
+        if any(results.contenders(f"{name}/{point}") for point in AXES[name].points)
+    ]
     figure, panels = _panels(len(names), 2.4)
     for name, panel in zip(names, panels, strict=True):
         _line(results, name, panel)
@@ -91,13 +111,27 @@ def draw_growth(results: Results, file: Path) -> None:
 
 def _line(results: Results, name: str, panel: Axes) -> None:
     axis = AXES[name]
-    for contender in sorted({one for point in axis.points for one in results.contenders(f"{name}/{point}")}):
-        found = [(point, results.spread(f"{name}/{point}", contender, axis.figure)) for point in axis.points]
+    for contender in sorted(
+        {one for point in axis.points for one in results.contenders(f"{name}/{point}")}
+    ):
+        found = [
+            (point, results.spread(f"{name}/{point}", contender, axis.figure))
+            for point in axis.points
+        ]
         known = [(point, ends) for point, ends in found if ends is not None]
         points = [point for point, _ in known]
-        medians = [results.median(f"{name}/{point}", contender, axis.figure) or 0.0 for point in points]
+        medians = [
+            results.median(f"{name}/{point}", contender, axis.figure) or 0.0 for point in points
+        ]
         colour = OURS if contender == "ringfeed" else IDEAL
-        panel.plot(points, medians, marker="o", markersize=3, color=colour, label=CONTENDERS[contender].title)
+        panel.plot(
+            points,
+            medians,
+            marker="o",
+            markersize=3,
+            color=colour,
+            label=CONTENDERS[contender].title,
+        )
         least, most = ([ends[side] for _, ends in known] for side in (0, 1))
         panel.fill_between(points, least, most, color=colour, alpha=0.2, lw=0)
     panel.set_xscale("symlog" if 0 in axis.points else "log")
@@ -142,14 +176,22 @@ def plot(source: Path, folder: Path = PLOTS) -> Path | None:
 
 
 def _has_any(results: Results) -> bool:
-    cases = [*THROUGHPUT, *FIT, *(f"{name}/{point}" for name, axis in AXES.items() for point in axis.points)]
+    cases = [
+        *THROUGHPUT,
+        *FIT,
+        *(f"{name}/{point}" for name, axis in AXES.items() for point in axis.points),
+    ]
     return any(results.contenders(case) for case in cases)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw what the command line names; 1 when that cannot be."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="*", help="results; the newest of run.py and of growth.py")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "files", type=Path, nargs="*", help="results; the newest of run.py and of growth.py"
+    )
     chosen: Any = parser.parse_args(arguments).files
     found = [sorted((BENCH / "results").glob(f"{name}-*.jsonl"))[-1:] for name in DRAWN]
     if missing():

@@ -75,7 +75,9 @@ def _text(figure: str) -> Cell:
 
     def cell(results: Results, case: str, contender: str) -> str:
         said = Counter(results.values(case, contender, figure).values())
-        return "; ".join(f"{words} ({count})" if len(said) > 1 else str(words) for words, count in said.items())
+        return "; ".join(
+            f"{words} ({count})" if len(said) > 1 else str(words) for words, count in said.items()
+        )
 
     return cell
 
@@ -86,7 +88,10 @@ def _names(figure: str) -> Cell:
     def cell(results: Results, case: str, contender: str) -> str:
         counts: dict[str, float] = next(iter(results.values(case, contender, figure).values()), {})
         largest = sorted(counts.items(), key=lambda one: -one[1])[:3]
-        return ", ".join(f"{name} {digits(count)}" for name, count in largest if count >= WORTH_A_NAME) or "-"
+        return (
+            ", ".join(f"{name} {digits(count)}" for name, count in largest if count >= WORTH_A_NAME)
+            or "-"
+        )
 
     return cell
 
@@ -148,7 +153,10 @@ FIT_COLUMNS = {
     "over the largest": ("over_largest", TIMES),
     "over the work": ("over_work", TIMES),
 }
-FED_TITLES = {"keras-threads": "Keras PyDataset, threads", "keras-processes": "Keras PyDataset, processes"}
+FED_TITLES = {
+    "keras-threads": "Keras PyDataset, threads",
+    "keras-processes": "Keras PyDataset, processes",
+}
 SPECIAL_TITLES = {
     "memory": "Peak memory of the whole process tree, batches of 38.5 MB",
     "first_batch": "From iter(loader) to the first batch, of 38.5 MB",
@@ -162,8 +170,13 @@ SPECIAL_TITLES = {
 
 def throughput_table(results: Results, case: str) -> str:
     """One workload: a row for each contender, fastest first."""
-    contenders = sorted(results.contenders(case), key=lambda name: results.median(case, name, "per_batch_s") or 0.0)
-    rows = [[CONTENDERS[name].title, *(cell(results, case, name) for cell in COLUMNS.values())] for name in contenders]
+    contenders = sorted(
+        results.contenders(case), key=lambda name: results.median(case, name, "per_batch_s") or 0.0
+    )
+    rows = [
+        [CONTENDERS[name].title, *(cell(results, case, name) for cell in COLUMNS.values())]
+        for name in contenders
+    ]
     return table(["", *COLUMNS], rows)
 
 
@@ -173,15 +186,26 @@ def special_table(results: Results, special: str) -> str:
     cases = [case for case in CASES if case.partition("/")[0] == special]
     for case in cases:
         for name in results.contenders(case):
-            title = ", ".join([CONTENDERS[name].title, *([CASES[case].title] if len(cases) > 1 else [])])
+            title = ", ".join(
+                [CONTENDERS[name].title, *([CASES[case].title] if len(cases) > 1 else [])]
+            )
             rows.append([title, *(cell(results, case, name) for cell in columns.values())])
     return table(["", *columns], rows) if rows else ""
 
 
 def fit_table(results: Results) -> str:
     """Epochs of `fit`: a row for each backend, size and contender, beside what no epoch can be shorter than."""
-    rows = [_fit_row(results, case, name) for case in FIT for name in results.contenders(case) if name != MODEL]
-    return table(["", "epoch, per batch", *FIT_COLUMNS, "cores idle", "cores of others"], rows) if rows else ""
+    rows = [
+        _fit_row(results, case, name)
+        for case in FIT
+        for name in results.contenders(case)
+        if name != MODEL
+    ]
+    return (
+        table(["", "epoch, per batch", *FIT_COLUMNS, "cores idle", "cores of others"], rows)
+        if rows
+        else ""
+    )
 
 
 def _fit_row(results: Results, case: str, name: str) -> list[str]:
@@ -205,14 +229,21 @@ def target_table(results: Results) -> str:
         if (seen := target.look(results)).values:
             limit = f"{target.sense} {target.text(target.limit)}"
             count = str(len(seen.values))
-            rows.append([target.title, limit, target.measured(seen), count, target.verdict(seen.values)])
+            rows.append(
+                [target.title, limit, target.measured(seen), count, target.verdict(seen.values)]
+            )
     return table(["", "promised", "measured", "repetitions", ""], rows) if rows else ""
 
 
 def conditions(results: Results) -> str:
     """Machine, versions and commit, in one paragraph."""
     first = results.records[0]
-    counts = {count for case, found in results.repetitions().items() if not CASES[case].once for count in found}
+    counts = {
+        count
+        for case, found in results.repetitions().items()
+        if not CASES[case].once
+        for count in found
+    }
     least, most = min(counts, default=1), max(counts, default=1)
     several = SEVERAL.format(most if least == most else f"{least} to {most}")
     how = "median of one fresh process each" if most == 1 else several
@@ -250,23 +281,38 @@ def small_table(results: Results) -> str:
 
 def figures(results: Results) -> str:
     """What the page of figures has: that table, epochs of `fit`, and where they were had."""
-    return "\n\n".join(filter(None, [_per_batch(results), small_fit_table(results), conditions(results)]))
+    return "\n\n".join(
+        filter(None, [_per_batch(results), small_fit_table(results), conditions(results)])
+    )
 
 
 def _per_batch(results: Results) -> str:
     cases = [case for case in SMALL if results.contenders(case)]
     names = [name for name in CONTENDERS if any(name in results.contenders(case) for case in cases)]
-    rows = [[CONTENDERS[name].title, *(_small_cell(results, case, name) for case in cases)] for name in names]
+    rows = [
+        [CONTENDERS[name].title, *(_small_cell(results, case, name) for case in cases)]
+        for name in names
+    ]
     return table(["time per batch (over ringfeed)", *(CASES[case].short for case in cases)], rows)
 
 
 def small_fit_table(results: Results) -> str:
     """Epochs of `fit`, in short: ringfeed beside the largest of its bounds, and Keras' processes."""
-    heads, rows = ["an epoch, per batch", "ringfeed", "over its largest bound", FED_TITLES["keras-processes"]], []
+    heads, rows = (
+        [
+            "an epoch, per batch",
+            "ringfeed",
+            "over its largest bound",
+            FED_TITLES["keras-processes"],
+        ],
+        [],
+    )
     for case in FIT:
         if found := bounds(results, case, "ringfeed"):
             over = quantity(median(one["over_largest"] for one in found.values()), TIMES)
-            mine, theirs = (_small_cell(results, case, name) for name in ("ringfeed", "keras-processes"))
+            mine, theirs = (
+                _small_cell(results, case, name) for name in ("ringfeed", "keras-processes")
+            )
             rows.append([CASES[case].short, mine, over, theirs])
     return table(heads, rows) if rows else ""
 

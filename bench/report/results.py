@@ -45,12 +45,16 @@ class Results:
         values = self.values(case, contender, figure).values()
         return (min(values), max(values)) if values else None
 
-    def ratios(self, case: str, contender: str, to: str, figure: str = "per_batch_s") -> list[float]:
+    def ratios(
+        self, case: str, contender: str, to: str, figure: str = "per_batch_s"
+    ) -> list[float]:
         """A contender's figure over another's in each repetition that has both."""
         above, below = self.values(case, contender, figure), self.values(case, to, figure)
         return [above[number] / below[number] for number in above if below.get(number)]
 
-    def ratio(self, case: str, contender: str, to: str, figure: str = "per_batch_s") -> float | None:
+    def ratio(
+        self, case: str, contender: str, to: str, figure: str = "per_batch_s"
+    ) -> float | None:
         """The median of these."""
         ratios = self.ratios(case, contender, to, figure)
         return median(ratios) if ratios else None

@@ -36,11 +36,17 @@ def fit_step_table(records: Records) -> str:
     for backend in fit_step.BACKENDS:
         case = f"fit_step/{backend}"
         for name in sorted(results.contenders(case)):
-            step = quantity(results.median(case, name, "step_s"), TIME, results.spread(case, name, "step_s"))
+            step = quantity(
+                results.median(case, name, "step_s"), TIME, results.spread(case, name, "step_s")
+            )
             over = results.ratio(case, name, "constant", "step_s")
             copied = quantity(results.median(case, name, "copied"), COUNT)
-            rows.append([f"{name}, {backend}", step, quantity(over, TIMES), copied, *_ours(name, over)])
-    return _page(records, ["", "a step", "over the constant", "batches copied", "promised", ""], rows)
+            rows.append(
+                [f"{name}, {backend}", step, quantity(over, TIMES), copied, *_ours(name, over)]
+            )
+    return _page(
+        records, ["", "a step", "over the constant", "batches copied", "promised", ""], rows
+    )
 
 
 def _ours(name: str, over: float | None) -> list[str]:
@@ -58,7 +64,9 @@ def elements_table(records: Records) -> str:
             time = quantity(results.median(case, name, "s"), TIME, results.spread(case, name, "s"))
             pairs = (results.values(case, contender, "s") for contender in ("generator", name))
             generator, mine = pairs
-            times = median(generator[number] / mine[number] for number in mine if number in generator)
+            times = median(
+                generator[number] / mine[number] for number in mine if number in generator
+            )
             verdict = ["-", ""]
             if name == "op":
                 verdict = [f"at least {promised:g}x", "kept" if times >= promised else "**missed**"]
@@ -74,12 +82,19 @@ def device_copy_table(records: Records) -> str:
         for name in results.contenders(case):
             found = {figure: results.median(case, name, figure) for figure in DEVICE_FIGURES}
             rate, hidden = found["gigabytes_per_s"], found["hidden"]
-            of_fit = results.spread(case, name, "per_batch_s") if found["per_batch_s"] is not None else None
+            of_fit = (
+                results.spread(case, name, "per_batch_s")
+                if found["per_batch_s"] is not None
+                else None
+            )
             rows.append(
                 [
                     f"{framework}: {name}",
                     "-" if rate is None else f"{digits(rate)} GB/s",
-                    *(quantity(found[figure], TIME) for figure in ("copy_s", "step_alone_s", "step_s")),
+                    *(
+                        quantity(found[figure], TIME)
+                        for figure in ("copy_s", "step_alone_s", "step_s")
+                    ),
                     "-" if hidden is None else f"{100 * max(hidden, 0.0):.0f} %",
                     quantity(found["per_batch_s"], TIME, of_fit),
                 ]
@@ -98,7 +113,11 @@ def device_copy_table(records: Records) -> str:
 
 def _page(records: Records, heads: list[str], rows: list[list[str]]) -> str:
     day = f"; {records[0]['time'][:10]}" if "time" in records[0] else ""
-    errors = [f"- {record.get('case', 'a run')}: {record['error']}" for record in records if "error" in record]
+    errors = [
+        f"- {record.get('case', 'a run')}: {record['error']}"
+        for record in records
+        if "error" in record
+    ]
     repetitions = 1 + max(record.get("repetition", 0) for record in records)
     conditions = f"{page.where(records)}; medians of {repetitions} repetitions (least - most){day}."
     return "\n\n".join([conditions, table(heads, rows), *errors])
@@ -114,18 +133,25 @@ MARKS: dict[str, Callable[[Records], str]] = {
 
 def newest() -> list[Path]:
     """The newest results of each bench that has any."""
-    found = [sorted((BENCH / "results").glob(f"{name}-*.jsonl")) for name in MARKS]  # their names end with a date
+    found = [
+        sorted((BENCH / "results").glob(f"{name}-*.jsonl")) for name in MARKS
+    ]  # their names end with a date
     return [files[-1] for files in found if files]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Render what the command line names; 1 when a file is from no bench that has a table here."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="*", help="results; the newest of each bench")
     for file in parser.parse_args(arguments).files or newest():
         name = file.name.partition("-")[0]
         if name not in MARKS:
-            print(f"{file}: expected a name that begins with one of {', '.join(MARKS)} and a hyphen", file=sys.stderr)
+            print(
+                f"{file}: expected a name that begins with one of {', '.join(MARKS)} and a hyphen",
+                file=sys.stderr,
+            )
             return 1
         drawn = plot.plot(file)
         shown = f"\n\n![{name}](plots/{drawn.name})" if drawn else ""

@@ -60,7 +60,10 @@ class Target(NamedTuple):
     def _is_tied(self, values: list[float]) -> bool:
         """Whether repetitions lie on both sides of the limit, and their median nearer to it than half their spread."""
         least, most = min(values), max(values)
-        return least < self.limit < most and abs(self.middle(values) - self.limit) <= (most - least) / 2
+        return (
+            least < self.limit < most
+            and abs(self.middle(values) - self.limit) <= (most - least) / 2
+        )
 
     def text(self, value: float) -> str:
         """A value in the target's unit."""
@@ -98,7 +101,11 @@ def _nearest(case: str, *, but: tuple[str, ...] = (), figure: str = TIME) -> Loo
             if name not in {"ringfeed", "ringfeed-fork", "ideal", "plain", *but}
         ]
         seen = [Seen(results.ratios(case, name, "ringfeed", figure), name) for name in rivals]
-        return min((one for one in seen if one.values), key=lambda one: median(one.values), default=Seen([]))
+        return min(
+            (one for one in seen if one.values),
+            key=lambda one: median(one.values),
+            default=Seen([]),
+        )
 
     return look
 
@@ -110,7 +117,13 @@ def _over(case: str, contender: str, limit: float) -> Target:
 
 def _speed(case: str, share: float) -> Target:
     """How much of the ideal's batches in the same time."""
-    return Target(f"{CASES[case].short}, of the ideal", AT_LEAST, share, "%", _ratios(case, "ideal", "ringfeed"))
+    return Target(
+        f"{CASES[case].short}, of the ideal",
+        AT_LEAST,
+        share,
+        "%",
+        _ratios(case, "ideal", "ringfeed"),
+    )
 
 
 def _ahead(case: str) -> Target:
@@ -133,9 +146,13 @@ def _fit(case: str) -> Target:
     """An epoch over its largest lower bound."""
 
     def look(results: Results) -> Seen:
-        return Seen([of_one["over_largest"] for of_one in bounds(results, case, "ringfeed").values()])
+        return Seen(
+            [of_one["over_largest"] for of_one in bounds(results, case, "ringfeed").values()]
+        )
 
-    return Target(f"{CASES[case].short}: an epoch over the largest of its bounds", AT_MOST, 1.05, "x", look)
+    return Target(
+        f"{CASES[case].short}: an epoch over the largest of its bounds", AT_MOST, 1.05, "x", look
+    )
 
 
 SAME = "the same, TensorFlow at the top and no main guard"
@@ -181,7 +198,9 @@ TARGETS = (
     _ahead("variable"),
     *map(_fit, FIT),
     Target("from one epoch to the next", AT_MOST, 1e-3, "ms", _own("epochs", "between_s")),
-    Target("memory beyond the slots, per worker", AT_MOST, 30e6, "MB", _own("memory/plain", PER_WORKER)),
+    Target(
+        "memory beyond the slots, per worker", AT_MOST, 30e6, "MB", _own("memory/plain", PER_WORKER)
+    ),
     Target(SAME, AT_MOST, 30e6, "MB", _own("memory/unguarded", PER_WORKER)),
     Target("first batch", AT_MOST, 0.3, "s", _own(FIRST, FIRST_BATCH)),
     Target(SAME, AT_MOST, 0.3, "s", _own("first_batch/unguarded", FIRST_BATCH)),

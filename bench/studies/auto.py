@@ -133,7 +133,9 @@ def trajectory(loader: ringfeed.Loader) -> list[dict[str, Any]]:
     ]
 
 
-def sweep(job: Job, settings: list[tuple[int, int]], seconds: float) -> list[tuple[int, int, float]]:
+def sweep(
+    job: Job, settings: list[tuple[int, int]], seconds: float
+) -> list[tuple[int, int, float]]:
     """Workers, slots, and samples a second of each."""
     found = []
     for workers, slots in settings:
@@ -173,7 +175,13 @@ def measure(name: str, *, quick: bool) -> dict[str, Any]:
 
 def run(name: str, repetition: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of the results: where, with what and how, then the figures, or why there are none."""
-    command = [sys.executable, str(Path(__file__)), "--measure", name, *(["--quick"] if options.quick else [])]
+    command = [
+        sys.executable,
+        str(Path(__file__)),
+        "--measure",
+        name,
+        *(["--quick"] if options.quick else []),
+    ]
     return {
         **conditions(quick=options.quick),
         "case": f"auto/{name}",
@@ -212,7 +220,9 @@ def _row(record: dict[str, Any]) -> list[str]:
 
 def share(figures: dict[str, Any]) -> float:
     """What the tuned loader gave of what the best fixed one did, in the median of their turns."""
-    return median(auto / best for auto, best in zip(figures["auto_per_s"], figures["best_per_s"], strict=True))
+    return median(
+        auto / best for auto, best in zip(figures["auto_per_s"], figures["best_per_s"], strict=True)
+    )
 
 
 def _title(record: dict[str, Any]) -> str:
@@ -235,12 +245,20 @@ def _story(record: dict[str, Any]) -> str:
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short run of each, about two minutes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one short run of each, about two minutes"
+    )
     parser.add_argument("--job", choices=JOBS, nargs="+", default=list(JOBS))
     parser.add_argument("--repetitions", type=int, help=f"processes of each: {REPETITIONS}")
-    parser.add_argument("--output", type=Path, help="file to add lines to; a new one in bench/results/")
-    parser.add_argument("--render", type=Path, metavar="FILE", help="measure nothing: put its table into README.md")
+    parser.add_argument(
+        "--output", type=Path, help="file to add lines to; a new one in bench/results/"
+    )
+    parser.add_argument(
+        "--render", type=Path, metavar="FILE", help="measure nothing: put its table into README.md"
+    )
     parser.add_argument("--measure", choices=JOBS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.repetitions = options.repetitions or (1 if options.quick else REPETITIONS)
@@ -251,7 +269,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and show; 1 when a run gave no figures."""
     options = options_of(arguments)
     if options.measure:
-        print(json.dumps({"figures": measure(options.measure, quick=options.quick), "versions": versions(())}))
+        print(
+            json.dumps(
+                {"figures": measure(options.measure, quick=options.quick), "versions": versions(())}
+            )
+        )
         return 0
     if options.render:
         page.put(README, MARK, render(read(options.render)))

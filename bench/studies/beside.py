@@ -103,7 +103,9 @@ def measure(contender: str, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all contenders in turns, and print their medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, help="adds a JSON line for each run")
     parser.add_argument("--child", choices=CONTENDERS, help="measure one, here")
@@ -117,7 +119,13 @@ def main() -> None:
     for repetition in range(1 if options.quick else REPETITIONS):
         for place in range(len(CONTENDERS)):
             contender = CONTENDERS[(repetition + place) % len(CONTENDERS)]
-            command = [sys.executable, __file__, "--child", contender, *(["--quick"] if options.quick else [])]
+            command = [
+                sys.executable,
+                __file__,
+                "--child",
+                contender,
+                *(["--quick"] if options.quick else []),
+            ]
             figures = printed_by(command, TIMEOUT_S, os.environ | {"KERAS_BACKEND": "jax"})
             if "error" in figures:
                 sys.exit(f"{contender}: {figures['error']}")
@@ -127,7 +135,9 @@ def main() -> None:
     for contender in CONTENDERS:
         runs = [line for line in lines if line.get("contender") == contender]
         ms = [1e3 * run["per_batch_s"] for run in runs]
-        cpu_ms, idle = (median(run[name] for run in runs) for name in ("cpu_s_per_batch", "cores_idle"))
+        cpu_ms, idle = (
+            median(run[name] for run in runs) for name in ("cpu_s_per_batch", "cores_idle")
+        )
         print(
             f"{contender:9} {median(ms):6.1f} ms ({min(ms):.1f} - {max(ms):.1f}); {1e3 * cpu_ms:.0f} ms of CPU, "
             f"{idle:.2f} cores idle"

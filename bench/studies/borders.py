@@ -62,7 +62,14 @@ def measure(case: str, *, prefetch: bool, quick: bool) -> dict[str, float]:
 
 def run(case: str, *, prefetch: bool, quick: bool) -> dict[str, Any]:
     """One repetition in a fresh process."""
-    command = [sys.executable, __file__, "--child", case, str(int(prefetch)), *["--quick"][: int(quick)]]
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        case,
+        str(int(prefetch)),
+        *["--quick"][: int(quick)],
+    ]
     found = subprocess.run(  # noqa: S603 - our own interpreter
         command, check=True, timeout=TIMEOUT_S, capture_output=True, text=True
     )
@@ -71,13 +78,19 @@ def run(case: str, *, prefetch: bool, quick: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="one short repetition")
     parser.add_argument("--output", type=Path, help="file to add lines to")
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(measure(options.child[0], prefetch=options.child[1] == "1", quick=options.quick)))
+        print(
+            json.dumps(
+                measure(options.child[0], prefetch=options.child[1] == "1", quick=options.quick)
+            )
+        )
         return
     kinds = [(case, prefetch) for case in CASES for prefetch in (True, False)]
     runs = []
@@ -86,13 +99,23 @@ def main() -> None:
             runs.append(run(case, prefetch=prefetch, quick=options.quick))
     for case, prefetch in kinds:
         mine = [one for one in runs if (one["case"], one["prefetch"]) == (case, prefetch)]
-        shown = [median(one[name] for one in mine) * 1e3 for name in ("within_s", "across_s", "longest_s")]
+        shown = [
+            median(one[name] for one in mine) * 1e3
+            for name in ("within_s", "across_s", "longest_s")
+        ]
         title = f"{case}, {'with' if prefetch else 'without'}"
-        print(f"{title:22} {shown[0]:8.2f} ms a batch, {shown[1]:8.2f} ms between epochs, longest {shown[2]:8.2f}")
+        print(
+            f"{title:22} {shown[0]:8.2f} ms a batch, {shown[1]:8.2f} ms between epochs, longest {shown[2]:8.2f}"
+        )
     if options.output:
         with options.output.open("a") as file:
             for one in runs:
-                file.write(json.dumps({"bench": "borders", "machine": machine(), "commit": commit(), **one}) + "\n")
+                file.write(
+                    json.dumps(
+                        {"bench": "borders", "machine": machine(), "commit": commit(), **one}
+                    )
+                    + "\n"
+                )
 
 
 if __name__ == "__main__":

@@ -110,10 +110,16 @@ class Run:
         self._cores = simpy.PriorityResource(env, setting.cores) if setting.cores else None
         self._bridges = [simpy.Resource(env) for _ in range(setting.bridges)]
         self._link = simpy.Resource(env)
-        self._node_links = [simpy.Resource(env) for _ in range(0, setting.workers, setting.actors_per_node)]
+        self._node_links = [
+            simpy.Resource(env) for _ in range(0, setting.workers, setting.actors_per_node)
+        ]
         self._actors = [simpy.Resource(env) for _ in range(setting.workers)]
-        self._room = simpy.PriorityStore(env)  # (calls that an actor has already, actor) for each call that it may have
-        for place in ((load, actor) for load in range(setting.window) for actor in range(setting.workers)):
+        self._room = simpy.PriorityStore(
+            env
+        )  # (calls that an actor has already, actor) for each call that it may have
+        for place in (
+            (load, actor) for load in range(setting.window) for actor in range(setting.workers)
+        ):
             self._room.put(place)
         self._slots = simpy.Container(env, init=setting.slots)
         self._left = [setting.calls] * batches
@@ -126,7 +132,9 @@ class Run:
         self._env.run(self._env.process(self._train()))
         first = int(WARM * self._batches)
         last = max(first + 1, self._batches - 1 - self._setting.slots)
-        return (last - first) * self._setting.batch_size / (self._taken_s[last] - self._taken_s[first])
+        return (
+            (last - first) * self._setting.batch_size / (self._taken_s[last] - self._taken_s[first])
+        )
 
     def _train(self) -> Iterator[simpy.Event]:
         for ready in self._ready:
@@ -156,7 +164,9 @@ class Run:
                 yield self._env.timeout(costs.actor_call_s)
         if self._cores is not None:
             yield from self._compute(costs.actor_call_s, priority=1)
-        yield from self._serve(self._node_links[actor // setting.actors_per_node], size * 8e-9 / setting.node_gbit)
+        yield from self._serve(
+            self._node_links[actor // setting.actors_per_node], size * 8e-9 / setting.node_gbit
+        )
         yield from self._serve(self._link, size * 8e-9 / setting.gbit)
         yield self._env.timeout(setting.latency_s)
         yield from self._serve(bridge, costs.land_s(size), computes=True)
@@ -165,7 +175,9 @@ class Run:
         if not self._left[batch]:
             self._ready[batch].succeed()
 
-    def _serve(self, server: simpy.Resource, seconds: float, *, computes: bool = False) -> Iterator[simpy.Event]:
+    def _serve(
+        self, server: simpy.Resource, seconds: float, *, computes: bool = False
+    ) -> Iterator[simpy.Event]:
         """Have a server busy for so long, one call after another; what computes needs a core, too."""
         with server.request() as turn:
             yield turn
@@ -188,7 +200,11 @@ class Run:
 
 def simulate(setting: Setting, costs: Costs, batches: int = 0) -> float:
     """Return samples a second, of so many batches; 0: as many as it takes to tell."""
-    enough = max(40, math.ceil(max(1500, 4 * setting.workers * setting.window) / setting.calls), 6 * setting.slots)
+    enough = max(
+        40,
+        math.ceil(max(1500, 4 * setting.workers * setting.window) / setting.calls),
+        6 * setting.slots,
+    )
     return Run(setting, costs, max(2, batches or enough)).samples_per_s()
 
 
@@ -196,14 +212,21 @@ def set_for(asked: Setting, costs: Costs, workers: int) -> Setting:
     """Return how so many actors are set: as a loader does it, and with as many bridges as it takes."""
     size = max(1, asked.sample_bytes)
     rows = min(round(TICKET_NS / 1e9 / asked.sample_s), TICKET_BYTES // size, asked.batch_size // 2)
-    rows = max(1, min(rows, math.ceil(8 * asked.batch_size / (workers * LEAST_WINDOW))))  # some for each, in 8 slots
+    rows = max(
+        1, min(rows, math.ceil(8 * asked.batch_size / (workers * LEAST_WINDOW)))
+    )  # some for each, in 8 slots
     away_s = 2 * asked.latency_s + costs.call_s + costs.land_s(rows * size)
     window = min(max(LEAST_WINDOW, 1 + math.ceil(away_s / (rows * asked.sample_s))), MOST_WINDOW)
     slots = max(4, math.ceil(workers * window * rows / asked.batch_size) + 2)
     rate = min(asked.batch_size / asked.step_s, workers / asked.sample_s)
     bridges = math.ceil(rate * (costs.call_s + costs.land_s(rows * size)) / rows / 0.8)
     return replace(
-        asked, workers=workers, rows=rows, window=window, slots=slots, bridges=min(max(1, bridges), 16, workers)
+        asked,
+        workers=workers,
+        rows=rows,
+        window=window,
+        slots=slots,
+        bridges=min(max(1, bridges), 16, workers),
     )
 
 
@@ -225,11 +248,19 @@ def row_of(asked: Setting, costs: Costs, workers: int) -> dict[str, Any]:
 
 def asked_for() -> tuple[Setting, Costs, list[int]]:
     """Return what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", type=Path, help="what a sample takes, in place of --sample-ms and --bytes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--profile", type=Path, help="what a sample takes, in place of --sample-ms and --bytes"
+    )
     parser.add_argument("--costs", type=Path, help="what calls cost on your cluster")
-    parser.add_argument("--appetite", type=float, required=True, help="samples that the trainer takes a second")
-    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="numbers of actors to try")
+    parser.add_argument(
+        "--appetite", type=float, required=True, help="samples that the trainer takes a second"
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=WORKERS, help="numbers of actors to try"
+    )
     for name in ("--sample-ms", "--cv", "--gbit", "--node-gbit", "--latency-ms"):
         parser.add_argument(name, type=float)
     for name in ("--bytes", "--batch-size", "--actors-per-node"):
@@ -238,13 +269,22 @@ def asked_for() -> tuple[Setting, Costs, list[int]]:
     given = {name: value for name, value in chosen.items() if value is not None}
     if "profile" in given:
         profile = json.loads(given["profile"].read_text())
-        given = {"sample_ms": profile["sample_s"] * 1e3, "bytes": profile["sample_bytes"], "cv": profile["cv"], **given}
+        given = {
+            "sample_ms": profile["sample_s"] * 1e3,
+            "bytes": profile["sample_bytes"],
+            "cv": profile["cv"],
+            **given,
+        }
         given.setdefault("batch_size", profile["batch_size"] or 1)
     elif not {"sample_ms", "bytes"} <= given.keys():
         parser.error("give --profile, or --sample-ms and --bytes")
     costs = Costs(**json.loads(given["costs"].read_text())) if "costs" in given else Costs()
     batch_size = given.get("batch_size", 32)
-    of_cluster = {name: given[name] for name in ("cv", "gbit", "node_gbit", "actors_per_node") if name in given}
+    of_cluster = {
+        name: given[name]
+        for name in ("cv", "gbit", "node_gbit", "actors_per_node")
+        if name in given
+    }
     setting = Setting(
         workers=1,
         sample_s=given["sample_ms"] / 1e3,
@@ -264,7 +304,9 @@ def main() -> None:
     lines = [[*rows[0]], *([str(cell) for cell in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        sys.stdout.write("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + "\n")
+        sys.stdout.write(
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + "\n"
+        )
 
 
 if __name__ == "__main__":

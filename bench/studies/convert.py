@@ -47,7 +47,9 @@ class Case:
 
     def __init__(self, side: int, layout: str, *, quick: bool) -> None:
         self.rows = 1 if quick else SIDES[side]
-        self.x = np.random.default_rng(side).integers(0, 256, (SLOTS * self.rows, side, side, 3), np.uint8)
+        self.x = np.random.default_rng(side).integers(
+            0, 256, (SLOTS * self.rows, side, side, 3), np.uint8
+        )
         self.turn = (2, 0, 1) if layout == "CHW" else (0, 1, 2)
         shape = [(side, side, 3)[axis] for axis in self.turn]
         per_channel = (3, 1, 1) if layout == "CHW" else (3,)
@@ -56,18 +58,28 @@ class Case:
         # A whole line of the sample at a time: NumPy is slow where its innermost loop has three turns.
         self.lines = (3, side, side) if layout == "CHW" else (side, side * 3)
         self.means, self.stds = (
-            numbers if layout == "CHW" else np.tile(numbers, side) for numbers in (self.mean, self.std)
+            numbers if layout == "CHW" else np.tile(numbers, side)
+            for numbers in (self.mean, self.std)
         )
         self.out = np.zeros((len(self.x), *shape), np.float32)
         self.ready = np.ones_like(self.out)
         spec = ringfeed.Array(
-            shape, "float32", scale=SCALE, mean=MEAN, std=STD, layout=layout if layout == "CHW" else None
+            shape,
+            "float32",
+            scale=SCALE,
+            mean=MEAN,
+            std=STD,
+            layout=layout if layout == "CHW" else None,
         )
-        self.loader = ringfeed.Loader(self.x, batch_size=self.rows, workers=0, slots=SLOTS, spec=spec)
+        self.loader = ringfeed.Loader(
+            self.x, batch_size=self.rows, workers=0, slots=SLOTS, spec=spec
+        )
 
     def contenders(self) -> dict[str, Callable[[], None]]:
         """What each one calls to convert all samples once."""
-        return dict(zip(CONTENDERS, (self.load, self.copy, self.in_place, self.step_by_step), strict=True))
+        return dict(
+            zip(CONTENDERS, (self.load, self.copy, self.in_place, self.step_by_step), strict=True)
+        )
 
     def load(self) -> None:
         """Through the loader."""
@@ -90,7 +102,11 @@ class Case:
     def step_by_step(self) -> None:
         """As it is written."""
         for sample, out in zip(self.x, self.out, strict=True):
-            np.copyto(out, (sample.transpose(self.turn).astype(np.float32) * self.scale - self.mean) / self.std)
+            np.copyto(
+                out,
+                (sample.transpose(self.turn).astype(np.float32) * self.scale - self.mean)
+                / self.std,
+            )
 
     def check(self) -> None:
         """Raise unless all that convert make the same bits."""
@@ -123,7 +139,9 @@ def measure(side: int, layout: str, *, quick: bool) -> list[dict[str, Any]]:
     for repetition in range(3 if quick else REPETITIONS):
         first = repetition % len(contenders)
         turns = contenders[first:] + contenders[:first]
-        rates = {name: case.rate(convert, SECONDS / 10 if quick else SECONDS) for name, convert in turns}
+        rates = {
+            name: case.rate(convert, SECONDS / 10 if quick else SECONDS) for name, convert in turns
+        }
         found.append({"case": f"{side} {layout}", "repetition": repetition, "gb_per_s": rates})
     case.loader.close()
     return found
@@ -146,9 +164,15 @@ def show(records: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, append to the results and print them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three short repetitions, a sample a batch")
-    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"convert-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="three short repetitions, a sample a batch"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=BENCH / "results" / f"convert-{time.strftime('%Y-%m-%d')}.jsonl"
+    )
     options = parser.parse_args()
     records = []
     for side, layout in product(SIDES, LAYOUTS):

@@ -68,7 +68,17 @@ def measure() -> float:
 
 def build(folder: Path, flags: str) -> Path:
     """Install this source into a folder of its own."""
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        str(folder),
+        str(ROOT),
+    ]
     environment = {**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} {flags}".strip()}
     subprocess.run(command, check=True, timeout=TIMEOUT_S, env=environment)  # noqa: S603 - our own interpreter
     return folder
@@ -90,7 +100,9 @@ def run(folder: Path) -> float:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=f"{REPETITIONS}")
     parser.add_argument("--output", type=Path, help="file to add lines to")
@@ -100,7 +112,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="counting-") as scratch:
         ours = build(Path(scratch, "with"), "")
-        folders = {"with": ours, "without": build(Path(scratch, "without"), "-DRF_STATISTICS=0"), "again": ours}
+        folders = {
+            "with": ours,
+            "without": build(Path(scratch, "without"), "-DRF_STATISTICS=0"),
+            "again": ours,
+        }
         runs: list[dict[str, float]] = []
         for repetition in range(options.repetitions):
             order = KINDS[repetition % len(KINDS) :] + KINDS[: repetition % len(KINDS)]
@@ -109,9 +125,17 @@ def main() -> None:
         print(f"{kind:8} {median(one[kind] for one in runs) * 1e6:6.2f} us a batch")
     ratio = median(one["with"] / one["without"] for one in runs)
     noise = median(one["with"] / one["again"] for one in runs)
-    print(f"with / without {ratio:.3f} (at most {PROMISED}); with / itself {noise:.3f}; {len(runs)} pairs")
+    print(
+        f"with / without {ratio:.3f} (at most {PROMISED}); with / itself {noise:.3f}; {len(runs)} pairs"
+    )
     if options.output:
-        record = {"bench": "counting", "machine": machine(), "commit": commit(), "runs": runs, "ratio": ratio}
+        record = {
+            "bench": "counting",
+            "machine": machine(),
+            "commit": commit(),
+            "runs": runs,
+            "ratio": ratio,
+        }
         with options.output.open("a") as file:
             file.write(json.dumps(record) + "\n")
 

@@ -63,7 +63,9 @@ def packages_of(framework: str) -> list[str]:
 # ---- in the fresh process ----
 
 
-def measure(framework: str, contender: str, device: str | None = None, scale: Scale | None = None) -> dict[str, Any]:
+def measure(
+    framework: str, contender: str, device: str | None = None, scale: Scale | None = None
+) -> dict[str, Any]:
     """The figures of one contender."""
     scale = scale or Scale()
     module = importlib.import_module(f"devices.{MODULES[framework]}")
@@ -88,18 +90,28 @@ def checked(framework: str) -> str:
 
 def environment(framework: str) -> dict[str, str]:
     """The environment of a fresh process: no framework takes the whole GPU for itself."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    quiet = {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
     return os.environ | quiet | {"KERAS_BACKEND": framework.rpartition(" ")[2]}
 
 
 def run(framework: str, *words: str) -> dict[str, Any]:
     """What a fresh process of this script says."""
-    return printed_by([sys.executable, __file__, *words, "--framework", framework], TIMEOUT_S, environment(framework))
+    return printed_by(
+        [sys.executable, __file__, *words, "--framework", framework],
+        TIMEOUT_S,
+        environment(framework),
+    )
 
 
 def why_not(framework: str) -> str:
     """Why a framework cannot be measured on this machine; empty where it can."""
-    if missing := [name for name in packages_of(framework) if importlib.util.find_spec(name) is None]:
+    if missing := [
+        name for name in packages_of(framework) if importlib.util.find_spec(name) is None
+    ]:
         return f"{' and '.join(missing)} not installed"
     found = run(framework, "--check")
     if "error" in found:
@@ -115,12 +127,20 @@ def records(options: argparse.Namespace, able: list[str]) -> Iterator[dict[str, 
             turn = repetition % len(names)
             for contender in names[turn:] + names[:turn]:
                 found = run(framework, "--measure", contender)
-                facts = {"case": f"device/{framework}", "contender": contender, "repetition": repetition}
+                facts = {
+                    "case": f"device/{framework}",
+                    "contender": contender,
+                    "repetition": repetition,
+                }
                 where = conditions(quick=False) | {
                     "versions": versions(tuple((name, "") for name in packages_of(framework)))
                 }
                 where["machine"] |= {"gpu": found["gpu"]} if "gpu" in found else {}
-                yield where | facts | ({"error": found["error"]} if "error" in found else {"figures": found})
+                yield (
+                    where
+                    | facts
+                    | ({"error": found["error"]} if "error" in found else {"figures": found})
+                )
 
 
 def missing_lines(reasons: dict[str, str]) -> list[str]:
@@ -145,10 +165,14 @@ def _publish(output: Path | None, reasons: dict[str, str]) -> None:
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--framework", nargs="+", choices=MODULES, default=[*MODULES], help="all")
     parser.add_argument("--repetitions", type=int, default=3, help="3")
-    parser.add_argument("--output", type=Path, help="file to add lines to; a new one in bench/results/")
+    parser.add_argument(
+        "--output", type=Path, help="file to add lines to; a new one in bench/results/"
+    )
     parser.add_argument("--render", action="store_true", help="put the table into bench/README.md")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
@@ -181,7 +205,10 @@ def main(arguments: list[str] | None = None) -> int:
                 lines.write(json.dumps(record) + "\n")
             failed |= "error" in record
             print(
-                record["case"], record["contender"], json.dumps(record.get("figures", record.get("error"))), flush=True
+                record["case"],
+                record["contender"],
+                json.dumps(record.get("figures", record.get("error"))),
+                flush=True,
             )
     else:
         print("nothing was measured")

@@ -107,7 +107,14 @@ def measure(slots: int, *, quick: bool) -> list[dict[str, Any]]:
             count = GENERATOR_ELEMENTS[case] // share if by_python else elements
             if case == "idle":
                 time_elements(make(), count)  # workers start, TensorFlow traces
-            found.append({"case": case, "contender": contender, "elements": count, "s": time_elements(make(), count)})
+            found.append(
+                {
+                    "case": case,
+                    "contender": contender,
+                    "elements": count,
+                    "s": time_elements(make(), count),
+                }
+            )
         burning.clear()
     return found
 
@@ -129,7 +136,9 @@ def run(repetition: int, options: argparse.Namespace) -> list[dict[str, Any]]:
         "versions": versions((("tensorflow", ""), ("tensorflow-cpu", ""))),
     }
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, env=environment)  # noqa: S603
+        ended = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, env=environment
+        )
     except subprocess.SubprocessError as error:
         return [{**facts, "error": f"{error}: {getattr(error, 'stderr', '')}"[-500:]}]
     return [{**facts, **figures} for figures in json.loads(ended.stdout.splitlines()[-1])]
@@ -139,11 +148,15 @@ def show(records: list[dict[str, Any]]) -> str:
     """A line for each case and contender: microseconds an element, and the generator's over it in the same runs."""
     lines = []
     for case, promised in PROMISED.items():
-        of_case = {(r["contender"], r["repetition"]): r["s"] for r in records if r.get("case") == case}
+        of_case = {
+            (r["contender"], r["repetition"]): r["s"] for r in records if r.get("case") == case
+        }
         for contender in dict.fromkeys(name for name, _ in of_case):
             runs = [number for name, number in of_case if name == contender]
             time_us = 1e6 * median(of_case[contender, number] for number in runs)
-            ratio = median(of_case["generator", number] / of_case[contender, number] for number in runs)
+            ratio = median(
+                of_case["generator", number] / of_case[contender, number] for number in runs
+            )
             wanted = f", promised {promised}" if contender == "op" else ""
             lines.append(
                 f"{case:8} {contender:10} {time_us:9.1f} us   from_generator takes {ratio:.2f} times it{wanted}"
@@ -153,16 +166,26 @@ def show(records: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, append to the results and print them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one short repetition")
     parser.add_argument("--slots", type=int, default=4, help="slots of the loader (4)")
-    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"elements-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=BENCH / "results" / f"elements-{time.strftime('%Y-%m-%d')}.jsonl",
+    )
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(options.slots, quick=options.quick)))
         return
-    records = [record for number in range(1 if options.quick else REPETITIONS) for record in run(number, options)]
+    records = [
+        record
+        for number in range(1 if options.quick else REPETITIONS)
+        for record in run(number, options)
+    ]
     with options.out.open("a") as lines:
         lines.writelines(json.dumps(record) + "\n" for record in records)
     print(show(records))

@@ -85,7 +85,9 @@ def source_of(case: str) -> str:
     """The text of the dataset's class in one case."""
     length = "len(self.values) // 32" if case == "pydataset" else "len(self.values)"
     body = BODIES.get(case, "return self.values[index], np.int64(index)")
-    return CLASS.format(imports=IMPORTS[case], base=BASES.get(case, "object"), length=length, body=body)
+    return CLASS.format(
+        imports=IMPORTS[case], base=BASES.get(case, "object"), length=length, body=body
+    )
 
 
 def dataset_of(case: str, contender: str) -> Any:
@@ -107,7 +109,9 @@ def dataset_of(case: str, contender: str) -> Any:
     return __import__(f"rows_of_{case}").Rows(values)
 
 
-def first_batch(dataset: Any, contender: str, workers: int, size: int | None, pause_s: float) -> tuple[float, Any]:
+def first_batch(
+    dataset: Any, contender: str, workers: int, size: int | None, pause_s: float
+) -> tuple[float, Any]:
     """Seconds to a new loader's first batch, and what keeps its workers; ``size``: None where batches are whole."""
     loader, began_s, begin = MAKERS.get(contender, _ringfeed)(dataset, contender, workers, size)
     made_s = time.perf_counter() - began_s
@@ -148,8 +152,13 @@ def _ringfeed(dataset: Any, contender: str, workers: int, size: int | None) -> M
     return loader, began_s, loader.__iter__
 
 
-Made = tuple[Any, float, Callable[[], Any]]  # a loader, when its construction began, and what begins an epoch
-MAKERS: dict[str, Callable[[Any, str, int, int | None], Made]] = {"torch fork": _torch, "grain": _grain}
+Made = tuple[
+    Any, float, Callable[[], Any]
+]  # a loader, when its construction began, and what begins an epoch
+MAKERS: dict[str, Callable[[Any, str, int, int | None], Made]] = {
+    "torch fork": _torch,
+    "grain": _grain,
+}
 
 
 def repetition(case: str, contender: str, workers: int, pause_s: float) -> dict[str, float]:
@@ -169,7 +178,9 @@ def repetition(case: str, contender: str, workers: int, pause_s: float) -> dict[
     cpu_s = proctree.usage_of_tree().since(before).cpu_s
     memory = sum(proctree.memory_of(pid).own for pid in proctree.descendants(os.getpid()))
     figures = {"import_s": import_s, "first_s": first_s, "cpu_s": cpu_s, "memory_bytes": memory}
-    figures["second_s"], later = first_batch(dataset, contender, workers, size, pause_s)  # as for validation data
+    figures["second_s"], later = first_batch(
+        dataset, contender, workers, size, pause_s
+    )  # as for validation data
     del kept, later
     return figures
 
@@ -179,7 +190,12 @@ def measure(case: str, contender: str, workers: int, folder: str, pause_s: float
     command = [sys.executable, __file__, "--child", case, contender, "--workers", str(workers)]
     command += ["--pause", str(pause_s)]
     paths = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
-    quiet = {"PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+    quiet = {
+        "PYTHONPATH": paths,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONWARNINGS": "ignore",
+    }
     environment = os.environ | quiet | ALONE.get(contender, {})
     found = subprocess.run(  # noqa: S603 - the bench's own script
         command,
@@ -190,12 +206,22 @@ def measure(case: str, contender: str, workers: int, folder: str, pause_s: float
         check=False,
     )
     if found.returncode:
-        return {"error": (found.stderr.strip().splitlines() or [f"exit status {found.returncode}"])[-1]}
+        return {
+            "error": (found.stderr.strip().splitlines() or [f"exit status {found.returncode}"])[-1]
+        }
     figures: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return figures
 
 
-HEADS = ("import", "first batch", "over torch's", "a later loader's", "over torch's", "CPU", "memory of workers")
+HEADS = (
+    "import",
+    "first batch",
+    "over torch's",
+    "a later loader's",
+    "over torch's",
+    "CPU",
+    "memory of workers",
+)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -203,7 +229,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     keys = list(dict.fromkeys(map(_key, (row for row in rows if "error" not in row))))
     names = ("import_s", "first_s", "second_s", "cpu_s", "memory_bytes")
     medians = {
-        key: {name: median(row[name] for row in rows if _key(row) == key and name in row) for name in names}
+        key: {
+            name: median(row[name] for row in rows if _key(row) == key and name in row)
+            for name in names
+        }
         for key in keys
     }
     lines = [
@@ -214,7 +243,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         torch = medians.get((case, "torch fork", workers))
         cells = [f"{found['import_s'] * 1e3:.0f} ms"]
         for name in ("first_s", "second_s"):
-            cells += [f"{found[name] * 1e3:.0f} ms", f"{found[name] / torch[name]:.1f}x" if torch else "-"]
+            cells += [
+                f"{found[name] * 1e3:.0f} ms",
+                f"{found[name] / torch[name]:.1f}x" if torch else "-",
+            ]
         cells += [f"{found['cpu_s'] * 1e3:.0f} ms", f"{found['memory_bytes'] / 1e6:.0f} MB"]
         lines.append(f"| {case} | {workers} | {contender} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -237,11 +269,21 @@ def run(chosen: argparse.Namespace) -> None:
         for case in IMPORTS:
             Path(folder, f"rows_of_{case}.py").write_text(source_of(case), encoding="utf-8")
         for place in (folder, *find_spec("ringfeed").submodule_search_locations):
-            compileall.compile_dir(place, quiet=2)  # else each process compiles what PYTHONDONTWRITEBYTECODE kept
+            compileall.compile_dir(
+                place, quiet=2
+            )  # else each process compiles what PYTHONDONTWRITEBYTECODE kept
         turns = product(range(chosen.repetitions), chosen.workers, chosen.cases, chosen.contenders)
         for number, workers, case, contender in turns:
             found = measure(case, contender, workers, folder, chosen.pause)
-            rows.append({"case": case, "contender": contender, "workers": workers, "repetition": number, **found})
+            rows.append(
+                {
+                    "case": case,
+                    "contender": contender,
+                    "workers": workers,
+                    "repetition": number,
+                    **found,
+                }
+            )
             line = json.dumps({**rows[-1], **facts})
             print(line, flush=True)
             if chosen.output is not None:
@@ -252,12 +294,16 @@ def run(chosen: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run the bench, or one repetition of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", nargs="+", choices=[*IMPORTS], default=[*IMPORTS])
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=[*CONTENDERS])
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--workers", type=int, nargs="+", default=[2])
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between a loader and its first epoch")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds between a loader and its first epoch"
+    )
     parser.add_argument("--output", type=Path, help="a file that the lines are added to")
     parser.add_argument("--quick", action="store_true", help="one case, once")
     parser.add_argument("--child", nargs=2, metavar=("CASE", "CONTENDER"), help=argparse.SUPPRESS)

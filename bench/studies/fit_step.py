@@ -113,7 +113,12 @@ def measure(contender: str, slots: int) -> dict[str, Any]:
     seconds(SHORT)
     pairs = [(seconds(SHORT), seconds(LONG)) for _ in range(ROUNDS)]
     steps = [(long - short) / (LONG - SHORT) for short, long in pairs]
-    return {"step_s": median(steps), "least_s": min(steps), "most_s": max(steps), "copied": copied()}
+    return {
+        "step_s": median(steps),
+        "least_s": min(steps),
+        "most_s": max(steps),
+        "copied": copied(),
+    }
 
 
 # ---- the runner ----
@@ -129,7 +134,9 @@ def run(backend: str, contender: str, slots: int) -> dict[str, Any]:
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--backend", nargs="+", choices=BACKENDS, default=list(BACKENDS))
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--slots", type=int, default=4)
@@ -142,13 +149,24 @@ def compare(backend: str, options: argparse.Namespace) -> None:
     """Run both contenders in turn, and print what was had."""
     ratios, places = (
         [],
-        {**machine(), "versions": versions(((backend, backend), ("keras", "keras"))), "commit": commit()},
+        {
+            **machine(),
+            "versions": versions(((backend, backend), ("keras", "keras"))),
+            "commit": commit(),
+        },
     )
     for repetition in range(options.repetitions):
         steps = {}
         for contender in sorted(CONTENDERS, reverse=bool(repetition % 2)):
-            record = {"case": f"fit_step/{backend}", "contender": contender, "repetition": repetition}
-            record |= run(backend, contender, options.slots) | {"load": os.getloadavg()[0], **places}
+            record = {
+                "case": f"fit_step/{backend}",
+                "contender": contender,
+                "repetition": repetition,
+            }
+            record |= run(backend, contender, options.slots) | {
+                "load": os.getloadavg()[0],
+                **places,
+            }
             if options.output:
                 with options.output.open("a") as file:
                     print(json.dumps(record), file=file)

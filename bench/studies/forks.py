@@ -28,7 +28,11 @@ SIZES_MB = (0, 100, 400)
 
 def kilobytes(name: str) -> int:
     """What /proc says of this process's memory."""
-    found = re.search(rf"^{name}: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(encoding="ascii"), re.MULTILINE)
+    found = re.search(
+        rf"^{name}: +(\d+) kB",
+        Path("/proc/self/smaps_rollup").read_text(encoding="ascii"),
+        re.MULTILINE,
+    )
     return int(found[1]) if found else 0
 
 
@@ -57,29 +61,48 @@ def row(kind: str, size_mb: int, forks: int) -> dict[str, object]:
     times = [fork_once() for _ in range(forks)]
     call_s, end_s = (median(column) for column in zip(*times, strict=True))
     figures = {"call_us": call_s * 1e6, "end_us": end_s * 1e6}
-    sizes = {"private_bytes": kilobytes("Anonymous") << 10, "huge_bytes": kilobytes("AnonHugePages") << 10}
+    sizes = {
+        "private_bytes": kilobytes("Anonymous") << 10,
+        "huge_bytes": kilobytes("AnonHugePages") << 10,
+    }
     return {"pages": kind, "added_mb": size_mb, "forks": forks, **figures, **sizes}
 
 
 def main() -> None:
     """Print each row and the table, or one row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--forks", type=int, default=300)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
         print(json.dumps(row(chosen.child[0], int(chosen.child[1]), chosen.forks)))
         return
-    lines = ["| pages | private memory | of it in huge pages | the call | until the child has ended |"]
+    lines = [
+        "| pages | private memory | of it in huge pages | the call | until the child has ended |"
+    ]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for size_mb in SIZES_MB:
         for kind in [*KINDS] if size_mb else ["4 kB"]:
-            command = [sys.executable, __file__, "--forks", str(chosen.forks), "--child", kind, str(size_mb)]
-            line = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout  # noqa: S603
+            command = [
+                sys.executable,
+                __file__,
+                "--forks",
+                str(chosen.forks),
+                "--child",
+                kind,
+                str(size_mb),
+            ]
+            line = subprocess.run(  # noqa: S603
+                command, stdout=subprocess.PIPE, text=True, timeout=120, check=True
+            ).stdout
             print(line, end="", flush=True)
             found = json.loads(line)
             sizes = f"{found['private_bytes'] / 1e6:.0f} MB | {found['huge_bytes'] / 1e6:.0f} MB"
-            lines.append(f"| {kind} | {sizes} | {found['call_us']:.0f} µs | {found['end_us']:.0f} µs |")
+            lines.append(
+                f"| {kind} | {sizes} | {found['call_us']:.0f} µs | {found['end_us']:.0f} µs |"
+            )
     print("\n".join(lines))
 
 

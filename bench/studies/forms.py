@@ -84,7 +84,9 @@ def annotated(random: np.random.Generator) -> dict[str, Any]:
     """Return a picture with a few boxes."""
     count = int(random.integers(1, 6))
     picture = {"image": random.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)}
-    return picture | {name: np.ones((count, *shape), dtype) for name, (shape, dtype) in SMALL.items()}
+    return picture | {
+        name: np.ones((count, *shape), dtype) for name, (shape, dtype) in SMALL.items()
+    }
 
 
 def detection_spec() -> dict[str, Array]:
@@ -129,7 +131,10 @@ def detection(batches: int) -> dict[str, Callable[[], Any]]:
     alone = Given([{"image": sample["image"]} for sample in samples], length)
     spec = detection_spec()
     found: dict[str, Callable[[], Any]] = {}
-    for name, dataset, of in (("whole", whole, spec), ("pictures", alone, {"image": spec["image"]})):
+    for name, dataset, of in (
+        ("whole", whole, spec),
+        ("pictures", alone, {"image": spec["image"]}),
+    ):
         loader = resting(ringfeed.Loader(dataset, batch_size=PICTURES, spec=of, workers=1))
         found[f"ringfeed, {name}"] = lambda loader=loader: drain(loader)  # type: ignore[misc]
     try:
@@ -163,8 +168,12 @@ def encoded(batches: int) -> dict[str, Callable[[], Any]]:
     """Return what loads bytes, and what copies them once."""
     samples = [np.random.default_rng(size).bytes(size) for size in sizes_of(4 * ENCODED)]
     dataset = Given(samples, batches * ENCODED)
-    total = max(sum(map(len, samples[first : first + ENCODED])) for first in range(0, len(samples), ENCODED))
-    loader = ringfeed.Loader(dataset, batch_size=ENCODED, spec=Bytes(LARGEST, total=total), workers=0)
+    total = max(
+        sum(map(len, samples[first : first + ENCODED])) for first in range(0, len(samples), ENCODED)
+    )
+    loader = ringfeed.Loader(
+        dataset, batch_size=ENCODED, spec=Bytes(LARGEST, total=total), workers=0
+    )
     slots = [np.zeros(total, np.uint8) for _ in range(loader.plan.slots)]
     views = [np.frombuffer(sample, np.uint8) for sample in samples]
 
@@ -184,7 +193,9 @@ def encoded(batches: int) -> dict[str, Callable[[], Any]]:
 
 def vectors() -> list[np.ndarray]:
     """Return samples of which few are long."""
-    lengths = np.clip(np.random.default_rng(2).exponential(100, 8 * VECTORS).astype(int), 1, LONGEST)
+    lengths = np.clip(
+        np.random.default_rng(2).exponential(100, 8 * VECTORS).astype(int), 1, LONGEST
+    )
     return [np.ones((length, WIDTH), np.float32) for length in lengths]
 
 
@@ -201,8 +212,14 @@ class Padded(Given):
 def memory_loaders(batches: int) -> dict[str, ringfeed.Loader]:
     """Return loaders of the same samples in each form."""
     samples, length = vectors(), batches * VECTORS
-    form: dict[str, Any] = {"shape": (None, WIDTH), "dtype": "float32", "max_shape": (LONGEST, WIDTH)}
-    needed = max(sum(map(len, samples[first : first + VECTORS])) for first in range(0, len(samples), VECTORS))
+    form: dict[str, Any] = {
+        "shape": (None, WIDTH),
+        "dtype": "float32",
+        "max_shape": (LONGEST, WIDTH),
+    }
+    needed = max(
+        sum(map(len, samples[first : first + VECTORS])) for first in range(0, len(samples), VECTORS)
+    )
     specs = {
         "ragged": Array(**form, form="ragged"),
         "ragged, total": Array(**form, form="ragged", total=max(needed, LONGEST)),
@@ -211,7 +228,10 @@ def memory_loaders(batches: int) -> dict[str, ringfeed.Loader]:
     }
     return {
         name: ringfeed.Loader(
-            (Given if spec.form else Padded)(samples, length), batch_size=VECTORS, spec=spec, workers=1
+            (Given if spec.form else Padded)(samples, length),
+            batch_size=VECTORS,
+            spec=spec,
+            workers=1,
         )
         for name, spec in specs.items()
     }
@@ -227,7 +247,9 @@ def measure(*, quick: bool, detection_only: bool = False) -> list[dict[str, Any]
     loaders = {} if detection_only else memory_loaders(batches)
     if loaders:
         looks["encoded"] = encoded(batches)
-        looks["memory"] = {name: lambda loader=loader: drain(loader) for name, loader in loaders.items()}  # type: ignore[misc]
+        looks["memory"] = {
+            name: lambda loader=loader: drain(loader) for name, loader in loaders.items()
+        }  # type: ignore[misc]
     found = []
     for repetition in range(2 if quick else REPETITIONS):
         for look, reads in looks.items():
@@ -241,7 +263,10 @@ def measure(*, quick: bool, detection_only: bool = False) -> list[dict[str, Any]
                 "s": {name: time_of(read) / batches for name, read in turns},
             }
             if look == "memory":
-                line["planned"] = {name: loader.plan.slots * loader.plan.slot_size for name, loader in loaders.items()}
+                line["planned"] = {
+                    name: loader.plan.slots * loader.plan.slot_size
+                    for name, loader in loaders.items()
+                }
                 line["touched"] = {name: touched(loader) for name, loader in loaders.items()}
             found.append(line)
     return found
@@ -262,12 +287,18 @@ def show(records: list[dict[str, Any]]) -> str:
     lines = []
     outside = of("detection", lambda s: s["ringfeed, whole"] - s["ringfeed, pictures"])
     lines.append(f"detection: {1e3 * outside:.3f} ms a batch outside the pictures with ringfeed")
-    ways = [way for way in ("torch", "joined") if any(f"{way}, whole" in record["s"] for record in records)]
+    ways = [
+        way
+        for way in ("torch", "joined")
+        if any(f"{way}, whole" in record["s"] for record in records)
+    ]
     for way in ways:
         theirs = of("detection", lambda s, way=way: s[f"{way}, whole"] - s[f"{way}, pictures"])  # type: ignore[misc]
         ratio = of("detection", lambda s, way=way: s[f"{way}, whole"] / s["ringfeed, whole"])  # type: ignore[misc]
         name = {"torch": "torch, lists of tensors", "joined": "torch, joined"}[way]
-        lines[-1] += f"; {name}: {1e3 * theirs:.3f}, and whole batches take {ratio:.1f} times as long"
+        lines[-1] += (
+            f"; {name}: {1e3 * theirs:.3f}, and whole batches take {ratio:.1f} times as long"
+        )
     if {record["look"] for record in records} == {"detection"}:
         return lines[0]
     lines.append(f"encoded: {of('encoded', lambda s: s['Bytes'] / s['copy']):.2f} of one copy")
@@ -276,19 +307,28 @@ def show(records: list[dict[str, Any]]) -> str:
     for name in last["planned"]:
         shares = [last[what][name] / last[what][base] for what in ("planned", "touched")]
         times = of("memory", lambda s, name=name: s[name] / s[base])  # type: ignore[misc]
-        lines.append(f"memory: {name:22} planned {shares[0]:.2f}  touched {shares[1]:.2f}  time {times:.2f}")
+        lines.append(
+            f"memory: {name:22} planned {shares[0]:.2f}  touched {shares[1]:.2f}  time {times:.2f}"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure, append to the results and print them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="two repetitions of four batches")
-    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"forms-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument(
+        "--out", type=Path, default=BENCH / "results" / f"forms-{time.strftime('%Y-%m-%d')}.jsonl"
+    )
     parser.add_argument("--detection", action="store_true", help="that look alone")
     options = parser.parse_args()
     facts = {**conditions(quick=options.quick), "versions": versions((("torch", ""),))}
-    records = [{**facts, **found} for found in measure(quick=options.quick, detection_only=options.detection)]
+    records = [
+        {**facts, **found}
+        for found in measure(quick=options.quick, detection_only=options.detection)
+    ]
     with options.out.open("a") as lines:
         lines.writelines(json.dumps(record) + "\n" for record in records)
     print(show(records))

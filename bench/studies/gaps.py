@@ -43,7 +43,9 @@ class Case:
 CASES = {
     "another": Case("another worker lives", 2, 4, 0.0, dict.fromkeys(METHODS, 0.06)),
     "sole": Case("the sole worker", 1, 4, 0.0, {"spawn": 0.3}),
-    "ready": Case("the sole worker, enough batches ready", 1, 16, 0.03, dict.fromkeys(METHODS, 0.001)),
+    "ready": Case(
+        "the sole worker, enough batches ready", 1, 16, 0.03, dict.fromkeys(METHODS, 0.001)
+    ),
 }
 
 
@@ -97,7 +99,10 @@ class Consumer:
     def gaps_s(self, first: int, last: int | None = None) -> list[float]:
         """From one batch to the next; or how long each was waited for, where the consumer does something else."""
         begins = self.asked_s if self._case.step_s else [self.came_s[0], *self.came_s[:-1]]
-        return [came - began for began, came in zip(begins[first:last], self.came_s[first:last], strict=True)]
+        return [
+            came - began
+            for began, came in zip(begins[first:last], self.came_s[first:last], strict=True)
+        ]
 
 
 class Shot:
@@ -177,7 +182,11 @@ def predicted(name: str, usual_s: float, first_s: float) -> float:
 def main() -> None:
     """Measure what the command line says."""
     name, method, kills, seed = sys.argv[1:]
-    print(json.dumps({"figures": measure(name, method, int(kills), int(seed)), "versions": versions(())}))
+    print(
+        json.dumps(
+            {"figures": measure(name, method, int(kills), int(seed)), "versions": versions(())}
+        )
+    )
 
 
 if __name__ == "__main__":

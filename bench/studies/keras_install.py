@@ -37,7 +37,9 @@ TIMEOUT_S = 300
 
 def measure(contender: str, pictures: int, epochs: int) -> dict[str, Any]:
     """The figures of one fresh process, or an error in their place."""
-    code = f"{CONTENDERS[contender]}import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    code = (
+        f"{CONTENDERS[contender]}import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    )
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
     sizes = {"PICTURES": str(pictures), "EPOCHS": str(epochs)}
     with tempfile.TemporaryFile("w+") as told, tempfile.TemporaryFile("w+") as errors:
@@ -50,10 +52,19 @@ def measure(contender: str, pictures: int, epochs: int) -> dict[str, Any]:
         if not ended:
             return {"error": f"no end within {TIMEOUT_S} s"}
         if run.returncode:
-            return {"error": f"exit status {run.returncode}: {errors.read().strip().splitlines()[-1:]}"}
+            return {
+                "error": f"exit status {run.returncode}: {errors.read().strip().splitlines()[-1:]}"
+            }
         figures = json.loads(told.read().splitlines()[-1])
         said = [line for line in errors.read().splitlines() if "ringfeed" in line]
-    return {"figures": {**figures, "peak_own_bytes": peak[0], "peak_shared_bytes": peak[1], "said": said}}
+    return {
+        "figures": {
+            **figures,
+            "peak_own_bytes": peak[0],
+            "peak_shared_bytes": peak[1],
+            "said": said,
+        }
+    }
 
 
 def _watch(run: subprocess.Popen[str]) -> tuple[tuple[int, int], bool]:
@@ -73,7 +84,9 @@ def _watch(run: subprocess.Popen[str]) -> tuple[tuple[int, int], bool]:
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--pictures", type=int, default=768)
     parser.add_argument("--epochs", type=int, default=4)
@@ -94,12 +107,19 @@ def show(contender: str, figures: dict[str, Any]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Compare; 1 where the losses differ or a run failed."""
     options = options_of(arguments)
-    place = {**machine(), "versions": versions((("tensorflow", "tensorflow"), ("keras", "keras"))), "commit": commit()}
+    place = {
+        **machine(),
+        "versions": versions((("tensorflow", "tensorflow"), ("keras", "keras"))),
+        "commit": commit(),
+    }
     losses, failed = set(), False
     for repetition in range(options.repetitions):
         for contender in sorted(CONTENDERS, reverse=bool(repetition % 2)):
             record = {"case": "keras_install", "contender": contender, "repetition": repetition}
-            record |= measure(contender, options.pictures, options.epochs) | {"load": os.getloadavg()[0], **place}
+            record |= measure(contender, options.pictures, options.epochs) | {
+                "load": os.getloadavg()[0],
+                **place,
+            }
             if options.output:
                 with options.output.open("a") as file:
                     print(json.dumps(record), file=file)
@@ -109,7 +129,10 @@ def main(arguments: list[str] | None = None) -> int:
             else:
                 failed = True
                 print(f"{contender:10}{record['error']}", flush=True)
-    print("losses: " + ("the same in every run" if len(losses) == 1 else f"{len(losses)} different histories"))
+    print(
+        "losses: "
+        + ("the same in every run" if len(losses) == 1 else f"{len(losses)} different histories")
+    )
     return int(failed or len(losses) != 1)
 
 

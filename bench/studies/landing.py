@@ -96,7 +96,9 @@ def hold(repetitions: int) -> tuple[dict[int, float], float]:
 
 def main() -> None:
     """Print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="for each size")
     seconds = parser.parse_args().seconds
     print(machine(), commit())
@@ -111,7 +113,11 @@ def main() -> None:
             f"copy; to float32 {cast * 1e3:.3f} ms, {5 * size / cast / 1e9:.1f} GB/s read and written"
         )
     claims, broken = hold(20)
-    print(", ".join(f"a claim with {count} held {took * 1e6:.1f} us" for count, took in claims.items()))
+    print(
+        ", ".join(
+            f"a claim with {count} held {took * 1e6:.1f} us" for count, took in claims.items()
+        )
+    )
     print(f"a break with {SLOTS * 64} held: {broken * 1e6:.0f} us until all slots are bound again")
 
 

@@ -81,10 +81,18 @@ def kinds(length: int) -> dict[str, Callable[[int], Any]]:
         "dict": lambda i: {"x": x[i], "y": 3},
         "NamedTuple": lambda i: Pair(x[i], 3),
         "list": lambda i: [x[i], 3],
-        "5 arrays, nested": lambda i: {"a": x[i], "b": {"c": x[i], "d": {"e": x[i], "f": x[i]}}, "g": x[i]},
+        "5 arrays, nested": lambda i: {
+            "a": x[i],
+            "b": {"c": x[i], "d": {"e": x[i], "f": x[i]}},
+            "g": x[i],
+        },
         "dict of 20 floats": lambda _: dict.fromkeys(NAMES, 0.5),
-        "dict of 20 np.float32": lambda i: {name: column[i] for name, column in zip(NAMES, table, strict=True)},
-        "dict of 20 arrays": lambda i: {name: column[i : i + 1] for name, column in zip(NAMES, table, strict=True)},
+        "dict of 20 np.float32": lambda i: {
+            name: column[i] for name, column in zip(NAMES, table, strict=True)
+        },
+        "dict of 20 arrays": lambda i: {
+            name: column[i : i + 1] for name, column in zip(NAMES, table, strict=True)
+        },
         "list of 100 floats": lambda _: ([0.5] * 100, 3),
     }
     return found | tensors(x, y)
@@ -166,24 +174,46 @@ def time_of(read: Callable[[], None]) -> float:
 
 def show(records: list[dict[str, Any]]) -> str:
     """A line for each kind."""
-    cheapest = {record["repetition"]: record["s"]["ringfeed"] for record in records if record["kind"] == CHEAPEST}
-    lines = [f"{'':22} {'own':>7} {'ringfeed':>9} {'torch':>7} us   over an int   torch over ringfeed"]
+    cheapest = {
+        record["repetition"]: record["s"]["ringfeed"]
+        for record in records
+        if record["kind"] == CHEAPEST
+    }
+    lines = [
+        f"{'':22} {'own':>7} {'ringfeed':>9} {'torch':>7} us   over an int   torch over ringfeed"
+    ]
     for kind in dict.fromkeys(record["kind"] for record in records):
         runs = [record for record in records if record["kind"] == kind]
-        times = [f"{1e6 * median(run['s'][name] for run in runs):.2f}" for name in ("own", "ringfeed")]
-        ratios = [f"{median(run['s']['ringfeed'] / cheapest[run['repetition']] for run in runs):.2f}"]
+        times = [
+            f"{1e6 * median(run['s'][name] for run in runs):.2f}" for name in ("own", "ringfeed")
+        ]
+        ratios = [
+            f"{median(run['s']['ringfeed'] / cheapest[run['repetition']] for run in runs):.2f}"
+        ]
         with_torch = all("torch" in run["s"] for run in runs)
-        times.append(f"{1e6 * median(run['s']['torch'] for run in runs):.2f}" if with_torch else "-")
-        ratios.append(f"{median(run['s']['torch'] / run['s']['ringfeed'] for run in runs):.2f}" if with_torch else "-")
-        lines.append(f"{kind:22} {times[0]:>7} {times[1]:>9} {times[2]:>7}      {ratios[0]:>11}   {ratios[1]:>19}")
+        times.append(
+            f"{1e6 * median(run['s']['torch'] for run in runs):.2f}" if with_torch else "-"
+        )
+        ratios.append(
+            f"{median(run['s']['torch'] / run['s']['ringfeed'] for run in runs):.2f}"
+            if with_torch
+            else "-"
+        )
+        lines.append(
+            f"{kind:22} {times[0]:>7} {times[1]:>9} {times[2]:>7}      {ratios[0]:>11}   {ratios[1]:>19}"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure, append to the results and print them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="two repetitions of four batches")
-    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"leaves-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument(
+        "--out", type=Path, default=BENCH / "results" / f"leaves-{time.strftime('%Y-%m-%d')}.jsonl"
+    )
     options = parser.parse_args()
     facts = {**conditions(quick=options.quick), "versions": versions((("torch", ""),))}
     records = [{**facts, **found} for found in measure(quick=options.quick)]

@@ -43,7 +43,9 @@ METHODS = ("spawn", "fork")
 SLOTS, WORKERS = 4, 2
 ROUNDS = 6  # times that each slot is used in the epoch
 WITHIN = 0.02  # of the plan
-CUT = 1024 * (1 + WORKERS) * 3  # bytes: what rounding takes at most from the mappings of all processes
+CUT = (
+    1024 * (1 + WORKERS) * 3
+)  # bytes: what rounding takes at most from the mappings of all processes
 PATIENCE_S = 60.0
 TIMEOUT_S = 300.0
 
@@ -77,7 +79,9 @@ class Samples:
         self.shape, self.dtype = case.shape, case.dtype
         self.length = ROUNDS * SLOTS * case.batch_size
         self.array = np.ones(0 if bare else case.arrays, np.uint8)
-        self.names = [f"/pictures/class_{n % 1000:04d}/{n:08d}.jpg" for n in range(0 if bare else case.names)]
+        self.names = [
+            f"/pictures/class_{n % 1000:04d}/{n:08d}.jpg" for n in range(0 if bare else case.names)
+        ]
 
     def __len__(self) -> int:
         return self.length
@@ -90,7 +94,9 @@ class Samples:
 def look(case: Case, method: str, *, bare: bool = False) -> tuple[ringfeed.Loader, Any]:
     """A loader that is closed, and its memory when all slots had been used and all workers were at rest."""
     dataset = Samples(case, bare=bare)
-    with ringfeed.Loader(dataset, batch_size=case.batch_size, slots=SLOTS, workers=WORKERS, backend=method) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=case.batch_size, slots=SLOTS, workers=WORKERS, backend=method
+    ) as loader:
         deadline_s = time.monotonic() + PATIENCE_S
         while loader.epoch == 0 or not (settled(loader) or time.monotonic() > deadline_s):
             for _ in loader:
@@ -101,7 +107,8 @@ def look(case: Case, method: str, *, bare: bool = False) -> tuple[ringfeed.Loade
 def settled(loader: ringfeed.Loader) -> bool:
     """Whether every worker has come as far as to touch its part of the slots."""
     return all(
-        worker.pages and worker.pages.touched > loader.plan.slot_size for worker in loader.stats().memory.workers
+        worker.pages and worker.pages.touched > loader.plan.slot_size
+        for worker in loader.stats().memory.workers
     )
 
 
@@ -110,11 +117,16 @@ def measure(case: Case, method: str) -> dict[str, Any]:
     loader, memory = look(case, method)
     plan = loader.plan
     shared = plan.slots * plan.slot_size + plan.control_size
-    stream = 0 if case.arrays else memory.reserved - shared  # it is no longer mapped once it is unpickled
+    stream = (
+        0 if case.arrays else memory.reserved - shared
+    )  # it is no longer mapped once it is unpickled
     planned, kernel, own = memory.planned, memory.resident + stream, None
     if case.names:
         _, bare = look(case, method, bare=True)
-        own = round(mean(worker.private for worker in memory.workers) - mean(worker.private for worker in bare.workers))
+        own = round(
+            mean(worker.private for worker in memory.workers)
+            - mean(worker.private for worker in bare.workers)
+        )
     if case.names and method == "spawn":
         kernel += WORKERS * own
     else:
@@ -141,7 +153,11 @@ def row(result: dict[str, Any]) -> tuple[str, ...]:
     """One line of the table."""
     difference = (result["kernel"] - result["planned"]) / result["planned"]
     sizes = (show_bytes(result[name]) for name in ("planned", "reserved", "kernel"))
-    own = "" if result["own"] is None else f"{show_bytes(result['own_planned'])} / {show_bytes(result['own'])}"
+    own = (
+        ""
+        if result["own"] is None
+        else f"{show_bytes(result['own_planned'])} / {show_bytes(result['own'])}"
+    )
     return result["case"], result["method"], *sizes, f"{difference:+.2%}", own
 
 
@@ -152,7 +168,15 @@ def is_off(result: dict[str, Any]) -> bool:
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """All results as Markdown."""
-    head = ("Batch and dataset", "Workers", "Planned", "Reserved", "Kernel", "Off", "A worker's own: planned / found")
+    head = (
+        "Batch and dataset",
+        "Workers",
+        "Planned",
+        "Reserved",
+        "Kernel",
+        "Off",
+        "A worker's own: planned / found",
+    )
     lines = [head, ("---",) * len(head), *map(row, results)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -168,7 +192,12 @@ def main() -> None:
     if arguments.one is not None:
         print(json.dumps(measure(CASES[arguments.one], arguments.method)))
         return
-    about = {"machine": machine(), "versions": versions(()), "commit": commit(), "load": os.getloadavg()[0]}
+    about = {
+        "machine": machine(),
+        "versions": versions(()),
+        "commit": commit(),
+        "load": os.getloadavg()[0],
+    }
     results = []
     for number, case in enumerate(CASES[:2] if arguments.quick else CASES):
         for method in METHODS:

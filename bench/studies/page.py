@@ -58,8 +58,13 @@ def made_up(events: int) -> dict[str, Any]:
         count = events // len(lines) + (at < events % len(lines))
         lengths = random.exponential(MEAN_US, count)
         begins = np.cumsum(lengths) - lengths
-        for step, (ts, dur) in enumerate(zip(begins.tolist(), (0.9 * lengths).tolist(), strict=True)):
-            whole = {1: ("stall" if step % 2 else f"step {step // 2}"), 2: f"dataset[{step * 7 % 50_000}]"}
+        for step, (ts, dur) in enumerate(
+            zip(begins.tolist(), (0.9 * lengths).tolist(), strict=True)
+        ):
+            whole = {
+                1: ("stall" if step % 2 else f"step {step // 2}"),
+                2: f"dataset[{step * 7 % 50_000}]",
+            }
             what = whole.get(kind, f"{STATES[step % 3]} {step // 3 * SLOTS + number}")
             found.append({"ph": "X", "name": what, **line, "ts": ts, "dur": dur, "args": {}})
     span_us = MEAN_US * events / len(lines)
@@ -79,22 +84,33 @@ def by_plotly(trace: Path, kind: str) -> Path:
         own = timeline.of(state)
         began, lasted, line = own.began_s, own.lasted_s, own.line
         if kind == "bars":
-            chart.add_trace(go.Bar(base=began, x=lasted, y=line, orientation="h", marker={"line": {"width": 0}}))
+            chart.add_trace(
+                go.Bar(base=began, x=lasted, y=line, orientation="h", marker={"line": {"width": 0}})
+            )
         else:
             x = np.stack([began, began + lasted, np.full(len(began), np.nan)], 1).ravel()
-            chart.add_trace(go.Scattergl(x=x, y=np.repeat(line, 3).astype(float), mode="lines", line={"width": 12}))
+            chart.add_trace(
+                go.Scattergl(
+                    x=x, y=np.repeat(line, 3).astype(float), mode="lines", line={"width": 12}
+                )
+            )
     chart.update_layout(barmode="overlay")
     page = trace.with_suffix(f".{kind}.html")
     told = "document.documentElement.dataset.drawnMs = Math.round(performance.now())"
     page.write_text(
-        chart.to_html(include_plotlyjs=True, post_script=f"requestAnimationFrame(() => setTimeout(() => {{{told}}}))")
+        chart.to_html(
+            include_plotlyjs=True,
+            post_script=f"requestAnimationFrame(() => setTimeout(() => {{{told}}}))",
+        )
     )
     return page
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and show; 1 where a page is late or the console complains, or nothing can be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, nargs="+", default=[1000, 100_000, 1_000_000])
     parser.add_argument("--pictures", type=Path, help="folder for pictures of the pages")
     parser.add_argument("--plotly", action="store_true", help="have plotly draw the timeline, too")
@@ -115,11 +131,25 @@ def main(arguments: list[str] | None = None) -> int:
             for kind in rivals:
                 rival = by_plotly(trace, kind)
                 drawn_s = browser.open(rival, WIDTHS[0]).drawn_ms / 1e3
-                print(json.dumps({"events": events, "plotly": kind, "bytes": rival.stat().st_size, "drawn_s": drawn_s}))
+                print(
+                    json.dumps(
+                        {
+                            "events": events,
+                            "plotly": kind,
+                            "bytes": rival.stat().st_size,
+                            "drawn_s": drawn_s,
+                        }
+                    )
+                )
             for width in WIDTHS:
                 picture = options.pictures and options.pictures / f"{events}-{width}.png"
                 opened = browser.open(page, width, picture=picture)
-                figures = {"events": events, "width": width, "made_s": round(made_s, 2), "bytes": page.stat().st_size}
+                figures = {
+                    "events": events,
+                    "width": width,
+                    "made_s": round(made_s, 2),
+                    "bytes": page.stat().st_size,
+                }
                 figures |= {
                     "drawn_s": opened.drawn_ms / 1e3,
                     "complaints": opened.complaints,

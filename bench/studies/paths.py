@@ -52,19 +52,27 @@ class Strings:
 
     def __getitem__(self, index: int) -> int:
         first = index * TOGETHER
-        return sum(len(self.paths[number]) for number in range(first, min(first + TOGETHER, len(self.paths))))
+        return sum(
+            len(self.paths[number])
+            for number in range(first, min(first + TOGETHER, len(self.paths)))
+        )
 
 
 def strings(kind: str, count: int) -> Sequence[str]:
     """The strings as a list, as a Frozen, or none."""
-    made = [f"/pictures/class_{n % 1000:04d}/{n:08d}.jpg" for n in range(0 if kind == "none" else count)]
+    made = [
+        f"/pictures/class_{n % 1000:04d}/{n:08d}.jpg" for n in range(0 if kind == "none" else count)
+    ]
     return ringfeed.datasets.Frozen(made) if kind == "Frozen" else made
 
 
 def private(pid: int) -> int:
     """Bytes that a process shares with no other."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return sum(1024 * int(found) for found in re.findall(r"^Private_(?:Clean|Dirty): +(\d+) kB$", text, re.MULTILINE))
+    return sum(
+        1024 * int(found)
+        for found in re.findall(r"^Private_(?:Clean|Dirty): +(\d+) kB$", text, re.MULTILINE)
+    )
 
 
 def look(way: str, kind: str, count: int, workers: int) -> float:
@@ -73,7 +81,9 @@ def look(way: str, kind: str, count: int, workers: int) -> float:
     expected = sum(map(len, dataset.paths))
     if way.startswith("torch"):
         return look_at_torch(dataset, expected, workers)
-    with ringfeed.Loader(dataset, batch_size=32, workers=workers, backend=way.split(", ")[1]) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=32, workers=workers, backend=way.split(", ")[1]
+    ) as loader:
         total = sum(int(batch.sum()) for batch in loader)
         assert total == expected, (total, expected)
         return mean(private(worker.pid) for worker in loader.stats().memory.workers)
@@ -107,7 +117,13 @@ def measure(*, quick: bool) -> list[dict[str, Any]]:
     for way in WAYS:
         sizes = {kind: run_case(way, kind, count, workers) for kind in ("none", "list", "Frozen")}
         found += [
-            {"way": way, "kind": kind, "strings": count, "workers": workers, "bytes": round(size - sizes["none"])}
+            {
+                "way": way,
+                "kind": kind,
+                "strings": count,
+                "workers": workers,
+                "bytes": round(size - sizes["none"]),
+            }
             for kind, size in sizes.items()
             if kind != "none" and size is not None
         ]
@@ -116,9 +132,13 @@ def measure(*, quick: bool) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print a line for each case, and add them to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="20,000 strings and two workers")
-    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"paths-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument(
+        "--out", type=Path, default=BENCH / "results" / f"paths-{time.strftime('%Y-%m-%d')}.jsonl"
+    )
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
@@ -130,8 +150,14 @@ def main() -> None:
     with options.out.open("a") as lines:
         lines.writelines(json.dumps({**facts, **record}) + "\n" for record in records)
     for record in records:
-        print(f"{record['way']:16} {record['kind']:7} {show_bytes(max(record['bytes'], 0)):>9} a worker")
-    if any(record["kind"] == "Frozen" and record["bytes"] >= MOST for record in records if "ringfeed" in record["way"]):
+        print(
+            f"{record['way']:16} {record['kind']:7} {show_bytes(max(record['bytes'], 0)):>9} a worker"
+        )
+    if any(
+        record["kind"] == "Frozen" and record["bytes"] >= MOST
+        for record in records
+        if "ringfeed" in record["way"]
+    ):
         sys.exit(f"a Frozen takes {show_bytes(MOST)} or more in a worker")
 
 

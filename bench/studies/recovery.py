@@ -34,7 +34,14 @@ HEADS = ["", "kills", "median", "one in ten over", "longest", "predicted", "prom
 def run(name: str, method: str, repetition: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of the results: where, with what and how, then the figures, or why there are none."""
     case = CASES[name]
-    command = [sys.executable, str(BENCH / "studies" / "gaps.py"), name, method, str(options.kills), str(repetition)]
+    command = [
+        sys.executable,
+        str(BENCH / "studies" / "gaps.py"),
+        name,
+        method,
+        str(options.kills),
+        str(repetition),
+    ]
     return {
         **conditions(quick=options.quick),
         "case": f"recovery/{name}",
@@ -42,7 +49,12 @@ def run(name: str, method: str, repetition: int, options: argparse.Namespace) ->
         "repetition": repetition,
         "workers": case.workers,
         "slots": case.slots,
-        "settings": {"start_method": method, "batch_size": ROWS, "sample_s": SAMPLE_S, "step_s": case.step_s},
+        "settings": {
+            "start_method": method,
+            "batch_size": ROWS,
+            "sample_s": SAMPLE_S,
+            "step_s": case.step_s,
+        },
         **printed_by(command, TIMEOUT_S),
     }
 
@@ -51,11 +63,11 @@ def render(records: list[dict[str, Any]]) -> str:
     """Where it was measured, and a row for each case and start method."""
     good = [record for record in records if "figures" in record]
     rows = [_row(name, method, good) for name in CASES for method in METHODS]
-    conditions = (
-        f"{page.where(records)}; batches of {ROWS} samples of {SAMPLE_S * 1e3:g} ms; {records[0]['time'][:10]}."
-    )
+    conditions = f"{page.where(records)}; batches of {ROWS} samples of {SAMPLE_S * 1e3:g} ms; {records[0]['time'][:10]}."
     errors = [
-        f"- {one['case']}, {one['settings']['start_method']}: {one['error']}" for one in records if "error" in one
+        f"- {one['case']}, {one['settings']['start_method']}: {one['error']}"
+        for one in records
+        if "error" in one
     ]
     return "\n\n".join([conditions, report.table(HEADS, [row for row in rows if row]), *errors])
 
@@ -90,17 +102,29 @@ def kept(records: list[dict[str, Any]]) -> bool:
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_REPETITIONS} process of {QUICK_KILLS} kills each")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{QUICK_REPETITIONS} process of {QUICK_KILLS} kills each",
+    )
     parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
     parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
     parser.add_argument("--kills", type=int, help=f"in each process: {KILLS}")
     parser.add_argument("--repetitions", type=int, help=f"processes of each: {REPETITIONS}")
-    parser.add_argument("--output", type=Path, help="file to add lines to; a new one in bench/results/")
-    parser.add_argument("--render", type=Path, metavar="FILE", help="measure nothing: put its table into README.md")
+    parser.add_argument(
+        "--output", type=Path, help="file to add lines to; a new one in bench/results/"
+    )
+    parser.add_argument(
+        "--render", type=Path, metavar="FILE", help="measure nothing: put its table into README.md"
+    )
     options = parser.parse_args(arguments)
     options.kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
-    options.repetitions = options.repetitions or (QUICK_REPETITIONS if options.quick else REPETITIONS)
+    options.repetitions = options.repetitions or (
+        QUICK_REPETITIONS if options.quick else REPETITIONS
+    )
     return options
 
 
@@ -116,7 +140,11 @@ def main(arguments: list[str] | None = None) -> int:
     for repetition in range(options.repetitions):
         for name in options.case:
             for method in options.method:
-                print(f"[{repetition + 1}/{options.repetitions}] {name} {method}", file=sys.stderr, flush=True)
+                print(
+                    f"[{repetition + 1}/{options.repetitions}] {name} {method}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 records.append(run(name, method, repetition, options))
                 with output.open("a") as sink:
                     sink.write(json.dumps(records[-1]) + "\n")

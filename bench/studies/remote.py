@@ -49,10 +49,14 @@ QUESTIONS: dict[str, Callable[[argparse.Namespace], Iterator[dict[str, Any]]]] =
 
 def main() -> int:
     """Run from the command line; 1 where what is demanded is not kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     asked = parser.add_mutually_exclusive_group(required=True)
     for name in QUESTIONS:
-        asked.add_argument(f"--{name.replace('_', '-')}", dest="asked", action="store_const", const=name)
+        asked.add_argument(
+            f"--{name.replace('_', '-')}", dest="asked", action="store_const", const=name
+        )
     parser.add_argument("--kind", choices=remote_faults.PROMISED, help="of --kills: this one alone")
     parser.add_argument("--times", type=int, help="of --kills: so often")
     parser.add_argument("--quick", action="store_true", help="few kills, short runs")
@@ -61,7 +65,11 @@ def main() -> int:
     if why := cluster.why_not(network=chosen.asked == "link"):
         print(f"left out: {why}")
         return 0
-    about = {**conditions(quick=chosen.quick), "versions": versions((("ray", ""),)), "study": f"remote/{chosen.asked}"}
+    about = {
+        **conditions(quick=chosen.quick),
+        "versions": versions((("ray", ""),)),
+        "study": f"remote/{chosen.asked}",
+    }
     answer: dict[str, Any] = {}
     for answer in QUESTIONS[chosen.asked](chosen):
         if chosen.out is not None:

@@ -55,11 +55,17 @@ def hashes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     yield {"case": name, "hashes": found[name], "text": f"{name}: {found[name]}"}
     with cluster.start(2, cpus=4) as made:
         ray = ringfeed.ray.Ray(workers=4, num_cpus=0.1, address=made.address)
-        ways = {kind: partial(content, dataset, **given) for kind, (dataset, given) in KINDS.items()}
+        ways = {
+            kind: partial(content, dataset, **given) for kind, (dataset, given) in KINDS.items()
+        }
         for name, way in {**ways, "set_epoch, break, hook, resume": moved}.items():
             is_same = way(workers=1) == way(workers=0, backend=ray, timeout_s=200)
             found[name] = wanted if is_same else "others"
-            yield {"case": name, "kept": is_same, "text": f"{name}: {'equal' if is_same else 'DIFFERS'}"}
+            yield {
+                "case": name,
+                "kept": is_same,
+                "text": f"{name}: {'equal' if is_same else 'DIFFERS'}",
+            }
     differ = [name for name, each in found.items() if each != wanted]
     text = f"{len(found)} ways, {len(differ)} differ from one local worker{': ' if differ else ''}{'; '.join(differ)}"
     yield {"case": "all", "wanted": wanted, "kept": not differ, "text": text}
@@ -140,7 +146,11 @@ def kills(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         longest[kind] = answer["longest_s"]
         yield answer
     text = "; ".join(f"{kind} {seconds:.2f} s" for kind, seconds in longest.items())
-    yield {"case": "all", "kept": kept, "text": f"longest pauses: {text}; {'kept' if kept else 'NOT KEPT'}"}
+    yield {
+        "case": "all",
+        "kept": kept,
+        "text": f"longest pauses: {text}; {'kept' if kept else 'NOT KEPT'}",
+    }
 
 
 def _killed(kind: str, often: int, promised_s: float) -> dict[str, Any]:

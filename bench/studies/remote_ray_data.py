@@ -47,7 +47,15 @@ def main() -> None:
         for batch in data.iter_batches(batch_size=ROWS):
             first_s = first_s or time.perf_counter() - began_s
             samples += len(batch["id"])
-    print(json.dumps({"first_s": first_s, "cpu_s": (time.process_time() - began_cpu_s) / samples, "samples": samples}))
+    print(
+        json.dumps(
+            {
+                "first_s": first_s,
+                "cpu_s": (time.process_time() - began_cpu_s) / samples,
+                "samples": samples,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -84,13 +84,21 @@ def loader_of(terms: Terms) -> ringfeed.Loader[Any]:
     given: dict[str, Any] = {"workers": terms.local, "slots": terms.slots}
     if terms.actors:
         given["backend"] = ringfeed.ray.Ray(
-            workers=terms.actors, num_cpus=terms.num_cpus, address=terms.address, bridges=terms.bridges
+            workers=terms.actors,
+            num_cpus=terms.num_cpus,
+            address=terms.address,
+            bridges=terms.bridges,
         )
     if terms.scaled:
-        given["spec"] = ringfeed.Array((terms.size,), "float32", scale=1 / 255), ringfeed.Array((), "int64")
+        given["spec"] = (
+            ringfeed.Array((terms.size,), "float32", scale=1 / 255),
+            ringfeed.Array((), "int64"),
+        )
     if terms.whole:
         return ringfeed.Loader(Batches(terms), batch_size=None, shuffle=True, seed=0, **given)
-    return ringfeed.Loader(Samples(terms), batch_size=terms.batch_size, shuffle=True, seed=0, **given)
+    return ringfeed.Loader(
+        Samples(terms), batch_size=terms.batch_size, shuffle=True, seed=0, **given
+    )
 
 
 class Reading:
@@ -131,7 +139,11 @@ class Reading:
     def rate(self) -> float:
         """Return the samples a second from the first batch to the last."""
         batches = len(self.times_s)
-        return self.samples / batches * (batches - 1) / (self.times_s[-1] - self.times_s[0]) if batches > 1 else 0.0
+        return (
+            self.samples / batches * (batches - 1) / (self.times_s[-1] - self.times_s[0])
+            if batches > 1
+            else 0.0
+        )
 
     def pauses(self) -> list[tuple[float, float]]:
         """Return when each long pause began, and how long it was."""
@@ -139,7 +151,18 @@ class Reading:
         return [(a, b - a) for a, b in pairwise(times) if b - a > LONG_S]
 
 
-SAID = ("there", "bridge_cpu_s", "calls", "window", "flight_s", "work_s", "hedged", "rerun", "dropped", "deaths")
+SAID = (
+    "there",
+    "bridge_cpu_s",
+    "calls",
+    "window",
+    "flight_s",
+    "work_s",
+    "hedged",
+    "rerun",
+    "dropped",
+    "deaths",
+)
 
 
 def said(loader: ringfeed.Loader[Any]) -> dict[str, float]:

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SAMPLE_S, SAMPLE_BYTES = 0.02, 12_000
-SCALES = {1: 0.95, 4: 0.95, 16: 0.95, 64: 0.80}  # actors, and of what they could give, what is promised
+SCALES = {
+    1: 0.95,
+    4: 0.95,
+    16: 0.95,
+    64: 0.80,
+}  # actors, and of what they could give, what is promised
 BATCHES_MS = {0.6: 1.3, 2.4: 3.5, 9.6: 8.5, 38.5: 50.0}  # MB of a batch, and what is promised
 BRIDGE_S_PER_GB = {9.6: 0.7, 38.5: 0.3}
 ROOMY = 600_000_000  # bytes of an object store
@@ -39,13 +44,25 @@ def scale(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with cluster.start(2, cpus=8) as made:
         for actors, promised in list(SCALES.items())[: 3 if chosen.quick else None]:
             rows = 32 * max(1, actors // 16)
-            place = {"address": made.address, "actors": actors, "batch_size": rows, "count": 1280 * max(1, actors // 4)}
-            found = run(**place, sample_s=SAMPLE_S, size=SAMPLE_BYTES, seconds=5.0 if chosen.quick else 15.0)
+            place = {
+                "address": made.address,
+                "actors": actors,
+                "batch_size": rows,
+                "count": 1280 * max(1, actors // 4),
+            }
+            found = run(
+                **place, sample_s=SAMPLE_S, size=SAMPLE_BYTES, seconds=5.0 if chosen.quick else 15.0
+            )
             share = found["rate"] / (actors / SAMPLE_S)
             kept &= share >= promised
             shares.append(f"{actors}: {share:.0%}")
             text = f"{actors} actors: {found['rate']:,.0f} samples/s, {share:.1%} of linear"
-            yield {"case": actors, "share": share, "found": found, "text": f"{text} (promised {promised:.0%})"}
+            yield {
+                "case": actors,
+                "share": share,
+                "found": found,
+                "text": f"{text} (promised {promised:.0%})",
+            }
     yield {"case": "all", "kept": kept, "text": f"of linear, by actors: {', '.join(shares)}"}
 
 
@@ -56,7 +73,13 @@ def sizes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         made.add(0, store=ROOMY)
         made.add(4, store=ROOMY)
         for megabytes, promised_ms in BATCHES_MS.items():
-            place = {"address": made.address, "actors": 2, "size": int(megabytes * 1e6), "whole": True, "num_cpus": 1}
+            place = {
+                "address": made.address,
+                "actors": 2,
+                "size": int(megabytes * 1e6),
+                "whole": True,
+                "num_cpus": 1,
+            }
             found = run(**place, count=4000, slots=6, seconds=4.0 if chosen.quick else 10.0)
             batch_ms = 1e3 * found["took_s"] / found["batches"]
             s_per_gb = found["bridge_cpu_s"] / (found["bytes"] / 1e9)
@@ -64,7 +87,13 @@ def sizes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
             kept &= batch_ms <= promised_ms and s_per_gb <= most
             times.append(f"{megabytes} MB {batch_ms:.1f} ms {s_per_gb:.2f} s/GB")
             text = f"{megabytes} MB: {batch_ms:.2f} ms (promised {promised_ms:g}), bridge {s_per_gb:.2f} s/GB"
-            yield {"case": megabytes, "batch_ms": batch_ms, "s_per_gb": s_per_gb, "found": found, "text": text}
+            yield {
+                "case": megabytes,
+                "batch_ms": batch_ms,
+                "s_per_gb": s_per_gb,
+                "found": found,
+                "text": text,
+            }
     yield {"case": "all", "kept": kept, "text": "; ".join(times)}
 
 
@@ -77,7 +106,13 @@ def link(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
             made.add(0)
             for _ in range(nodes):
                 made.add(4).limit(LINK_GBIT)
-            place = {"address": made.address, "actors": 2 * nodes, "num_cpus": 1, "slots": 12, "seconds": seconds}
+            place = {
+                "address": made.address,
+                "actors": 2 * nodes,
+                "num_cpus": 1,
+                "slots": 12,
+                "seconds": seconds,
+            }
             found = run(**place, whole=True, count=4000, size=2_400_000)
             share = found["bytes"] * 8e-9 / found["took_s"] / LINK_GBIT
             kept &= share >= promised
@@ -90,20 +125,34 @@ def link(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 scaled = run(**pixels, size=150_000, scaled=True)
                 times = scaled["samples"] / scaled["took_s"] / (whole["samples"] / whole["took_s"])
                 shares.append(f"uint8 with scale= {times:.1f} times float32")
-                yield {"case": "scaled", "times": times, "found": [whole, scaled], "text": shares[-1]}
+                yield {
+                    "case": "scaled",
+                    "times": times,
+                    "found": [whole, scaled],
+                    "text": shares[-1],
+                }
     yield {"case": "all", "kept": kept, "text": "; ".join(shares)}
 
 
 def against(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The same work by Ray Data's `iter_batches`, in turns."""
-    if missing := [name for name in ("pyarrow", "pandas", "fsspec") if importlib.util.find_spec(name) is None]:
-        yield {"case": "all", "text": f"left out: Ray Data needs {', '.join(missing)}; pip install 'ray[data]'"}
+    if missing := [
+        name for name in ("pyarrow", "pandas", "fsspec") if importlib.util.find_spec(name) is None
+    ]:
+        yield {
+            "case": "all",
+            "text": f"left out: Ray Data needs {', '.join(missing)}; pip install 'ray[data]'",
+        }
         return
     actors = 4 if chosen.quick else 16
     with cluster.start(2, cpus=8) as made:
         terms = {"address": made.address, "actors": actors, "count": 1600 if chosen.quick else 6400}
         ours = run(**terms, sample_s=SAMPLE_S, size=SAMPLE_BYTES, seconds=10.0)
-        command = [sys.executable, str(RAY_DATA), json.dumps({**terms, "sample_s": SAMPLE_S, "size": SAMPLE_BYTES})]
+        command = [
+            sys.executable,
+            str(RAY_DATA),
+            json.dumps({**terms, "sample_s": SAMPLE_S, "size": SAMPLE_BYTES}),
+        ]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=400)  # noqa: S603 - ours
         theirs = json.loads(done.stdout.splitlines()[-1])
     first_s = max([0.0, *(took_s for _, took_s in ours["pauses"])])
@@ -120,13 +169,22 @@ def against(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def memory(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Batches of 9.6 MB, ten epochs of them over stores of 80 MB."""
     with cluster.start(2, cpus=4) as made:
-        place = {"address": made.address, "actors": 4, "size": 9_600_000, "whole": True, "slots": 6, "stops": True}
+        place = {
+            "address": made.address,
+            "actors": 4,
+            "size": 9_600_000,
+            "whole": True,
+            "slots": 6,
+            "stops": True,
+        }
         training = Training(**place, count=30 if chosen.quick else 100)
         try:
             most = 0
             until_s = time.monotonic() + (10.0 if chosen.quick else 60.0)
             while time.monotonic() < until_s:
-                most = max(most, sum(sum(memory_of(pid)) for pid in [training.pid(), *training.bridges()]))
+                most = max(
+                    most, sum(sum(memory_of(pid)) for pid in [training.pid(), *training.bridges()])
+                )
                 time.sleep(0.5)
             found = training.result()
         finally:
@@ -136,7 +194,14 @@ def memory(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         f"{len(spilled)} objects spilled; trainer and bridge {most / 1e6:.0f} MB with their interpreters, "
         f"plan {found['plan_bytes'] / 1e6:.0f} MB"
     )
-    yield {"case": "all", "kept": not spilled, "most_bytes": most, "spilled": spilled, "found": found, "text": text}
+    yield {
+        "case": "all",
+        "kept": not spilled,
+        "most_bytes": most,
+        "spilled": spilled,
+        "found": found,
+        "text": text,
+    }
 
 
 # ---- the simulator ----
@@ -148,7 +213,14 @@ def calibrate(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with cluster.start(0) as made:
         made.add(0)
         made.add(4)
-        place = {"address": made.address, "num_cpus": 1, "whole": True, "count": 20_000, "slots": 8, "seconds": seconds}
+        place = {
+            "address": made.address,
+            "num_cpus": 1,
+            "whole": True,
+            "count": 20_000,
+            "slots": 8,
+            "seconds": seconds,
+        }
         small = run(**place, actors=1, size=1000)
         inline = run(**place, actors=1, size=4_000_000)
         plasma = run(**place, actors=1, size=16_000_000)
@@ -164,7 +236,9 @@ def calibrate(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _s_per_gb(found: dict[str, Any], call_s: float) -> float:
-    return max(0.0, float(found["bridge_cpu_s"] - found["batches"] * call_s)) / (found["bytes"] / 1e9)
+    return max(0.0, float(found["bridge_cpu_s"] - found["batches"] * call_s)) / (
+        found["bytes"] / 1e9
+    )
 
 
 def simulate_check(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -186,10 +260,19 @@ def _checked(address: str, actors: int, rows: int, step_s: float, costs: Costs) 
     """Run samples of 20 ms as whole batches of so many: what one ticket is."""
     work_s, size = rows * SAMPLE_S, rows * SAMPLE_BYTES
     slots = 2 * actors + 2
-    terms = {"address": address, "actors": actors, "whole": True, "sample_s": work_s, "size": size, "slots": slots}
+    terms = {
+        "address": address,
+        "actors": actors,
+        "whole": True,
+        "sample_s": work_s,
+        "size": size,
+        "slots": slots,
+    }
     found = run(**terms, step_s=step_s, count=200 * actors, seconds=12.0)
     real = found["rate"]
-    setting = Setting(actors, work_s, size, batch_size=1, slots=slots, step_s=step_s, actors_per_node=8, cores=2)
+    setting = Setting(
+        actors, work_s, size, batch_size=1, slots=slots, step_s=step_s, actors_per_node=8, cores=2
+    )
     told = simulate(setting, costs, batches=max(200, 40 * actors))
     off = abs(told / real - 1)
     name = f"{actors} actors, {rows} rows a ticket{f', steps of {step_s:g} s' if step_s else ''}"

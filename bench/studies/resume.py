@@ -51,7 +51,9 @@ class Numbers:
 def of_ringfeed(length: int) -> tuple[Any, Callable[[], Any], Callable[[Any], None]]:
     """Its loader, how its state is taken, and how it is loaded."""
     spec = ringfeed.Array((), "int64")
-    loader = ringfeed.Loader(Numbers(length), batch_size=ROWS, shuffle=True, workers=WORKERS, spec=spec)
+    loader = ringfeed.Loader(
+        Numbers(length), batch_size=ROWS, shuffle=True, workers=WORKERS, spec=spec
+    )
     return loader, loader.state_dict, loader.load_state_dict
 
 
@@ -162,8 +164,12 @@ def jump(samples: int, length: int = 10**9) -> dict[str, float]:
 
 def main() -> None:
     """Measure, and print a table of medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one repetition of a tenth of the samples")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one repetition of a tenth of the samples"
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--output", type=Path, help="file to add lines to")
     parser.add_argument("--contender", nargs="+", default=[*CONTENDERS])
@@ -196,12 +202,18 @@ def show(lines: list[dict[str, Any]]) -> None:
     for name, samples in dict.fromkeys((line["contender"], line["samples"]) for line in lines):
         found = [line for line in lines if (line["contender"], line["samples"]) == (name, samples)]
         if "resumed" not in found[0]:
-            first_s, memory = (median(line[key] for line in found) for key in ("first_batch_s", "memory"))
-            print(f"{name}: first batch at sample {samples}: {first_s:.3f} s, {memory / 1e6:.0f} MB")
+            first_s, memory = (
+                median(line[key] for line in found) for key in ("first_batch_s", "memory")
+            )
+            print(
+                f"{name}: first batch at sample {samples}: {first_s:.3f} s, {memory / 1e6:.0f} MB"
+            )
             continue
         figures = {key: median(line[key] for line in found) for key in ("state_s", "state_bytes")}
         pairs = [(line["resumed"], line["started"]) for line in found]
-        resumed_s, started_s = (median(pair[side]["first_batch_s"] for pair in pairs) for side in (0, 1))
+        resumed_s, started_s = (
+            median(pair[side]["first_batch_s"] for pair in pairs) for side in (0, 1)
+        )
         resumed, started = (median(pair[side]["memory"] for pair in pairs) for side in (0, 1))
         print(
             f"{name}: state {figures['state_s'] * 1e6:.0f} us, {figures['state_bytes']:.0f} bytes; first batch "

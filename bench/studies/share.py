@@ -86,7 +86,11 @@ def train(kind: str, name: str, ranks: int, pictures: Pictures, pipe: Connection
         return ringfeed.Loader(pictures, batch_size=ROWS, shuffle=True, workers=2, slots=6)
 
     shared = kind == "share"
-    loader: Any = ringfeed.share(make_loader, name=name, ranks=ranks, mode="broadcast") if shared else make_loader()
+    loader: Any = (
+        ringfeed.share(make_loader, name=name, ranks=ranks, mode="broadcast")
+        if shared
+        else make_loader()
+    )
     with loader:
         for _ in range(2):
             pipe.send(loader.host_pid if shared else os.getpid())
@@ -120,7 +124,9 @@ def measured(kind: str, ranks: int, pictures: Pictures) -> float:
     for _ in range(3):
         tops = {heard(pipe) for pipe in pipes}
         hosts = {top for top in tops if top is not None} or hosts
-        pids = set().union(*(below(pid) for pid in {*hosts, *(training.pid for training in trainings)}))
+        pids = set().union(
+            *(below(pid) for pid in {*hosts, *(training.pid for training in trainings)})
+        )
         spent.append(sum(map(cpu_s, pids)))
         for pipe in pipes:
             pipe.send(None)
@@ -131,7 +137,9 @@ def measured(kind: str, ranks: int, pictures: Pictures) -> float:
 
 def main() -> int:
     """Run from the command line; 1 where the promise is not kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--out", type=Path)
@@ -149,7 +157,12 @@ def main() -> int:
                 alone = measured("loader", ranks, pictures)
                 share = measured("share", ranks, pictures)
                 ratios.append(share / alone)
-                line = {"ranks": ranks, "repetition": repetition, "loaders_s": alone, "share_s": share}
+                line = {
+                    "ranks": ranks,
+                    "repetition": repetition,
+                    "loaders_s": alone,
+                    "share_s": share,
+                }
                 lines.append(json.dumps({**line, "ratio": share / alone}))
             is_kept = median(ratios) <= PROMISED / ranks
             kept = kept and is_kept

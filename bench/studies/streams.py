@@ -151,9 +151,14 @@ def contenders(paths: list[Path], workers: int) -> dict[str, tuple[Any, Callable
     }
     made: dict[str, tuple[Any, Callable[[], list[int]]]] = {}
     for name, (dataset, count) in kinds.items():
-        loader = resting(ringfeed.Loader(dataset, batch_size=ROWS, transform=decode, workers=count, slots=4))
+        loader = resting(
+            ringfeed.Loader(dataset, batch_size=ROWS, transform=decode, workers=count, slots=4)
+        )
         runner = loader._runner  # noqa: SLF001 - its processes
-        made[name] = loader, lambda runner=runner: runner.engine.pool.pids() if runner.engine else []
+        made[name] = (
+            loader,
+            lambda runner=runner: runner.engine.pool.pids() if runner.engine else [],
+        )
     if find_spec("torch"):
         made["torch"] = torch_loader(paths, workers)
     return made
@@ -169,7 +174,12 @@ def torch_loader(paths: list[Path], workers: int) -> tuple[Any, Callable[[], lis
             return map(decode, Pictures(paths[info.id :: info.num_workers]))
 
     loader = torch.utils.data.DataLoader(Part(), ROWS, num_workers=workers, persistent_workers=True)
-    return loader, lambda: [one.pid for one in loader._iterator._workers] if loader._iterator is not None else []  # noqa: SLF001
+    return (
+        loader,
+        lambda: (
+            [one.pid for one in loader._iterator._workers] if loader._iterator is not None else []  # noqa: SLF001
+        ),
+    )
 
 
 # ---- turns ----
@@ -206,13 +216,18 @@ def table(runs: list[dict[str, Epoch]], workers: int) -> Iterator[str]:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="few pictures, two repetitions")
     parser.add_argument("--workers", type=int, default=WORKERS, help=f"{WORKERS}")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=f"{REPETITIONS}")
     parser.add_argument("--out", type=Path, help="file to add lines to")
     options = parser.parse_args()
-    facts = {**conditions(quick=options.quick), "versions": versions((("torch", ""), ("pillow", "")))}
+    facts = {
+        **conditions(quick=options.quick),
+        "versions": versions((("torch", ""), ("pillow", ""))),
+    }
     with tempfile.TemporaryDirectory(prefix="streams-") as folder:
         runs = [*take_turns(options, Path(folder))]
     for line in table(runs, options.workers):

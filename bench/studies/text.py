@@ -64,10 +64,14 @@ class Corpus(NamedTuple):
 def corpus(count: int) -> Corpus:
     """So many paragraphs, from all packages in turn; number 0 is padding, 1 a rare word."""
     turns = [zip(paragraphs(name), repeat(package)) for package, name in enumerate(PACKAGES)]
-    found = [*islice((one for some in zip_longest(*turns) for one in some if one is not None), count)]
+    found = [
+        *islice((one for some in zip_longest(*turns) for one in some if one is not None), count)
+    ]
     seen = Counter(word for words, _ in found for word in words)
     numbers = {word: 2 + place for place, (word, _) in enumerate(seen.most_common(WORDS))}
-    texts = [np.array([numbers.get(word, 1) for word in words[:MOST]], np.int32) for words, _ in found]
+    texts = [
+        np.array([numbers.get(word, 1) for word in words[:MOST]], np.int32) for words, _ in found
+    ]
     return Corpus(texts, np.array([package for _, package in found], np.int32))
 
 
@@ -89,7 +93,9 @@ def docstrings(file: Path) -> Iterator[str]:
         warnings.simplefilter("ignore")  # of escapes in other people's strings
         tree = ast.parse(file.read_bytes())
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (text := ast.get_docstring(node)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (
+            text := ast.get_docstring(node)
+        ):
             yield text
 
 
@@ -146,7 +152,9 @@ def model() -> Any:
     real = keras.ops.cast(keras.ops.expand_dims(keras.ops.not_equal(words, 0), -1), "float32")
     found = keras.ops.max(found * real, axis=1)
     made = keras.Model(words, keras.layers.Dense(len(PACKAGES))(found))
-    made.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    made.compile(
+        "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+    )
     return made
 
 
@@ -172,7 +180,14 @@ def measure(*, quick: bool) -> list[dict[str, Any]]:
         turns = list(made.items())
         turns = turns[repetition % len(turns) :] + turns[: repetition % len(turns)]
         runs = {name: epoch_of(models[name], loader) for name, loader in turns}
-        found.append({"repetition": repetition, "tokens": int(texts.lengths.sum()), "runs": runs, "padding": padding})
+        found.append(
+            {
+                "repetition": repetition,
+                "tokens": int(texts.lengths.sum()),
+                "runs": runs,
+                "padding": padding,
+            }
+        )
     for loader in made.values():
         loader.close()
     return found
@@ -182,7 +197,11 @@ def epoch_of(made: Any, loader: ringfeed.Loader) -> dict[str, float]:
     """One epoch of `fit`."""
     began_s = time.perf_counter()
     history = made.fit(loader.to_keras(), epochs=1, verbose=0).history
-    return {"s": time.perf_counter() - began_s, "loss": history["loss"][0], "accuracy": history["accuracy"][0]}
+    return {
+        "s": time.perf_counter() - began_s,
+        "loss": history["loss"][0],
+        "accuracy": history["accuracy"][0],
+    }
 
 
 def show(records: list[dict[str, Any]]) -> str:
@@ -202,11 +221,20 @@ def show(records: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, append to the results and print them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"one repetition of {QUICK_TEXTS} texts")
-    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"text-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help=f"one repetition of {QUICK_TEXTS} texts"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=BENCH / "results" / f"text-{time.strftime('%Y-%m-%d')}.jsonl"
+    )
     options = parser.parse_args()
-    facts = {**conditions(quick=options.quick), "versions": versions((("keras", ""), ("tensorflow", "")))}
+    facts = {
+        **conditions(quick=options.quick),
+        "versions": versions((("keras", ""), ("tensorflow", ""))),
+    }
     records = [{**facts, **found} for found in measure(quick=options.quick)]
     with options.out.open("a") as lines:
         lines.writelines(json.dumps(record) + "\n" for record in records)

@@ -78,9 +78,16 @@ def cases(*, quick: bool) -> dict[str, tuple[Any, int, dict[str, Any]]]:
     large = Samples(lambda index: (big[index % 64], index), 64 * batches)
     found: dict[str, tuple[Any, int, dict[str, Any]]] = {
         "38.5 MB": (large, 64, {}),
-        "ready": (Samples(lambda index: (small[index], index), 20_000 if not quick else 4_000), 128, {}),
+        "ready": (
+            Samples(lambda index: (small[index], index), 20_000 if not quick else 4_000),
+            128,
+            {},
+        ),
         "114 leaves": (
-            Samples(lambda index: {f"k{n}": np.full(4, index, np.float32) for n in range(114)}, 32 * batches),
+            Samples(
+                lambda index: {f"k{n}": np.full(4, index, np.float32) for n in range(114)},
+                32 * batches,
+            ),
             32,
             {},
         ),
@@ -104,8 +111,15 @@ def collated(samples: list[Any]) -> Any:
 def contenders(dataset: Any, size: int, more: dict[str, Any]) -> dict[str, Any]:
     """Return what gives the batches."""
     settings = {"batch_size": size, "num_workers": WORKERS, "persistent_workers": True, **more}
-    own: dict[str, Any] = {"batch_size": size, "workers": WORKERS, "slots": 2 * WORKERS + 1, "timeout_s": 120}
-    own |= {"backend": "process"} | ({"collate_fn": torch.utils.data.default_collate} if more else {})
+    own: dict[str, Any] = {
+        "batch_size": size,
+        "workers": WORKERS,
+        "slots": 2 * WORKERS + 1,
+        "timeout_s": 120,
+    }
+    own |= {"backend": "process"} | (
+        {"collate_fn": torch.utils.data.default_collate} if more else {}
+    )
     return {
         "torch": torch.utils.data.DataLoader(dataset, **settings),
         "import changed": DataLoader(dataset, **settings),
@@ -144,9 +158,14 @@ def main() -> None:
             order = [*made][number % len(made) :] + [*made][: number % len(made)]
             times = {name: timed(made[name], 1 if asked.quick else EPOCHS) for name in order}
             rows.append({name: time_ms for name, (time_ms, _) in times.items()})
-            record = {name: [round(figure, 3) for figure in figures] for name, figures in times.items()}
+            record = {
+                name: [round(figure, 3) for figure in figures] for name, figures in times.items()
+            }
             print(json.dumps({"case": case, **record}), flush=True)
-        of = {name: round(median(row["import changed"] / row[name] for row in rows), 3) for name in made}
+        of = {
+            name: round(median(row["import changed"] / row[name] for row in rows), 3)
+            for name in made
+        }
         print(json.dumps({"case": case, "import changed, as a part of": of}), flush=True)
 
 

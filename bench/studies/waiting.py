@@ -104,7 +104,12 @@ def by_ringfeed(contender: str, case: str) -> Iterator[Any]:
     """Batches of a loader."""
     dataset = Waits(case) if contender == "threads" else Awaits(case)
     slots = 3 * SLOTS if contender == "more slots" else SLOTS
-    settings: dict[str, Any] = {"spec": Waits.SPEC, "slots": slots, "workers": WORKERS, "concurrency": IN_FLIGHT}
+    settings: dict[str, Any] = {
+        "spec": Waits.SPEC,
+        "slots": slots,
+        "workers": WORKERS,
+        "concurrency": IN_FLIGHT,
+    }
     with ringfeed.Loader(dataset, batch_size=ROWS, **settings) as loader:
         yield from loader
 
@@ -116,7 +121,9 @@ def by_torch(contender: str, case: str) -> Iterator[Any]:
     workers = 16 if contender == "torch 16" else WORKERS
     order = {"in_order": False} if contender == "torch any" else {}
     ahead = max(2, SLOTS // workers)
-    yield from DataLoader(Waits(case), batch_size=ROWS, num_workers=workers, prefetch_factor=ahead, **order)  # type: ignore[arg-type]
+    yield from DataLoader(
+        Waits(case), batch_size=ROWS, num_workers=workers, prefetch_factor=ahead, **order
+    )  # type: ignore[arg-type]
 
 
 def rate(batches: Iterable[Any], seconds: float) -> float:
@@ -160,7 +167,9 @@ def main() -> None:
     """Measure all, in turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one repetition of two seconds each")
-    parser.add_argument("--one", nargs=3, metavar=("CONTENDER", "CASE", "SECONDS"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--one", nargs=3, metavar=("CONTENDER", "CASE", "SECONDS"), help=argparse.SUPPRESS
+    )
     asked = parser.parse_args()
     if asked.one:
         contender, case, seconds = asked.one
@@ -175,9 +184,22 @@ def main() -> None:
             for contender in contenders:
                 figures = apart(contender, case, RUN_S[asked.quick])
                 found.setdefault((case, contender), []).append(figures["of_ideal"])
-                print(json.dumps({**conditions, "case": case, "contender": contender, "turn": number, **figures}))
+                print(
+                    json.dumps(
+                        {
+                            **conditions,
+                            "case": case,
+                            "contender": contender,
+                            "turn": number,
+                            **figures,
+                        }
+                    )
+                )
     for (case, contender), shares in found.items():
-        print(f"{case:>6} {contender:>12} {median(shares):8.1%} of {IN_FLIGHT / CASES[case]:,.0f} a second", flush=True)
+        print(
+            f"{case:>6} {contender:>12} {median(shares):8.1%} of {IN_FLIGHT / CASES[case]:,.0f} a second",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ LOADERS = tuple(name for name in CONTENDERS if name not in {"ideal", "plain"})
 # The gain of the one is with small batches, that of the other before the first one.
 ALL = tuple(name for name in CONTENDERS if name not in {"torch-arrays", "ringfeed-fork"})
 KERAS = tuple(name for name in LOADERS if name.startswith("keras"))
-PROCESSES = tuple(name for name in LOADERS if name not in {"keras-threads", "tf-generator", "tf-function"})
+PROCESSES = tuple(
+    name for name in LOADERS if name not in {"keras-threads", "tf-generator", "tf-function"}
+)
 MEMORY = (*OURS, "torch", "keras-processes")
 
 
@@ -28,10 +30,29 @@ class Case(NamedTuple):
     needs: tuple[tuple[str, str], ...] = ()  # packages, whichever take part: pip's name, module
 
 
-FIRST = ("ringfeed", "ideal", "plain", "keras-processes", "keras-threads", "torch", "torch-arrays", "tf-generator")
+FIRST = (
+    "ringfeed",
+    "ideal",
+    "plain",
+    "keras-processes",
+    "keras-threads",
+    "torch",
+    "torch-arrays",
+    "tf-generator",
+)
 QUICK = ("ringfeed", "ideal", "plain", "keras-processes", "keras-threads", "torch")
 TWO = ("ringfeed", "ideal", "torch")
-THROUGHPUT = ("ready", "tiny", "resident", "pixels", "arrays", "jpeg", "jpeg/warm", "slow", "variable")
+THROUGHPUT = (
+    "ready",
+    "tiny",
+    "resident",
+    "pixels",
+    "arrays",
+    "jpeg",
+    "jpeg/warm",
+    "slow",
+    "variable",
+)
 RESIDENT = "64 x 224 x 224 x 3 float32, 38.5 MB a batch, copied from an array in memory"
 PIXELS = "64 x 224 x 224 x 3 uint8, 9.6 MB a batch, copied from an array in memory"
 ARRAYS = "128 x 32 x 32 x 3 float32 and a number, from NumPy arrays of 50 000 rows, shuffled"
@@ -42,7 +63,13 @@ VARIABLE = "32 samples a batch, one in fifty costs fifty times as much"
 PLAIN, UNGUARDED = "plain script", "TensorFlow at the top, no main guard"
 
 CASES = {
-    "ready": Case("A ready batch of 1 kB per index: the hand-over alone", "ready 1 kB batch", FIRST, 1.5, quick=QUICK),
+    "ready": Case(
+        "A ready batch of 1 kB per index: the hand-over alone",
+        "ready 1 kB batch",
+        FIRST,
+        1.5,
+        quick=QUICK,
+    ),
     "tiny": Case(
         "32 samples of 32 bytes a batch",
         "32 tiny samples",
@@ -58,7 +85,13 @@ CASES = {
         quick=QUICK,
     ),
     "pixels": Case(PIXELS, "9.6 MB batch", TWO, 1.5),
-    "arrays": Case(ARRAYS, "arrays, shuffled", ("ringfeed", "ideal", "plain", "torch-ready"), 1.5, quick=TWO[:2]),
+    "arrays": Case(
+        ARRAYS,
+        "arrays, shuffled",
+        ("ringfeed", "ideal", "plain", "torch-ready"),
+        1.5,
+        quick=TWO[:2],
+    ),
     "jpeg": Case(JPEG, "32 JPEG photographs", ALL, 3.0, quick=QUICK),
     "jpeg/warm": Case(WARM, "32 JPEG photographs, warm heaps", ALL, 3.0),
     "slow": Case(SLOW, "slow source", ALL, 1.5, quick=TWO[:2]),
@@ -74,13 +107,17 @@ CASES = {
     "first_batch/unguarded": Case(UNGUARDED, "first batch", OURS, 0.0, (*OURS, *KERAS), quick=OURS),
     "ahead": Case("32 samples of 3 kB a batch", "read ahead", LOADERS, 0.0, LOADERS, once=True),
     "kill": Case("all workers killed in mid-epoch", "kill", OURS, 0.0, LOADERS, quick=OURS),
-    "kill_one": Case("one worker killed in mid-epoch", "one killed", PROCESSES, 0.0, PROCESSES, quick=OURS),
+    "kill_one": Case(
+        "one worker killed in mid-epoch", "one killed", PROCESSES, 0.0, PROCESSES, quick=OURS
+    ),
 }
 BACKENDS = ("tensorflow", "jax", "torch")  # the first is there wherever Keras is measured
 SIZES = ("input-bound", "compute-bound")
 INPUT = "input/jpeg"  # beside `fit`, for which it is a bound
 FED = (MODEL, "ringfeed", "keras-processes")
-CASES[INPUT] = Case("The input of `fit`, and no training", "input of fit", OURS, 3.0, OURS, quick=OURS)
+CASES[INPUT] = Case(
+    "The input of `fit`, and no training", "input of fit", OURS, 3.0, OURS, quick=OURS
+)
 FIT = {
     f"fit/{backend}/{size}": Case(
         f"{backend}, {size}",
@@ -112,7 +149,9 @@ AXES = {
     "workers": Axis("workers, 32 tiny samples a batch", (0, 1, 2, 4, 8, 16, 32)),
     "length": Axis("samples in the dataset, shuffled, 32 a batch", (10**3, 10**5, 10**7, 10**9)),
     "fields": Axis("fields of a sample, 32 a batch", (1, 3, 10, 30, 100)),
-    "epoch": Axis("ready batches in an epoch", (1, 2, 4, 16, 64), "between_s", "from one epoch to the next"),
+    "epoch": Axis(
+        "ready batches in an epoch", (1, 2, 4, 16, 64), "between_s", "from one epoch to the next"
+    ),
 }
 
 
@@ -130,10 +169,16 @@ def chosen_cases(names: list[str], *, quick: bool = False) -> list[str]:
     if not names:
         return [case for case, facts in CASES.items() if facts.quick or not quick]
     chosen = [case for case in CASES if not names_of(case).isdisjoint(names)]
-    return [case for case in CASES if case in chosen or (case == INPUT and not FIT.keys().isdisjoint(chosen))]
+    return [
+        case
+        for case in CASES
+        if case in chosen or (case == INPUT and not FIT.keys().isdisjoint(chosen))
+    ]
 
 
-def contenders_of(case: str, chosen: list[str], *, case_named: bool, quick: bool = False) -> list[str]:
+def contenders_of(
+    case: str, chosen: list[str], *, case_named: bool, quick: bool = False
+) -> list[str]:
     """Which contenders run a case: of the chosen its own contenders, or all that can if the case was named as well."""
     facts = CASES[case]
     willing = facts.able if chosen and case_named else facts.contenders

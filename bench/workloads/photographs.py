@@ -12,7 +12,14 @@ IMAGE = (224, 224, 3)
 PHOTOGRAPHS = {
     "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
     "skimage": tuple(
-        f"data/{name}" for name in ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
+        f"data/{name}"
+        for name in (
+            "astronaut.png",
+            "chelsea.png",
+            "coffee.png",
+            "hubble_deep_field.jpg",
+            "rocket.jpg",
+        )
     ),
 }
 CLASSES = sum(map(len, PHOTOGRAPHS.values()))
@@ -23,7 +30,9 @@ class Photographs:
 
     def __init__(self, length: int) -> None:
         self._length = length
-        self._files = [_as_jpeg(path) for package in PHOTOGRAPHS for path in _photographs_of(package)]
+        self._files = [
+            _as_jpeg(path) for package in PHOTOGRAPHS for path in _photographs_of(package)
+        ]
 
     def __len__(self) -> int:
         """Crops."""

@@ -35,10 +35,14 @@ class Ready:
 class Resident:
     """Views of the samples of one array in memory, as many as fit, over and over."""
 
-    def __init__(self, length: int, shape: tuple[int, ...], distinct: int, dtype: Any = np.float32) -> None:
+    def __init__(
+        self, length: int, shape: tuple[int, ...], distinct: int, dtype: Any = np.float32
+    ) -> None:
         self._length = length
         count = distinct * int(np.prod(shape))
-        self._samples: np.ndarray = np.arange(count, dtype=np.float32).astype(dtype).reshape(distinct, *shape)
+        self._samples: np.ndarray = (
+            np.arange(count, dtype=np.float32).astype(dtype).reshape(distinct, *shape)
+        )
 
     def __len__(self) -> int:
         """Samples, each of the resident ones many times."""
@@ -127,7 +131,9 @@ class Witnessed(Stamped):
         """The sample, once it is written down."""
         file = os.open(self._file, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(file, os.getpid().to_bytes(8, "little"))  # in one piece, whatever else is written
+            os.write(
+                file, os.getpid().to_bytes(8, "little")
+            )  # in one piece, whatever else is written
         finally:
             os.close(file)
         return super().__getitem__(index)
@@ -157,7 +163,9 @@ class Fields:
         """Whether each row is a sample, and none is there twice."""
         *fields, numbers = map(np.asarray, batch)
         once = len(np.unique(numbers)) == len(numbers)
-        return once and all(np.array_equal(field, np.broadcast_to(self._field, field.shape)) for field in fields)
+        return once and all(
+            np.array_equal(field, np.broadcast_to(self._field, field.shape)) for field in fields
+        )
 
 
 def _hashed(index: int, size: int) -> np.ndarray:

@@ -49,7 +49,9 @@ class Workload:
     batch_size: int | None  # None: dataset[i] is a whole batch
     window: Window
     given: Any = None  # what ringfeed is given in the dataset's place
-    shuffled: bool = False  # by ringfeed, epoch after epoch; the last field of a sample is its number
+    shuffled: bool = (
+        False  # by ringfeed, epoch after epoch; the last field of a sample is its number
+    )
 
     def leaves(self, number: int) -> tuple[Any, ...]:
         """The fields of sample (or ready batch) `number` in order."""
@@ -186,7 +188,9 @@ def _of_epoch(length: int, window: Window) -> Workload:
     return Workload("epoch", Ready(length), None, window)
 
 
-WORKLOADS: dict[str, tuple[Callable[[Window], Workload], int, int]] = {  # with warm-up and most batches
+WORKLOADS: dict[
+    str, tuple[Callable[[Window], Workload], int, int]
+] = {  # with warm-up and most batches
     "ready": (_ready, 1000, 400_000),
     "tiny": (_tiny, 500, 100_000),
     "resident": (_resident, 60, 2000),
@@ -200,7 +204,9 @@ WORKLOADS: dict[str, tuple[Callable[[Window], Workload], int, int]] = {  # with 
     "kill_one": (_witnessed, 0, 300),
     "ahead": (_witnessed, 0, 2000),
 }
-SIZED: dict[str, tuple[Callable[[int, Window], Workload], int, int]] = {  # of the size behind the slash
+SIZED: dict[
+    str, tuple[Callable[[int, Window], Workload], int, int]
+] = {  # of the size behind the slash
     "bytes": (_of_bytes, 60, 100_000),
     "fields": (_of_fields, 50, 50_000),
     "length": (_of_length, 50, 50_000),

@@ -7,7 +7,9 @@ from numbers import Real
 
 from ringfeed.errors import SpecError
 
-MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when it comes from a worker
+MAX_SHOWN = (
+    220  # characters of each part of an error, so that it is whole when it comes from a worker
+)
 AUTO = "auto"
 MOST = 2**63 - 1  # that C counts to
 
@@ -39,7 +41,9 @@ def check_seconds(name: str, value: object, otherwise: str) -> None:
         raise ValueError(message)
 
 
-def check_count(name: str, value: object, least: int, most: int | None = None, *, none: bool = True) -> int | None:
+def check_count(
+    name: str, value: object, least: int, most: int | None = None, *, none: bool = True
+) -> int | None:
     """Return an int from ``least`` to ``most``, or None for None where that is allowed."""
     if value is None and none:
         return None

@@ -14,7 +14,14 @@ def module_of(cls: type) -> str:
     """Name the module of a class; "" where Cython's own metaclass has something else there."""
     module: object = cls.__module__
     if module == "builtins":
-        return next((one for one in _AS_BUILTINS if getattr(sys.modules.get(one), cls.__name__, None) is cls), module)
+        return next(
+            (
+                one
+                for one in _AS_BUILTINS
+                if getattr(sys.modules.get(one), cls.__name__, None) is cls
+            ),
+            module,
+        )
     return module if isinstance(module, str) else ""
 
 

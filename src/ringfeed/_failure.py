@@ -93,7 +93,9 @@ class _Raised(NamedTuple):
 class Failure(NamedTuple):
     """What is known of a row that is not there; all but the kind is of an exception in a worker."""
 
-    error: BaseException | None  # of kind ERROR always one; of END what has ended the iterable before its time
+    error: (
+        BaseException | None
+    )  # of kind ERROR always one; of END what has ended the iterable before its time
     type_name: str
     text: str
     kind: Kind = Kind.ERROR
@@ -109,7 +111,9 @@ def encode(error: BaseException, *, interruptible: bool = False) -> bytes:
 
     Whatever it is, nothing is raised; but Ctrl-C comes out where it may come: ``interruptible``.
     """
-    kind = Kind.NOTHING if type(error) is Nothing else Kind.END if type(error) is End else Kind.ERROR
+    kind = (
+        Kind.NOTHING if type(error) is Nothing else Kind.END if type(error) is End else Kind.ERROR
+    )
     silenced = NOT_CTRL_C if interruptible else (BaseException,)
     told = error if kind is Kind.ERROR else error.__cause__
     return bytes([kind]) + (b"" if told is None else _encode(told, silenced))
@@ -251,7 +255,10 @@ def without_ours(traceback: TracebackType | None, module: str = "ringfeed") -> T
     """Return the frames of a traceback that are neither ours nor ``module``'s."""
     found = None
     for place in reversed([*_places(traceback)]):
-        if not _is_ours(place) and str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] != module:
+        if (
+            not _is_ours(place)
+            and str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] != module
+        ):
             place.tb_next, found = found, place
     return found
 
@@ -262,7 +269,9 @@ class UsersErrors:
     def __enter__(self) -> None:
         """Begin."""
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Leave the frame of the ``with`` and the user's own."""
         if error is not None and traceback is not None:
             traceback.tb_next = users_frames(error, traceback.tb_next)
@@ -287,7 +296,9 @@ def _traceback_of(frames: list[Frame]) -> TracebackType | None:
     """Make a traceback that Python prints as it does the worker's; it refers to nothing of this process."""
     found = None
     for name, file, line in reversed(frames):
-        code = _without_caller.__code__.replace(co_name=name, co_filename=file, co_firstlineno=max(line or 0, 1))
+        code = _without_caller.__code__.replace(
+            co_name=name, co_filename=file, co_firstlineno=max(line or 0, 1)
+        )
         found = TracebackType(found, FunctionType(code, {})().gi_frame, 0, code.co_firstlineno)
     return found
 

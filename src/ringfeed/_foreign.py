@@ -43,7 +43,9 @@ def _removed(named: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Give each parameter that there was up to 0.2, with what to write in its place."""
     rank, world_size, uneven = (named.get(name) for name in ("rank", "world_size", "uneven"))
     if not {"rank", "world_size", "uneven"}.isdisjoint(named):
-        found = ".find(" if named.get("shard") == "auto" else f"({rank or 0!r}, {world_size or 1!r}, "
+        found = (
+            ".find(" if named.get("shard") == "auto" else f"({rank or 0!r}, {world_size or 1!r}, "
+        )
         shown = f"{found}uneven={uneven!r}" if uneven else found.removesuffix(", ")
         names = "= and ".join(name for name in ("rank", "world_size", "uneven") if name in named)
         yield names, f"write shard=ringfeed.Shard{shown})"

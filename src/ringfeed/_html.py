@@ -13,7 +13,9 @@ def table(title: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()
     """Return a table; without a ``head``, the first cell of each row is the name of what the others say."""
     lines = ["<tr>" + _cells(head, "th") + "</tr>"] if head else []
     for first, *others in rows:
-        lines.append("<tr>" + _cells([first], "td" if head else "th") + _cells(others, "td") + "</tr>")
+        lines.append(
+            "<tr>" + _cells([first], "td" if head else "th") + _cells(others, "td") + "</tr>"
+        )
     caption = f"<caption>{escape(title)}</caption>" if title else ""
     return f"<table>{caption}{''.join(lines)}</table>"
 

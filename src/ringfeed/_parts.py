@@ -77,7 +77,10 @@ def named(module: str, name: str) -> object:
 
 
 def pickled(
-    obj: object, keep: Callable[[pickle.PickleBuffer], object] | None = None, *, by_value: bool = False
+    obj: object,
+    keep: Callable[[pickle.PickleBuffer], object] | None = None,
+    *,
+    by_value: bool = False,
 ) -> bytes:
     """Pickle what a worker gives to another process; classes that came as parts of a module go by name.
 
@@ -95,7 +98,11 @@ def pickled(
 
     class Pickler(base):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
-            if issubclass(type(obj), type) and obj.__module__ in modules and obj.__module__ not in sys.modules:
+            if (
+                issubclass(type(obj), type)
+                and obj.__module__ in modules
+                and obj.__module__ not in sys.modules
+            ):
                 return named, (obj.__module__, obj.__qualname__)
             return super().reducer_override(obj) if by_value else NotImplemented
 

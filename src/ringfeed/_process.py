@@ -76,7 +76,9 @@ class Finalizer:
     """
 
     _open: ClassVar[dict[Finalizer, None]] = {}  # whose call is still to come
-    _at_exit: ClassVar[list[Callable[[], None]]] = []  # what is registered for the exit, from the first object on
+    _at_exit: ClassVar[
+        list[Callable[[], None]]
+    ] = []  # what is registered for the exit, from the first object on
 
     def __init__(self, call: Callable[[], object]) -> None:
         """Watch no object yet: the owner keeps this first, and can `detach` it where Ctrl-C comes amid `watch`."""
@@ -117,7 +119,11 @@ class Finalizer:
     def __call__(self) -> None:
         """Call it now, unless it was called; wait for a thread that is at it."""
         try:
-            if self._calling.acquire(timeout=END_S) and self in self._open and self._call is not None:
+            if (
+                self._calling.acquire(timeout=END_S)
+                and self in self._open
+                and self._call is not None
+            ):
                 self._call()
                 self.detach()
         finally:  # Ctrl-C may come when the lock is just taken: it is asked whether it was

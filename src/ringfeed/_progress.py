@@ -29,7 +29,12 @@ class Bar:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
         self._progress = Progress(
-            *(SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()),
+            *(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TimeElapsedColumn(),
+            ),
             console=Console(stderr=True),
             transient=True,
             auto_refresh=ticks,
@@ -75,7 +80,9 @@ def showing(*, ticks: bool = False) -> Iterator[None]:
     ``ticks``: by a thread, also where a step is long; not where the body forks, or measures what a
     thread disturbs.
     """
-    is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    is_terminal = (
+        sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    )
     bar = None
     if is_terminal and not _shown:
         with suppress(ModuleNotFoundError):

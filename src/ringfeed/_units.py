@@ -21,7 +21,11 @@ def parse_memory(memory: int | str) -> int:
     """Return the bytes that ``512MB``, ``1.5GiB`` or a plain number mean (MB = 10**6, MiB = 2**20)."""
     if isinstance(memory, Integral) and not isinstance(memory, bool) and memory >= 0:
         return int(memory)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
+    match = (
+        re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory)
+        if isinstance(memory, str)
+        else None
+    )
     units = {unit.lower(): size for unit, size in _UNITS.items()}
     if match is None or match[2].lower() not in units or float(match[1]) == float("inf"):
         message = f"memory={memory!r} is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes"

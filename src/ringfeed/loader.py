@@ -159,7 +159,10 @@ class Loader(Generic[Batch_co]):
         shuffle: bool | int = False,
         seed: int | None = 0,
         sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
-        batch_sampler: Buckets | Iterable[Sequence[int]] | Callable[[int], Iterable[Sequence[int]]] | None = None,
+        batch_sampler: Buckets
+        | Iterable[Sequence[int]]
+        | Callable[[int], Iterable[Sequence[int]]]
+        | None = None,
         drop_remainder: bool = False,
         shard: Shard | Literal["auto"] | None = None,
         transform: Callable[..., Any] | None = None,
@@ -217,7 +220,9 @@ class Loader(Generic[Batch_co]):
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
         with UsersErrors():  # of a first sample
-            self._runner = EpochRunner(source, options, asked.part, shuffle=shuffle, sampler=asked.sampler)
+            self._runner = EpochRunner(
+                source, options, asked.part, shuffle=shuffle, sampler=asked.sampler
+            )
         self._asked, self._options, self._position = asked, options, self._runner.position
         if drop_remainder and (length := source.length()) and batch_size and length < batch_size:
             message = (
@@ -314,13 +319,19 @@ class Loader(Generic[Batch_co]):
             batches = f"batches of up to {plan.layout.rows}"
         kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
         most = "" if self._runner.tuner is None else "up to "
-        workers = f"workers {kind}: {most}{plan.workers - settings.readers}" if plan.workers else "no workers"
+        workers = (
+            f"workers {kind}: {most}{plan.workers - settings.readers}"
+            if plan.workers
+            else "no workers"
+        )
         workers += " and a reader" if settings.readers else ""
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
         shard = self._asked.shard
         rank = f"{shard}, " if shard.found or shard.world_size > 1 else ""
         seed = f"seed: {self._runner.source.seed}, " if self._asked.seed_is_drawn else ""
-        return f"<Loader of {type(self.dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
+        return (
+            f"<Loader of {type(self.dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
+        )
 
     def _repr_html_(self) -> str | None:
         """Return the same for a notebook, with what has been done so far."""
@@ -330,12 +341,19 @@ class Loader(Generic[Batch_co]):
 
         count = self._stream.length
         epoch = f"number {self.epoch} is next, {'of unknown length' if count is None else f'{count:,} batches each'}"
-        return table(repr(self).strip("<>"), [("epochs", epoch), ("memory", str(self.plan)), *self.stats().lines()])
+        return table(
+            repr(self).strip("<>"),
+            [("epochs", epoch), ("memory", str(self.plan)), *self.stats().lines()],
+        )
 
     def __str__(self) -> str:
         """Return the same; in Keras' error for data that it does not know, with what Keras takes."""
         asked_by = str(frame_above(1).f_globals.get("__name__"))
-        hint = ", expected what its to_keras() returns" if asked_by.partition(".")[0] == "keras" else ""
+        hint = (
+            ", expected what its to_keras() returns"
+            if asked_by.partition(".")[0] == "keras"
+            else ""
+        )
         return f"{self!r}{hint}"
 
     # ---- epochs ----
@@ -379,7 +397,9 @@ class Loader(Generic[Batch_co]):
 
         return Repeated(self, check_count("epochs", epochs, 0))
 
-    def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
+    def _begin_epoch(
+        self, build: BuildBatch | None = None, *, wait_for_slots: bool = False
+    ) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
         _in_use.add(self)
         return self._runner.begin(build, wait_for_slots=wait_for_slots, keeps=self)
@@ -474,7 +494,10 @@ class Loader(Generic[Batch_co]):
         from ringfeed.monitor.trace import begin_trace  # noqa: PLC0415 - only where it is needed
 
         return begin_trace(
-            self, path, self._runner.asking(lambda engine: None if engine is None else engine.observer), Loader._verdict
+            self,
+            path,
+            self._runner.asking(lambda engine: None if engine is None else engine.observer),
+            Loader._verdict,
         )
 
     # ---- into frameworks, each imported when it is asked for ----
@@ -499,10 +522,16 @@ class Loader(Generic[Batch_co]):
         is_fixed = settings.drop_remainder and settings.on_error != "skip" and bool(self.batch_size)
         rows = plan.layout.rows
         fixed_rows = rows if is_fixed and not source.collates else None
-        info = LoaderInfo(self.spec, plan.layout.offsets, plan.slots, rows, fixed_rows, settings.copy)
-        return BatchStream(self, self._runner, info, self._slots, self._begin_epoch, self._asked.seed_is_drawn)
+        info = LoaderInfo(
+            self.spec, plan.layout.offsets, plan.slots, rows, fixed_rows, settings.copy
+        )
+        return BatchStream(
+            self, self._runner, info, self._slots, self._begin_epoch, self._asked.seed_is_drawn
+        )
 
-    def to_keras(self, *, class_weight: Mapping[int, float] | None = None, cast: CastTree = None) -> DataAdapter:
+    def to_keras(
+        self, *, class_weight: Mapping[int, float] | None = None, cast: CastTree = None
+    ) -> DataAdapter:
         """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots.
 
         ``cast``: leaves that become floating point after the hand-over. The slots hold them as the uint8 that they are,
@@ -532,7 +561,9 @@ class Loader(Generic[Batch_co]):
 
         return to_tf_dataset(self._stream, cast)
 
-    def to_torch(self, device: torch.device | str | None = None, *, cast: CastTree = None) -> Epochs:
+    def to_torch(
+        self, device: torch.device | str | None = None, *, cast: CastTree = None
+    ) -> Epochs:
         """Return epochs whose batches are torch tensors over the slots.
 
         ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of its own; the slot

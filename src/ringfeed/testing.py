@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from ringfeed.loader import Loader
     from ringfeed.orders.prioritized import PrioritizedSampler
 
-    Batch: TypeAlias = "tuple[int, int, list[str]]"  # its epoch, its number there, and a hash of each leaf
+    Batch: TypeAlias = (
+        "tuple[int, int, list[str]]"  # its epoch, its number there, and a hash of each leaf
+    )
 
 _GLOBAL = (
     "dataset[i] draws from a global random state (random, numpy.random, torch); draw from ringfeed.rng(), or give the "
@@ -88,7 +90,10 @@ def _with_one_seed(make_loader: Callable[[], Loader[Any]]) -> Callable[[], Loade
 
 
 def _run(
-    make_loader: Callable[[], Loader[Any]], epochs: int, state: dict[str, Any] | None = None, powers: Any = None
+    make_loader: Callable[[], Loader[Any]],
+    epochs: int,
+    state: dict[str, Any] | None = None,
+    powers: Any = None,
 ) -> list[Batch]:
     with make_loader() as loader:
         if (sampler := _fed(loader)) is not None and powers is not None:
@@ -101,7 +106,9 @@ def _run(
         return [*_batches(loader, epochs)]
 
 
-def _cut(make_loader: Callable[[], Loader[Any]], epochs: int, stop: int) -> tuple[list[Batch], dict[str, Any], Any]:
+def _cut(
+    make_loader: Callable[[], Loader[Any]], epochs: int, stop: int
+) -> tuple[list[Batch], dict[str, Any], Any]:
     with make_loader() as loader:
         batches = _batches(loader, epochs)
         first = [*islice(batches, stop)]
@@ -140,16 +147,26 @@ def _place(state: dict[str, Any]) -> str:
     return f"sample {state['samples']} of epoch {state['epoch']}"
 
 
-def _compare(whole: list[Batch], other: list[Batch], when: str, make_loader: Callable[[], Loader[Any]]) -> None:
+def _compare(
+    whole: list[Batch], other: list[Batch], when: str, make_loader: Callable[[], Loader[Any]]
+) -> None:
     for (epoch, number, leaves), (_, _, found) in zip(whole, other, strict=False):
-        differing = [place for place, pair in enumerate(zip(leaves, found, strict=True)) if pair[0] != pair[1]]
+        differing = [
+            place
+            for place, pair in enumerate(zip(leaves, found, strict=True))
+            if pair[0] != pair[1]
+        ]
         if differing:
             with make_loader() as loader:
                 path, cause = loader.spec.leaves[differing[0]].path, _cause(loader)
-            message = f"batch {number} of epoch {epoch} differs in {path} {when}. A likely cause: {cause}"
+            message = (
+                f"batch {number} of epoch {epoch} differs in {path} {when}. A likely cause: {cause}"
+            )
             raise AssertionError(message)
     if len(whole) != len(other):
-        message = f"{len(other)} batches came {when}, expected {len(whole)}. A likely cause: {_SAMPLER}"
+        message = (
+            f"{len(other)} batches came {when}, expected {len(whole)}. A likely cause: {_SAMPLER}"
+        )
         raise AssertionError(message)
 
 
@@ -161,7 +178,11 @@ def _cause(loader: Loader[Any]) -> str:
     if not hasattr(dataset, "__getitem__") or isinstance(dataset, (tuple, dict)):
         return _SAMPLER
     if _reads_alike(loader, seeded=False):
-        return _HOOK if any(hasattr(dataset, name) for name in ("on_epoch_begin", "on_epoch_end")) else _SAMPLER
+        return (
+            _HOOK
+            if any(hasattr(dataset, name) for name in ("on_epoch_begin", "on_epoch_end"))
+            else _SAMPLER
+        )
     return _GLOBAL if _reads_alike(loader, seeded=True) else _CLOCK
 
 

@@ -47,8 +47,16 @@ def dies_collating(samples: list[np.ndarray]) -> np.ndarray:
 
 SAMPLES = "dataset[4], dataset[5], dataset[6], dataset[7]"
 CASES: list[tuple[Any, dict[str, Any], str]] = [
-    (Numbers(), {"batch_size": 4, "batch_transform": dies_changing}, f"the batch of {SAMPLES}: batch_transform"),
-    (Numbers(), {"batch_size": 4, "collate_fn": dies_collating}, f"the batch of {SAMPLES}: collate_fn"),
+    (
+        Numbers(),
+        {"batch_size": 4, "batch_transform": dies_changing},
+        f"the batch of {SAMPLES}: batch_transform",
+    ),
+    (
+        Numbers(),
+        {"batch_size": 4, "collate_fn": dies_collating},
+        f"the batch of {SAMPLES}: collate_fn",
+    ),
     (
         WholeBatches(),
         {"batch_size": None, "batch_transform": dies_changing},
@@ -60,23 +68,32 @@ NAMES = ["batch_transform", "collate_fn", "whole batches"]
 
 @pytest.mark.parametrize(("dataset", "settings", "where"), CASES, ids=NAMES)
 @pytest.mark.usefixtures("nothing_left")
-def test_the_function_and_the_batch_are_named(dataset: Any, settings: dict[str, Any], where: str) -> None:
+def test_the_function_and_the_batch_are_named(
+    dataset: Any, settings: dict[str, Any], where: str
+) -> None:
     """And no sample of it, which did nothing wrong."""
     loader = ringfeed.Loader(dataset, workers=2, backend="fork", timeout_s=60, **settings)
     with loader, pytest.raises(ringfeed.WorkerError) as caught:
         for _ in loader:
             pass
-    assert str(caught.value) == f"{where} ended 3 workers; the last one exited with status 3; try it with workers=0"
+    assert (
+        str(caught.value)
+        == f"{where} ended 3 workers; the last one exited with status 3; try it with workers=0"
+    )
 
 
 @pytest.mark.parametrize(("dataset", "settings"), [case[:2] for case in CASES], ids=NAMES)
 @pytest.mark.usefixtures("nothing_left")
 def test_the_whole_batch_is_left_out(dataset: Any, settings: dict[str, Any]) -> None:
     """With on_error="skip": not once more for each of its samples, and all others come."""
-    loader = ringfeed.Loader(dataset, workers=2, backend="fork", timeout_s=60, on_error="skip", **settings)
+    loader = ringfeed.Loader(
+        dataset, workers=2, backend="fork", timeout_s=60, on_error="skip", **settings
+    )
     with loader:
         found = [number for batch in loader for number in batch[:, 0].tolist()]
         skipped = [*loader.stats().skipped]
     lost = [2] if settings["batch_size"] is None else [4, 5, 6, 7]
     assert skipped == lost
-    assert sorted(found) == [number for number in range(16) if number not in range(4, 8 if len(lost) > 1 else 6)]
+    assert sorted(found) == [
+        number for number in range(16) if number not in range(4, 8 if len(lost) > 1 else 6)
+    ]

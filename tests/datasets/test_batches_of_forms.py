@@ -35,7 +35,9 @@ def changed(batch: dict[str, Any]) -> None:
 
 def made(batch: dict[str, Any]) -> dict[str, Any]:
     """Return the same in new objects of every kind that is taken."""
-    ids = [row[:length] + 5 for row, length in zip(batch["ids"], batch["steps"].lengths, strict=True)]
+    ids = [
+        row[:length] + 5 for row, length in zip(batch["ids"], batch["steps"].lengths, strict=True)
+    ]
     return {
         **batch,
         "image": batch["image"] // 2,
@@ -72,7 +74,9 @@ def test_in_place(settings: dict[str, Any]) -> None:
     """Each sample is changed, and the padding stays what the spec says."""
     with ringfeed.Loader(Changed(LENGTH), batch_size=ROWS, spec=SPEC, workers=0) as loader:
         expected = digests(loader)
-    with ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, batch_transform=changed, **settings) as loader:
+    with ringfeed.Loader(
+        Lengths(LENGTH), batch_size=ROWS, spec=SPEC, batch_transform=changed, **settings
+    ) as loader:
         assert digests(loader) == expected
 
 
@@ -80,9 +84,13 @@ def test_in_place(settings: dict[str, Any]) -> None:
 def test_returned(settings: dict[str, Any]) -> None:
     """As lists, arrays and what a batch holds; a mask says nothing of the width of a picture without height."""
     spec = {name: array for name, array in SPEC.items() if name != "picture"}
-    with ringfeed.Loader(Changed(LENGTH), batch_size=ROWS, spec=SPEC, workers=0, copy=True) as loader:
+    with ringfeed.Loader(
+        Changed(LENGTH), batch_size=ROWS, spec=SPEC, workers=0, copy=True
+    ) as loader:
         expected = list(loader)
-    with ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, batch_transform=made, **settings) as loader:
+    with ringfeed.Loader(
+        Lengths(LENGTH), batch_size=ROWS, spec=SPEC, batch_transform=made, **settings
+    ) as loader:
         for batch, whole in zip(loader, expected, strict=True):
             for name in spec:
                 assert repr(batch[name]) == repr(whole[name])
@@ -97,7 +105,9 @@ def test_what_it_is_given() -> None:
     with ringfeed.Loader(Lengths(ROWS), batch_size=ROWS, spec=SPEC, workers=0, copy=True) as loader:
         (plain,) = loader
     settings: dict[str, Any] = {"spec": SPEC, "workers": 0, "copy": True}
-    with ringfeed.Loader(Lengths(ROWS), batch_size=ROWS, batch_transform=seen.append, **settings) as loader:
+    with ringfeed.Loader(
+        Lengths(ROWS), batch_size=ROWS, batch_transform=seen.append, **settings
+    ) as loader:
         (batch,) = loader
     for name in SPEC:
         assert repr(seen[0][name]) == repr(plain[name]) == repr(batch[name])
@@ -114,7 +124,9 @@ def test_it_may_make_samples_longer() -> None:
         return [*batch][::-1]
 
     samples = [np.arange(float(length)) for length in (1, 3, 8, 8, 3, 1)]
-    with ringfeed.Loader(samples, batch_size=3, spec=spec, batch_transform=turned, workers=0, slots=2) as loader:
+    with ringfeed.Loader(
+        samples, batch_size=3, spec=spec, batch_transform=turned, workers=0, slots=2
+    ) as loader:
         for _ in range(3):
             found = [sample.tolist() for batch in loader for sample in batch]
             assert found == [samples[row].tolist() for row in (2, 1, 0, 5, 4, 3)]
@@ -171,11 +183,21 @@ REFUSED: list[tuple[Any, Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "sample", "function", "text"), REFUSED, ids=[text[12:50] for *_, text in REFUSED])
+@pytest.mark.parametrize(
+    ("spec", "sample", "function", "text"), REFUSED, ids=[text[12:50] for *_, text in REFUSED]
+)
 def test_what_it_returns_and_does_not_fit(spec: Any, sample: Any, function: Any, text: str) -> None:
     """It is refused; with on_error="skip" the batch is left out."""
-    settings: dict[str, Any] = {"batch_size": 2, "spec": spec, "batch_transform": function, "workers": 0}
-    with ringfeed.Loader([sample] * 2, **settings) as loader, pytest.raises(ringfeed.SpecError) as caught:
+    settings: dict[str, Any] = {
+        "batch_size": 2,
+        "spec": spec,
+        "batch_transform": function,
+        "workers": 0,
+    }
+    with (
+        ringfeed.Loader([sample] * 2, **settings) as loader,
+        pytest.raises(ringfeed.SpecError) as caught,
+    ):
         next(iter(loader))
     assert str(caught.value).partition(" (1 more")[0] == text
     with ringfeed.Loader([sample] * 2, on_error="skip", **settings) as loader:
@@ -239,7 +261,9 @@ LENGTHS = np.array([4, 0, 2])
 )
 def test_whole_batches_as_padding_makes_them(batch: Any, lengths: list[int]) -> None:
     """A dataset of whole batches may return what is padded already."""
-    with ringfeed.Loader(Whole(batch), batch_size=None, spec=PADDED, max_batch_size=3, workers=0) as loader:
+    with ringfeed.Loader(
+        Whole(batch), batch_size=None, spec=PADDED, max_batch_size=3, workers=0
+    ) as loader:
         for found in loader:
             assert found.lengths.tolist() == lengths
             for row, length in enumerate(lengths):

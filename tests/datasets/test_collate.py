@@ -102,7 +102,11 @@ def stacked(samples: list[dict[str, Any]]) -> dict[str, Any]:
 def batches(dataset: Any, **settings: Any) -> list[Any]:
     """Return the batches of two epochs."""
     with Loader(dataset, **{"seed": 5, "copy": True, **settings}) as loader:
-        return [{key: (str(leaf.dtype), leaf.tolist()) for key, leaf in one.items()} for _ in "ab" for one in loader]
+        return [
+            {key: (str(leaf.dtype), leaf.tolist()) for key, leaf in one.items()}
+            for _ in "ab"
+            for one in loader
+        ]
 
 
 def raised(kind: type[Exception], call: Callable[[], object]) -> str:
@@ -149,7 +153,9 @@ def test_rows_need_not_be_samples(way: str) -> None:
     with Loader(X, collate_fn=of_even, spec=spec, **settings) as loader:
         assert loader.plan.layout.rows == 5
         assert np.array_equal(np.concatenate([*loader]), X[::2])
-    with Loader(X, collate_fn=lambda rows: np.repeat(rows, len(rows), axis=0), max_batch_size=30, **settings) as loader:
+    with Loader(
+        X, collate_fn=lambda rows: np.repeat(rows, len(rows), axis=0), max_batch_size=30, **settings
+    ) as loader:
         assert loader.plan.layout.rows == 30
         assert [len(batch) for batch in loader] == [25] * 8 + [1]
 
@@ -171,7 +177,9 @@ def test_batches_that_are_padded_to_their_longest(way: str) -> None:
         return np.stack(rows), np.array([number for _, number in samples])
 
     spec = Array((7,), "uint8", variable=(0,)), Array((), "int64")
-    with Loader(Texts(), batch_size=4, collate_fn=padded, spec=spec, copy=True, **WAYS[way]) as loader:
+    with Loader(
+        Texts(), batch_size=4, collate_fn=padded, spec=spec, copy=True, **WAYS[way]
+    ) as loader:
         found = [*loader]
     assert [batch[0].shape for batch in found] == [(4, 4), (4, 7), (4, 5), (4, 7), (4, 6), (3, 7)]
     assert np.concatenate([batch[1] for batch in found]).tolist() == [*range(23)]
@@ -240,7 +248,9 @@ def test_whole_batches_are_converted(way: str) -> None:
         return None if numbers == [2, 6] else np.array(numbers)
 
     for dataset in (Lists(), lambda: iter(given)):
-        with Loader(dataset, batch_size=None, collate_fn=converted, copy=True, **WAYS[way]) as loader:
+        with Loader(
+            dataset, batch_size=None, collate_fn=converted, copy=True, **WAYS[way]
+        ) as loader:
             assert [batch.tolist() for batch in loader] == [[3, 1, 4], [1], [5, 9]]
             assert loader.stats().none_batches == 2
 
@@ -255,7 +265,10 @@ def test_resumed_batches_are_those_of_the_whole_run() -> None:
         return batch
 
     check_resume(
-        lambda: Loader(Samples(), batch_size=7, shuffle=True, workers=0, max_batch_size=7, collate_fn=uneven), cuts=4
+        lambda: Loader(
+            Samples(), batch_size=7, shuffle=True, workers=0, max_batch_size=7, collate_fn=uneven
+        ),
+        cuts=4,
     )
 
 
@@ -273,7 +286,9 @@ def test_torchs_own(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_first_batch_may_be_short() -> None:
     """Where the first of several iterables has fewer elements than a batch, others may have full ones."""
-    with Loader(Interleave([X[:3].__iter__, Stream10()]), batch_size=8, collate_fn=np.stack, workers=0) as loader:
+    with Loader(
+        Interleave([X[:3].__iter__, Stream10()]), batch_size=8, collate_fn=np.stack, workers=0
+    ) as loader:
         assert loader.plan.layout.rows == 8
         assert [len(batch) for batch in loader] == [3, 8, 2]
     with Loader(X[:3], batch_size=8, collate_fn=np.stack, workers=0) as loader:
@@ -375,14 +390,18 @@ def test_a_function_that_exits_is_named(way: str) -> None:
 
     text = "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): collate_fn raised SystemExit: 0"
     spec = Loader(Plain(), batch_size=7, collate_fn=stacked, workers=0).spec
-    with Loader(Plain(), batch_size=7, collate_fn=ending, spec=spec, copy=True, **WAYS[way]) as loader:
+    with Loader(
+        Plain(), batch_size=7, collate_fn=ending, spec=spec, copy=True, **WAYS[way]
+    ) as loader:
         epoch = iter(loader)
         assert raised(WorkerError, lambda: next(epoch)) == text.replace(
             "7, 8, 9, 10, 11, 12, 13", "0, 1, 2, 3, 4, 5, 6"
         )
         assert raised(WorkerError, lambda: next(epoch)) == text
         assert len([*epoch]) == 4
-    assert raised(WorkerError, lambda: Loader(Plain(), batch_size=7, collate_fn=ending, **WAYS[way])) == (
+    assert raised(
+        WorkerError, lambda: Loader(Plain(), batch_size=7, collate_fn=ending, **WAYS[way])
+    ) == (
         "the batch of dataset[i] (i = 0, 1, 2, 3, 4, 5, 6), made for the spec: collate_fn raised SystemExit: 0"
     )
 
@@ -402,7 +421,13 @@ def test_it_may_leave_a_batch_out(way: str) -> None:
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_the_end_of_an_iterable_is_found_beside_failed_samples(on_error: str) -> None:
     """The samples before it are a shorter batch, or none with drop_remainder."""
-    settings: dict[str, Any] = {"batch_size": 7, "collate_fn": stacked, "copy": True, "workers": 1, "backend": "thread"}
+    settings: dict[str, Any] = {
+        "batch_size": 7,
+        "collate_fn": stacked,
+        "copy": True,
+        "workers": 1,
+        "backend": "thread",
+    }
 
     def late(sample: dict[str, Any]) -> dict[str, Any]:
         if sample["y"] == 38 and on_error == "skip":
@@ -410,7 +435,9 @@ def test_the_end_of_an_iterable_is_found_beside_failed_samples(on_error: str) ->
         return {**sample, "x": sample["x"] + 0}
 
     for drop in (False, True):
-        with Loader(Stream(), transform=late, on_error=on_error, drop_remainder=drop, **settings) as loader:
+        with Loader(
+            Stream(), transform=late, on_error=on_error, drop_remainder=drop, **settings
+        ) as loader:
             sizes = [len(batch["y"]) for batch in loader]
             assert sizes == [7] * 5 + ([] if drop else [6 if on_error == "raise" else 5])
             assert [len(batch["y"]) for batch in loader] == sizes
@@ -427,7 +454,10 @@ def test_a_worker_that_dies_in_it_costs_nothing(tmp_path: Path) -> None:
         return stacked(samples)
 
     plain = batches(Plain(), batch_size=7, shuffle=True, workers=0)
-    assert batches(Plain(), batch_size=7, shuffle=True, workers=2, spec=spec_of(), collate_fn=mortal) == plain
+    assert (
+        batches(Plain(), batch_size=7, shuffle=True, workers=2, spec=spec_of(), collate_fn=mortal)
+        == plain
+    )
 
 
 def spec_of() -> dict[str, Array]:
@@ -439,18 +469,27 @@ def spec_of() -> dict[str, Array]:
     ("function", "text"),
     [
         (
-            lambda samples: {**stacked(samples), "x": np.zeros((7, 3 - (samples[0]["y"] > 0)), np.float32)},
+            lambda samples: {
+                **stacked(samples),
+                "x": np.zeros((7, 3 - (samples[0]["y"] > 0)), np.float32),
+            },
             "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['x'] has rows of shape "
             "(2,), expected (3,); every sample must have the shape of the spec: crop, pad or resize it in collate_fn; "
             "or have batches of many shapes by spec= with variable= and max_batch_size=",
         ),
         (
-            lambda samples: {**stacked(samples), "x": np.zeros((7 + (samples[0]["y"] > 0), 3), np.float32)},
+            lambda samples: {
+                **stacked(samples),
+                "x": np.zeros((7 + (samples[0]["y"] > 0), 3), np.float32),
+            },
             "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['x'] has 8 rows, expected "
             "at most 7; return smaller batches, or raise max_batch_size",
         ),
         (
-            lambda samples: {**stacked(samples), "y": np.zeros(7 - (samples[0]["y"] > 0), np.int64)},
+            lambda samples: {
+                **stacked(samples),
+                "y": np.zeros(7 - (samples[0]["y"] > 0), np.int64),
+            },
             "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['y'] has 6 rows, expected "
             "7 as in the leaves before it; give all leaves of a batch the same number of rows",
         ),
@@ -476,26 +515,34 @@ def test_what_it_returns_first_is_checked() -> None:
 
     assert raised(ValueError, lambda: Loader(Plain(), batch_size=3, collate_fn=failing)) == "never"
     where = "the batch of dataset[i] (i = 0, 1, 2)"
-    assert raised(SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=failing, on_error="skip")) == (
+    assert raised(
+        SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=failing, on_error="skip")
+    ) == (
         f"{where}, made for the spec: collate_fn raised ValueError: never; on_error='skip' cannot leave it out before "
         "the spec is known: give spec="
     )
     assert raised(SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=lambda _: None)) == (
         f"{where}: collate_fn returned None, so there is no batch to infer the spec from; give spec="
     )
-    assert raised(SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=lambda rows: rows)) == (
+    assert raised(
+        SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=lambda rows: rows)
+    ) == (
         f"{where}: batch[0]['y'] is of type int, expected an array with a leading row axis; return "
         "arrays with a row axis from collate_fn"
     )
-    assert raised(ValueError, lambda: Loader(Plain(), batch_size=3, collate_fn=stacked, max_batch_size=2)) == (
-        f"max_batch_size=2, but {where} has 3 rows; raise it"
-    )
+    assert raised(
+        ValueError, lambda: Loader(Plain(), batch_size=3, collate_fn=stacked, max_batch_size=2)
+    ) == (f"max_batch_size=2, but {where} has 3 rows; raise it")
 
 
 @pytest.mark.parametrize(
     ("settings", "kind", "text"),
     [
-        ({"collate_fn": 3}, TypeError, "collate_fn is of type int, expected a function of a list of samples"),
+        (
+            {"collate_fn": 3},
+            TypeError,
+            "collate_fn is of type int, expected a function of a list of samples",
+        ),
         (
             {"collate_fn": lambda images, labels: (images, labels)},
             TypeError,

@@ -85,10 +85,15 @@ def test_a_hook_that_replaces_a_column_changes_the_next_epoch(
 
 
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
-def test_a_hook_that_replaces_a_converted_column_changes_the_next_epoch(how: dict[str, Any]) -> None:
+def test_a_hook_that_replaces_a_converted_column_changes_the_next_epoch(
+    how: dict[str, Any],
+) -> None:
     """Columns of other packages are converted again after a hook, nested ones, too."""
     columns = Columns(grow, x=Converted(np.arange(4)), y=Converted(np.arange(4)))
-    for dataset, of in ((columns, lambda batch: batch["x"]), ((columns, np.arange(4)), lambda batch: batch[0]["x"])):
+    for dataset, of in (
+        (columns, lambda batch: batch["x"]),
+        ((columns, np.arange(4)), lambda batch: batch[0]["x"]),
+    ):
         hooked = dataset if dataset is columns else Hooked(dataset)
         columns["x"] = Converted(np.arange(4))
         with ringfeed.Loader(hooked, batch_size=4, **how) as loader:
@@ -109,8 +114,13 @@ class Hooked(tuple[Any, ...]):
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 def test_fewer_rows_make_a_shorter_epoch(how: dict[str, Any]) -> None:
     """A hook that shortens all columns gives an epoch of so many rows."""
-    with ringfeed.Loader(Columns(lambda own: own.update(x=np.full(3, 7.0)), x=np.zeros(8)), batch_size=4, **how) as it:
-        assert [[batch["x"].tolist() for batch in it] for _ in range(2)] == [[[0.0] * 4] * 2, [[7.0] * 3]]
+    with ringfeed.Loader(
+        Columns(lambda own: own.update(x=np.full(3, 7.0)), x=np.zeros(8)), batch_size=4, **how
+    ) as it:
+        assert [[batch["x"].tolist() for batch in it] for _ in range(2)] == [
+            [[0.0] * 4] * 2,
+            [[7.0] * 3],
+        ]
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -127,14 +137,18 @@ def test_fewer_rows_make_a_shorter_epoch(how: dict[str, Any]) -> None:
     ids=["narrower", "wider", "float32", "big-endian", "no axis", "another key"],
 )
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
-def test_columns_with_other_rows_are_refused(how: dict[str, Any], change: dict[str, Any], now: str) -> None:
+def test_columns_with_other_rows_are_refused(
+    how: dict[str, Any], change: dict[str, Any], now: str
+) -> None:
     """Columns whose rows are no longer those of the spec are an error before anything is read, on every backend."""
     x = np.arange(80.0).reshape(8, 10)
     expected = (
         f"the arrays of the dataset are {now} now, expected {{'x': Array((10,), 'float64')}} as when the loader was "
         f"made; {KEPT}"
     )
-    with ringfeed.Loader(Columns(lambda own: own.update(change), x=x), batch_size=4, **how) as loader:
+    with ringfeed.Loader(
+        Columns(lambda own: own.update(change), x=x), batch_size=4, **how
+    ) as loader:
         list(loader)
         with pytest.raises(ringfeed.SpecError) as caught:
             iter(loader)
@@ -144,12 +158,12 @@ def test_columns_with_other_rows_are_refused(how: dict[str, Any], change: dict[s
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 def test_columns_that_are_no_arrays_any_more_are_refused(how: dict[str, Any]) -> None:
     """A list in the place of an array is an error that says so, on every backend."""
-    with ringfeed.Loader(Columns(lambda own: own.update(x=[1, 2]), x=np.arange(2)), batch_size=2, **how) as loader:
+    with ringfeed.Loader(
+        Columns(lambda own: own.update(x=[1, 2]), x=np.arange(2)), batch_size=2, **how
+    ) as loader:
         with pytest.raises(ringfeed.SpecError) as caught:
             list(loader)
-        expected = (
-            "dataset['x'] is of type list, expected an array as when the loader was made; give numpy.asarray() of it"
-        )
+        expected = "dataset['x'] is of type list, expected an array as when the loader was made; give numpy.asarray() of it"
         assert str(caught.value) == expected
 
 
@@ -160,19 +174,21 @@ def test_columns_of_unlike_lengths_are_refused(how: dict[str, Any]) -> None:
     with ringfeed.Loader(change, batch_size=2, **how) as loader:
         with pytest.raises(ringfeed.SpecError) as caught:
             list(loader)
-        expected = (
-            "the arrays of a dataset must be equally long, but their shapes are (4,), (3,); cut them to one length"
-        )
+        expected = "the arrays of a dataset must be equally long, but their shapes are (4,), (3,); cut them to one length"
         assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize("wrap", ["transform", "mix", "bare"])
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
-def test_columns_that_change_before_the_first_epoch_are_looked_at(how: dict[str, Any], wrap: str) -> None:
+def test_columns_that_change_before_the_first_epoch_are_looked_at(
+    how: dict[str, Any], wrap: str
+) -> None:
     """Between the loader and its first epoch, too, a column may become one that the spec does not allow."""
     own = {"x": np.arange(80.0).reshape(8, 10)}
     dataset: Any = ringfeed.datasets.Mix([own, own]) if wrap == "mix" else own
-    with ringfeed.Loader(dataset, batch_size=4, transform=add if wrap == "transform" else None, **how) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=4, transform=add if wrap == "transform" else None, **how
+    ) as loader:
         own["x"] = np.full((8, 5), 7.0)
         with pytest.raises(ringfeed.SpecError) as caught:
             iter(loader)
@@ -190,7 +206,9 @@ def add(sample: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("how", BACKENDS[:2], ids=str)
-def test_a_column_that_changes_amid_an_epoch_is_never_read_beyond_its_rows(how: dict[str, Any]) -> None:
+def test_a_column_that_changes_amid_an_epoch_is_never_read_beyond_its_rows(
+    how: dict[str, Any],
+) -> None:
     """Where the reader and the user have one dataset, each ticket looks at the columns before it copies."""
     own = {"x": np.arange(80.0).reshape(8, 10)}
     with ringfeed.Loader(own, batch_size=1, slots=2, **how) as loader:
@@ -209,7 +227,9 @@ def test_a_column_that_changes_amid_an_epoch_is_never_read_beyond_its_rows(how: 
         assert str(caught.value) == expected
 
 
-@pytest.mark.parametrize("strides", [(80, 8), (0, 8), (-80, 8), (8, 8), (80, 0), (8, 80), (40, 16)], ids=str)
+@pytest.mark.parametrize(
+    "strides", [(80, 8), (0, 8), (-80, 8), (8, 8), (80, 0), (8, 80), (40, 16)], ids=str
+)
 def test_columns_are_gathered_by_their_strides(strides: tuple[int, int]) -> None:
     """Rows are what NumPy says they are, however the array is strided."""
     base = np.arange(100.0)

@@ -61,16 +61,23 @@ def test_items_come_back(name: str) -> None:
         assert list(map(type, found)) == list(map(type, items))
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+)
 NESTED = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @given(
-    st.lists(NESTED, max_size=8) | st.lists(st.tuples(st.text(), st.integers(), st.lists(st.floats(allow_nan=False))))
+    st.lists(NESTED, max_size=8)
+    | st.lists(st.tuples(st.text(), st.integers(), st.lists(st.floats(allow_nan=False))))
 )
 def test_any_items_come_back(items: list[Any]) -> None:
     """Whatever they hold."""
@@ -82,12 +89,16 @@ def test_arrays_come_back_read_only() -> None:
     alike = [np.arange(n, dtype=np.int32).reshape(-1, 1) for n in (3, 0, 5)]
     for items in (alike, [*alike, np.zeros(2)], [np.float32(1), np.zeros(())]):
         frozen = Frozen(items)
-        assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(frozen, items, strict=True))
+        assert all(
+            a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(frozen, items, strict=True)
+        )
     with pytest.raises(ValueError, match="read-only"):
         Frozen(alike)[0][0] = 1
 
 
-PADDED = np.dtype({"names": ["a", "b"], "formats": ["i1", ">f8"], "offsets": [0, 16], "itemsize": 32})
+PADDED = np.dtype(
+    {"names": ["a", "b"], "formats": ["i1", ">f8"], "offsets": [0, 16], "itemsize": 32}
+)
 
 
 @pytest.mark.parametrize("dtype", [">i4", ">U3", PADDED])
@@ -117,7 +128,12 @@ def test_an_items_own_index_error_is_no_end() -> None:
 def test_it_is_a_sequence() -> None:
     """Negative indices, NumPy's, slices, `in`, `index`."""
     frozen = Frozen(["a", "b", "c"])
-    assert (frozen[-1], frozen[np.int64(1)], frozen[1:], frozen[::-2]) == ("c", "b", ["b", "c"], ["c", "a"])
+    assert (frozen[-1], frozen[np.int64(1)], frozen[1:], frozen[::-2]) == (
+        "c",
+        "b",
+        ["b", "c"],
+        ["c", "a"],
+    )
     assert "b" in frozen
     assert (frozen.index("c"), [*reversed(frozen)]) == (2, ["c", "b", "a"])
     assert repr(frozen) == "<Frozen of 3 items: 35 bytes>"
@@ -196,12 +212,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("backend", ["spawn", "process", "fork"])
-def test_items_of_the_programs_own_classes_are_read_in_workers(backend: str, tmp_path: Path) -> None:
+def test_items_of_the_programs_own_classes_are_read_in_workers(
+    backend: str, tmp_path: Path
+) -> None:
     """No worker can import the main file, where most of them are."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, str(program), backend], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, str(program), backend],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert (done.stdout, done.stderr) == ("1225\n", "")
 
@@ -222,7 +244,9 @@ class Paths:
         read = sum(len(path) for path in self.paths)
         mappings = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
         own = [text for text in mappings if "memfd:" not in text.partition("\n")[0]]
-        return read, 1024 * sum(int(kb) for kb in re.findall(r"Private_Dirty: +(\d+) kB", "\n".join(own)))
+        return read, 1024 * sum(
+            int(kb) for kb in re.findall(r"Private_Dirty: +(\d+) kB", "\n".join(own))
+        )
 
 
 def private_in_worker(paths: Sequence[str], backend: Any) -> int:
@@ -237,7 +261,11 @@ def private_in_worker(paths: Sequence[str], backend: Any) -> int:
 @pytest.mark.parametrize("backend", ["spawn", "process", "fork"])
 def test_workers_have_no_copy(backend: Any) -> None:
     """A worker that has read all paths has hardly more memory of its own than one that had none to read."""
-    script = [sys.executable, __file__, backend]  # by itself: pytest's pages become private where it goes on
+    script = [
+        sys.executable,
+        __file__,
+        backend,
+    ]  # by itself: pytest's pages become private where it goes on
     found = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
     few, frozen, listed = map(int, found.stdout.split())
     assert frozen - few < 2_000_000
@@ -246,7 +274,9 @@ def test_workers_have_no_copy(backend: Any) -> None:
 
 def look(backend: str) -> None:
     """Print what a worker has to itself: without paths, with frozen ones, with a list of them."""
-    paths = [f"/data/train/class_{number % 1000:04}/picture_{number:08}.jpg" for number in range(MANY)]
+    paths = [
+        f"/data/train/class_{number % 1000:04}/picture_{number:08}.jpg" for number in range(MANY)
+    ]
     for held in (paths[:10], Frozen(paths), paths):
         print(private_in_worker(held, backend))  # noqa: T201 - to the test
 
@@ -273,7 +303,11 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
             "ringfeed.datasets.Frozen(paths) it is one copy for all",
         ),
         (
-            Holder(inner=Holder(pairs=tuple((name, 1000 + number) for number, name in enumerate(STRINGS)))),
+            Holder(
+                inner=Holder(
+                    pairs=tuple((name, 1000 + number) for number, name in enumerate(STRINGS))
+                )
+            ),
             "dataset.inner.pairs, a tuple of 100,000 items, is some 20.8 MB in each worker that reads it: as "
             "ringfeed.datasets.Frozen(inner.pairs) it is one copy for all",
         ),
@@ -293,14 +327,23 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
             "dataset.column, an object array of 100,000 items, is some 10.4 MB in each worker that reads it: as "
             "ringfeed.datasets.Frozen(column) it is one copy for all",
         ),
-        (Holder(paths=STRINGS[:9999], text=np.array(STRINGS), square=np.full((300, 300), "a", object)), ""),
+        (
+            Holder(
+                paths=STRINGS[:9999],
+                text=np.array(STRINGS),
+                square=np.full((300, 300), "a", object),
+            ),
+            "",
+        ),
         (Holder(numbers=[1] * 100_000), ""),
         (Holder(paths=Frozen(STRINGS), array=np.zeros(10**6)), ""),
     ],
 )
 def test_a_large_list_is_named(dataset: Any, text: str) -> None:
     """The largest one, by what it takes in each worker, and the line to write."""
-    assert re.sub(r"some [\d.]+ MB", "some N MB", advice(dataset)) == re.sub(r"some [\d.]+ MB", "some N MB", text)
+    assert re.sub(r"some [\d.]+ MB", "some N MB", advice(dataset)) == re.sub(
+        r"some [\d.]+ MB", "some N MB", text
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -308,7 +351,9 @@ def test_the_plan_says_it(workers: int) -> None:
     """Where other processes read it."""
     loader = ringfeed.Loader(Paths(STRINGS), workers=workers, backend="fork")
     assert ("ringfeed.datasets.Frozen(paths)" in str(loader.plan)) == bool(workers)
-    assert ("Dataset.paths, a list of 100,000 items" in str(ringfeed.plan(Paths(STRINGS), workers=1))) or not workers
+    assert (
+        "Dataset.paths, a list of 100,000 items" in str(ringfeed.plan(Paths(STRINGS), workers=1))
+    ) or not workers
 
 
 if __name__ == "__main__":

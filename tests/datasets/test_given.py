@@ -162,9 +162,18 @@ FEW = "expected a tuple of columns or many samples; give tuple() of it for"
             {"x": (X, 5)},
             f"dataset['x'][1] is of type int, {DICT}; give numpy.asarray() of it",
         ),
-        ([X, X], f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, numpy.stack() of it for 2"),
-        ([X, Y], f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, numpy.stack() of it for 2"),
-        ([Tensor(X)], f"the dataset is a list of 1 array of length 100, {FEW} 100 samples, numpy.stack() of it for 1"),
+        (
+            [X, X],
+            f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, numpy.stack() of it for 2",
+        ),
+        (
+            [X, Y],
+            f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, numpy.stack() of it for 2",
+        ),
+        (
+            [Tensor(X)],
+            f"the dataset is a list of 1 array of length 100, {FEW} 100 samples, numpy.stack() of it for 1",
+        ),
         (
             (X, OnDevice(Y)),
             "dataset[1] is a test_given.OnDevice, of which NumPy can make no array (copy it to host memory first); "
@@ -279,14 +288,19 @@ def test_what_is_no_dataset_is_refused_by_name(dataset: Any, text: str) -> None:
 def test_what_gives_batches_of_a_loader_is_refused() -> None:
     """Its batches would be taken for samples, and made batches of."""
     with ringfeed.Loader((X, X), workers=0) as loader:
-        assert refusal(Epochs(stream_of(loader), lambda: iter(())), TypeError, batch_size=4) == f"an Epochs {GIVES}"
+        assert (
+            refusal(Epochs(stream_of(loader), lambda: iter(())), TypeError, batch_size=4)
+            == f"an Epochs {GIVES}"
+        )
         assert refusal(iter(loader), TypeError, batch_size=4) == f"a BatchIterator {GIVES}"
         assert refusal(loader.repeat(), TypeError, batch_size=4) == f"a Repeated {GIVES}"
 
 
 def test_a_tf_dataset_is_read_here_alone() -> None:
     """No worker process can have it; a thread can."""
-    dataset = foreign("tensorflow.python.data.ops.dataset_ops.DatasetV2", __iter__=lambda _: iter(X))()
+    dataset = foreign(
+        "tensorflow.python.data.ops.dataset_ops.DatasetV2", __iter__=lambda _: iter(X)
+    )()
     assert refusal(dataset, TypeError, workers=1) == (
         "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files that it is made of, or use "
         "backend='thread' to have it read here"
@@ -325,7 +339,9 @@ class Corrupt(Indexed):
 def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> None:
     """The spec is learnt from the first sample that can be read, and those before it are left out."""
     dataset = Corrupt(bad=bad)
-    with ringfeed.Loader(dataset, batch_size=batch_size, workers=0, on_error="skip", copy=True) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=batch_size, workers=0, on_error="skip", copy=True
+    ) as loader:
         assert dataset.read == [*range(bad + 1)]
         found = np.concatenate([np.atleast_1d(batch.ravel()) for batch in loader])
         assert found.tolist() == np.repeat(range(bad, 4), 2).tolist()
@@ -334,7 +350,12 @@ def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> Non
 @pytest.mark.parametrize(
     ("batch_size", "bad", "length", "text"),
     [
-        (2, 1, 1, "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: give spec="),
+        (
+            2,
+            1,
+            1,
+            "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: give spec=",
+        ),
         (
             None,
             1,
@@ -352,12 +373,16 @@ def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> Non
         ),
     ],
 )
-def test_no_sample_that_can_be_read(batch_size: int | None, bad: int, length: int, text: str) -> None:
+def test_no_sample_that_can_be_read(
+    batch_size: int | None, bad: int, length: int, text: str
+) -> None:
     """The error says what the samples were read for, and how many; with a spec they are skipped like any other."""
     found = refusal(Corrupt(bad=bad, length=length), on_error="skip", batch_size=batch_size)
     assert found == f"dataset[0], read for the spec, raised {text}"
     spec = ringfeed.Array((2,), "int64")
-    with ringfeed.Loader(Corrupt(), batch_size=4, workers=0, on_error="skip", spec=spec, copy=True) as loader:
+    with ringfeed.Loader(
+        Corrupt(), batch_size=4, workers=0, on_error="skip", spec=spec, copy=True
+    ) as loader:
         assert next(iter(loader))[:, 0].tolist() == [1, 2, 3]
 
 
@@ -375,7 +400,9 @@ def test_so_many_first_samples_are_tried() -> None:
 def test_a_masked_sampler_is_refused(as_function: bool) -> None:  # noqa: FBT001
     """The numbers under its mask would be read as if they were meant."""
     order = np.ma.masked_array([0, 1, 2, 3], [False, True, False, True])
-    with ringfeed.Loader(np.arange(4), workers=0, sampler=(lambda _: order) if as_function else order) as loader:
+    with ringfeed.Loader(
+        np.arange(4), workers=0, sampler=(lambda _: order) if as_function else order
+    ) as loader:
         with pytest.raises(TypeError) as caught:
             iter(loader)
         assert str(caught.value) == (

@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from inputs import DTYPES, WAYS, BulkSamples, Catalogue, Samples, WholeBatches, Written, content, sample
+from inputs import (
+    DTYPES,
+    WAYS,
+    BulkSamples,
+    Catalogue,
+    Samples,
+    WholeBatches,
+    Written,
+    content,
+    sample,
+)
 from judge import Fault, Pair, judged, judged_batch, raw
 from ringfeed import Array
 
@@ -31,7 +41,9 @@ TREES: st.SearchStrategy[Any] = st.recursive(
         st.lists(inner, min_size=1, max_size=3),
         st.tuples(inner, st.none()),
         st.lists(inner, min_size=1, max_size=3).map(tuple),
-        st.dictionaries(st.sampled_from(["a", "b", 3, None, "k" * 30]), inner, min_size=1, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["a", "b", 3, None, "k" * 30]), inner, min_size=1, max_size=3
+        ),
         st.builds(Pair, inner, inner),
     ),
     max_leaves=4,
@@ -45,7 +57,11 @@ def flat(tree: Any) -> list[Any]:
         return []
     if isinstance(tree, dict):
         return [leaf for child in tree.values() for leaf in flat(child)]
-    return [leaf for child in tree for leaf in flat(child)] if isinstance(tree, tuple | list) else [tree]
+    return (
+        [leaf for child in tree for leaf in flat(child)]
+        if isinstance(tree, tuple | list)
+        else [tree]
+    )
 
 
 def outcomes(dataset: Any, tree: Any, **how: Any) -> list[Any]:
@@ -68,9 +84,13 @@ def outcomes(dataset: Any, tree: Any, **how: Any) -> list[Any]:
     return found
 
 
-def check(found: list[Any], judge: Callable[[int], list[bytes]], indices: list[int] | None = None) -> None:
+def check(
+    found: list[Any], judge: Callable[[int], list[bytes]], indices: list[int] | None = None
+) -> None:
     """Compare what came with what the oracle says of each sample, or of those with these indices."""
-    for index, outcome in zip(range(len(found)) if indices is None else indices, found, strict=True):
+    for index, outcome in zip(
+        range(len(found)) if indices is None else indices, found, strict=True
+    ):
         try:
             expected = judge(index)
         except Fault as fault:
@@ -109,7 +129,9 @@ def test_any_batch_arrives_or_is_refused(tree: Any, seeds: list[int]) -> None:
 @given(TREES, st.lists(SEEDS, min_size=1, max_size=4), st.integers(1, 3))
 def test_many_at_once_are_judged_alike(tree: Any, seeds: list[int], batch_size: int) -> None:
     """__getitems__ gives the same batches and the same errors, down to the last word."""
-    one, many = (outcomes(kind(tree, seeds), tree, batch_size=batch_size) for kind in (Samples, BulkSamples))
+    one, many = (
+        outcomes(kind(tree, seeds), tree, batch_size=batch_size) for kind in (Samples, BulkSamples)
+    )
     assert one == many
 
 
@@ -137,11 +159,21 @@ ARRAY_TREES: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=80)
 @given(ARRAY_TREES, SEEDS, st.integers(0, 5), st.integers(1, 3), st.booleans())
-def test_arrays_arrive_by_rows(tree: Any, seed: int, rows: int, batch_size: int, shuffle: bool) -> None:  # noqa: FBT001
+def test_arrays_arrive_by_rows(
+    tree: Any,
+    seed: int,
+    rows: int,
+    batch_size: int,
+    shuffle: bool,  # noqa: FBT001
+) -> None:
     """A nest of arrays, however each lies in memory, arrives row by row, as bytes."""
     draw = random.Random(seed)  # noqa: S311
-    arrays = sample(tree, draw, lambda leaf, _: WAYS[draw.choice(ARRAY_WAYS)](content(leaf, draw, (rows,))))
-    with ringfeed.Loader(arrays, batch_size=batch_size, workers=0, shuffle=shuffle, copy=True) as loader:
+    arrays = sample(
+        tree, draw, lambda leaf, _: WAYS[draw.choice(ARRAY_WAYS)](content(leaf, draw, (rows,)))
+    )
+    with ringfeed.Loader(
+        arrays, batch_size=batch_size, workers=0, shuffle=shuffle, copy=True
+    ) as loader:
         found = [flat(batch) for batch in loader]
     order = [0, 1, 2, 3, 4][:rows] if not shuffle else shuffled(rows)
     for number, array in enumerate(flat(arrays)):
@@ -151,7 +183,9 @@ def test_arrays_arrive_by_rows(tree: Any, seed: int, rows: int, batch_size: int,
 
 def shuffled(rows: int) -> list[int]:
     """Return the order in which a shuffling loader of this seed reads."""
-    with ringfeed.Loader(np.arange(rows), batch_size=1, workers=0, shuffle=True, copy=True) as loader:
+    with ringfeed.Loader(
+        np.arange(rows), batch_size=1, workers=0, shuffle=True, copy=True
+    ) as loader:
         return [int(batch[0]) for batch in loader]
 
 

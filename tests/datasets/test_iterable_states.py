@@ -100,7 +100,9 @@ def test_other_threads_look_while_it_is_closed() -> None:
         states = kept(1, shared=True)
         states.save(0, 0, State(10, b"[1]"))
         found: list[Any] = []
-        looking = threading.Thread(target=lambda s=states, f=found: f.extend(s.find(0, 0, 10) for _ in range(2000)))
+        looking = threading.Thread(
+            target=lambda s=states, f=found: f.extend(s.find(0, 0, 10) for _ in range(2000))
+        )
         looking.start()
         states.close()
         looking.join(60)
@@ -183,7 +185,9 @@ def read(counter: Counter, recorder: StateRecorder, elements: int, *, each_ns: i
     [(0, 4, 2), (0, 32, 6), (1000, 4, 10), (10**9, 4, 64)],
     ids=["for nothing", "many slots", "at a hundredth of the time", "at any price"],
 )
-def test_how_often_a_state_is_taken(monkeypatch: pytest.MonkeyPatch, cost_ns: int, slots: int, batches: int) -> None:
+def test_how_often_a_state_is_taken(
+    monkeypatch: pytest.MonkeyPatch, cost_ns: int, slots: int, batches: int
+) -> None:
     """As often as it takes no more than a hundredth of the time, every 64 batches in any case."""
     counter, states = Counter(cost_ns=cost_ns), kept(1)
     monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
@@ -221,7 +225,10 @@ def test_a_state_that_stays_after_a_load_says_nothing(monkeypatch: pytest.Monkey
     recorder.begin(counter, State(40, b'{"at":40}'))
     read(counter, recorder, 100 * ROWS, each_ns=1)
     assert states.find(0, 0, 10**6) is None
-    assert states.refusal() == (0, "is the same after 41 and after 61 elements, so it does not say where it is")
+    assert states.refusal() == (
+        0,
+        "is the same after 41 and after 61 elements, so it does not say where it is",
+    )
 
 
 def test_states_that_were_kept_go_with_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +302,9 @@ for named in (Shuffled, OfHuggingFace):
 
 def test_which_iterables_have_states() -> None:
     """Those whose states come without a question, and say all."""
-    assert [peekable.has_state(one) for one in (Whole(), Asks(), Shuffled(), [1], iter([1]))] == [True] + [False] * 4
+    assert [peekable.has_state(one) for one in (Whole(), Asks(), Shuffled(), [1], iter([1]))] == [
+        True
+    ] + [False] * 4
     assert is_iterable(OfHuggingFace())
 
 

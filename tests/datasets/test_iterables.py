@@ -40,7 +40,9 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 class Numbers:
     """The whole numbers up to ``stop``, from ``start``; ``deed`` is done ahead of the one called ``at``."""
 
-    def __init__(self, stop: int, start: int = 0, at: int = -1, deed: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, stop: int, start: int = 0, at: int = -1, deed: Callable[[], object] | None = None
+    ) -> None:
         self.start, self.stop, self.at, self.deed = start, stop, at, deed
 
     def __iter__(self) -> Iterator[Any]:
@@ -100,7 +102,9 @@ def misfit() -> Any:
 
 def loader_of(dataset: Any, way: str = "here", **settings: Any) -> Loader:
     """Return a loader of small batches."""
-    return Loader(dataset, **{"batch_size": 4, "workers": 2, "timeout_s": PATIENCE_S, **WAYS[way], **settings})
+    return Loader(
+        dataset, **{"batch_size": 4, "workers": 2, "timeout_s": PATIENCE_S, **WAYS[way], **settings}
+    )
 
 
 def rows(batches: Any) -> list[list[int]]:
@@ -198,7 +202,9 @@ def test_iterators_are_read_here(kind: str) -> None:
 def test_a_file_can_be_mapped() -> None:
     """The lines of an open file are elements as soon as something makes numbers of them."""
     with Path(__file__).open() as file, loader_of(map(len, file)) as loader:
-        assert list(itertools.chain.from_iterable(batch.tolist() for batch in loader)) == list(lines())
+        assert list(itertools.chain.from_iterable(batch.tolist() for batch in loader)) == list(
+            lines()
+        )
 
 
 def test_an_iterator_serves_one_epoch() -> None:
@@ -233,9 +239,7 @@ def test_ctrl_c_costs_an_iterator_its_place() -> None:
             next(batches)
         assert [batch.tolist() for batch in batches] == some(4, 6)
     Interrupted.done = False
-    text = (
-        "element 0 of the iterable raised ValueError: an iterator (generator) was interrupted, and cannot be read again"
-    )
+    text = "element 0 of the iterable raised ValueError: an iterator (generator) was interrupted, and cannot be read again"
     with loader_of(iter(Interrupted())) as loader:
         batches = iter(loader)
         with pytest.raises(KeyboardInterrupt):
@@ -288,7 +292,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_it_reads_no_further_ahead_than_slots(slots: int) -> None:
     """While a batch is held, the other slots are filled, and not one element more is read."""
     read = itertools.count()
-    with loader_of((next(read) for _ in itertools.count()), slots=slots, spec=Array((), "int64"), workers=1) as loader:
+    with loader_of(
+        (next(read) for _ in itertools.count()), slots=slots, spec=Array((), "int64"), workers=1
+    ) as loader:
         batches = iter(loader)
         for number in range(3):
             batch = next(batches)
@@ -330,7 +336,9 @@ THREE = [
 ]
 
 
-@pytest.mark.parametrize(("way", "workers"), [("here", 0), ("thread", 2), ("thread", 8), ("spawn", 1), ("spawn", 2)])
+@pytest.mark.parametrize(
+    ("way", "workers"), [("here", 0), ("thread", 2), ("thread", 8), ("spawn", 1), ("spawn", 2)]
+)
 def test_several_take_turns(way: str, workers: int) -> None:
     """A batch of each in turn, and one that has ended leaves the rotation: the same for any number of workers."""
     with loader_of(three(), way, workers=workers) as loader:
@@ -342,7 +350,9 @@ def test_each_of_several_has_its_worker(way: str) -> None:
     """With a worker for each, no two are read by the same process, and none by two."""
     with loader_of(three(), way, workers=3, slots=6) as loader:
         batches = [(batch[0][0] // 100, {*batch[1].tolist()}) for batch in loader]
-    readers = [set().union(*(pids for place, pids in batches if place == number)) for number in range(3)]
+    readers = [
+        set().union(*(pids for place, pids in batches if place == number)) for number in range(3)
+    ]
     assert [len(pids) for pids in readers] == [1, 1, 1]
     assert len(set().union(*readers)) == 3
 
@@ -368,7 +378,18 @@ def test_a_rotation_is_the_same_however_it_is_planned() -> None:
             else:
                 epoch.end(number)
         found.append(order)
-    assert found[0] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (1, 2), (2, 2), (1, 3), (1, 4)]
+    assert found[0] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (1, 2),
+        (2, 2),
+        (1, 3),
+        (1, 4),
+    ]
     assert found[1:] == found[:1] * 2
 
 
@@ -396,7 +417,9 @@ def test_an_exception_comes_in_its_place_and_ends_the_epoch(way: str) -> None:
             assert rows(itertools.islice(batches, 2)) == some(4, 8)
             with pytest.raises(ringfeed.WorkerError) as caught:
                 next(batches)
-            assert str(caught.value) == "element 9 of the iterable raised KeyError: 'no more of this'"
+            assert (
+                str(caught.value) == "element 9 of the iterable raised KeyError: 'no more of this'"
+            )
             assert next(batches, None) is None
 
 
@@ -415,7 +438,9 @@ def test_an_exception_is_not_skipped(way: str) -> None:
 
 def test_an_element_that_does_not_fit_ends_nothing() -> None:
     """It is that element's failure alone, raised or skipped, and the iterable goes on."""
-    text = "element 5 of the iterable: sample[0] has shape (3,), expected (); make all samples alike"
+    text = (
+        "element 5 of the iterable: sample[0] has shape (3,), expected (); make all samples alike"
+    )
     with loader_of(Numbers(10, at=5, deed=misfit)) as loader:
         batches = iter(loader)
         next(batches)
@@ -431,7 +456,9 @@ def test_an_element_that_does_not_fit_ends_nothing() -> None:
 def test_a_stuck_reader_is_shown_in_the_words_of_its_iterable(way: str, tmp_path: Path) -> None:
     """The first line of a StallError and that of the worker name the element alike."""
     go_on = tmp_path / "go on"
-    dataset = Interleave([Numbers(100), Numbers(200, 100, at=103, deed=functools.partial(pause_until, go_on))])
+    dataset = Interleave(
+        [Numbers(100), Numbers(200, 100, at=103, deed=functools.partial(pause_until, go_on))]
+    )
     with loader_of(dataset, way) as loader:
         batches = iter(loader)
         assert rows(itertools.islice(batches, 1)) == [[0, 1, 2, 3]]
@@ -442,7 +469,9 @@ def test_a_stuck_reader_is_shown_in_the_words_of_its_iterable(way: str, tmp_path
         go_on.touch()
     text = str(caught.value)
     assert text.startswith("no batch for 0.1 s: 1 of 2 workers inside element 3 of iterable 1;")
-    assert re.search(r"^worker 1 \(.*\): inside element 3 of iterable 1, has been at it", text, re.MULTILINE)
+    assert re.search(
+        r"^worker 1 \(.*\): inside element 3 of iterable 1, has been at it", text, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("way", PROCESSES)
@@ -486,7 +515,9 @@ def test_two_elements_that_end_every_reader_of_one_stream() -> None:
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_an_element_that_ends_every_reader_ends_the_epoch(on_error: str) -> None:
     """After max_attempts it is blamed, by number; nobody can read what comes after it."""
-    with loader_of(Numbers(40, at=6, deed=die), "fork", max_attempts=2, on_error=on_error) as loader:
+    with loader_of(
+        Numbers(40, at=6, deed=die), "fork", max_attempts=2, on_error=on_error
+    ) as loader:
         batches = iter(loader)
         assert next(batches)[0].tolist() == [0, 1, 2, 3]
         if on_error == "skip":
@@ -508,7 +539,9 @@ def test_an_element_that_ends_every_reader_ends_the_epoch(on_error: str) -> None
 
 def test_a_function_that_returns_no_iterable_is_refused() -> None:
     """The text says what came."""
-    with pytest.raises(TypeError, match=r"^the dataset is a function that returned a int, expected an iterable$"):
+    with pytest.raises(
+        TypeError, match=r"^the dataset is a function that returned a int, expected an iterable$"
+    ):
         loader_of(lambda: 5)
 
 
@@ -568,7 +601,9 @@ def test_private_copies_go_on_behind_its_length(length: int, stop: int) -> None:
 
     found = []
     with loader_of(Saying(20, at=stop, deed=fail)) as loader:
-        epoch = Epoch(loader._stream, TensorBuilder(loader._stream.info, Framework(None, np.asarray)).leaves)
+        epoch = Epoch(
+            loader._stream, TensorBuilder(loader._stream.info, Framework(None, np.asarray)).leaves
+        )
         try:
             for leaves in epoch:
                 found.append(leaves[0].tolist())  # noqa: PERF401 - kept where the next one raises
@@ -581,8 +616,13 @@ def test_an_empty_one_needs_a_spec() -> None:
     """There is no element to learn it from; with a spec there are no batches, and no error."""
     with pytest.raises(ringfeed.SpecError) as caught:
         loader_of(Numbers(0))
-    assert str(caught.value) == "the iterable is empty, so there is no element to infer the spec from; give spec="
-    with loader_of(Numbers(0), spec=(Array((), "int64"), Array((), "int64"), Array((), "float32"))) as loader:
+    assert (
+        str(caught.value)
+        == "the iterable is empty, so there is no element to infer the spec from; give spec="
+    )
+    with loader_of(
+        Numbers(0), spec=(Array((), "int64"), Array((), "int64"), Array((), "float32"))
+    ) as loader:
         assert list(loader) == []
 
 

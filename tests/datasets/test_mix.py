@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 
 import ringfeed
-from datasets import SAID, Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
+from datasets import (
+    SAID,
+    Batches,
+    Bulk,
+    Imported,
+    Misbehaving,
+    Oracle,
+    ReadInto,
+    Reshuffling,
+    drain,
+)
 from ringfeed import Array, Loader, SpecError
 from ringfeed.datasets import Mix
 from ringfeed.datasets.terms import Terms
@@ -85,13 +95,19 @@ def raised(kind: type[Exception], call: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"weights": [0.5, 0.3, 0.2], "stop": "all"}, {"weights": [2, 1, 1], "stop": "all", "per_batch": True}],
+    [
+        {},
+        {"weights": [0.5, 0.3, 0.2], "stop": "all"},
+        {"weights": [2, 1, 1], "stop": "all", "per_batch": True},
+    ],
 )
 def test_the_same_bits_from_all_workers(settings: dict[str, Any]) -> None:
     """Order and random numbers are those of seed, epoch and position, wherever the samples are made."""
     found = {}
     for name, way in WAYS.items():
-        with Loader(three(**settings), batch_size=8, shuffle=True, seed=3, copy=True, **way) as loader:
+        with Loader(
+            three(**settings), batch_size=8, shuffle=True, seed=3, copy=True, **way
+        ) as loader:
             found[name] = rows_of(loader, 2)
             assert len(found[name]) == 2 * len(loader)
     assert all(rows == found["here"] for rows in found.values())
@@ -146,7 +162,16 @@ IMAGE = {"image": Array((3, 4), "uint8"), "label": Array((), "int64")}
     [
         ([Bulk(9), Bulk(5)], "__getitems__"),
         ([Bulk(9), Oracle(5)], "__getitem__"),
-        ([Oracle(9), tuple(np.stack(leaf) for leaf in zip(*map(Oracle(9).__getitem__, range(5)), strict=True))], ""),
+        (
+            [
+                Oracle(9),
+                tuple(
+                    np.stack(leaf)
+                    for leaf in zip(*map(Oracle(9).__getitem__, range(5)), strict=True)
+                ),
+            ],
+            "",
+        ),
         ([Oracle(9), [*map(Oracle(9).__getitem__, range(5))]], "__getitem__"),
     ],
     ids=["bulk", "some bulk", "arrays", "list"],
@@ -189,7 +214,9 @@ def test_columns_of_any_structure() -> None:
 
 def test_whole_batches_are_mixed() -> None:
     """With batch_size=None each element is a batch of one dataset, with its own rows."""
-    with Loader(Mix([Batches(3), Batches(2)], [1, 1], stop="all"), batch_size=None, workers=1) as loader:
+    with Loader(
+        Mix([Batches(3), Batches(2)], [1, 1], stop="all"), batch_size=None, workers=1
+    ) as loader:
         found = [(int(rest[0, 0]), len(numbers)) for numbers, rest in loader]
     assert sorted(found) == [(0, 6), (0, 6), (0, 6), (1, 4), (1, 6), (2, 4)]
 
@@ -251,7 +278,9 @@ def test_what_cannot_be_sent_is_named() -> None:
     """The path to what cannot travel leads through the mix as the user has it."""
     bad = Named(0, 4)
     bad.handle = (number for number in range(3))  # type: ignore[attr-defined]
-    text = raised(ringfeed.ShipError, lambda: Loader(Mix([Oracle(4), bad]), workers=1, spec=Oracle.SPEC))
+    text = raised(
+        ringfeed.ShipError, lambda: Loader(Mix([Oracle(4), bad]), workers=1, spec=Oracle.SPEC)
+    )
     assert text.startswith("dataset.datasets[1].handle ")
 
 
@@ -287,25 +316,35 @@ def test_the_batch_size_may_change(per_batch: bool) -> None:  # noqa: FBT001
     """Each sample of the epoch comes exactly once, in batches of one size and then of another."""
     mix = three(per_batch=per_batch)
     with Loader(mix, batch_size=8, shuffle=True, workers=0) as loader:
-        first = [tuple(row[:2]) for batch in islice(loader, 3) for row in np.stack(batch, 1).tolist()]
+        first = [
+            tuple(row[:2]) for batch in islice(loader, 3) for row in np.stack(batch, 1).tolist()
+        ]
         state = loader.state_dict()
     with Loader(mix, batch_size=5, shuffle=True, workers=0) as loader:
         loader.load_state_dict(state)
         assert loader.remaining == 15
         rest = [tuple(row[:2]) for batch in rows_of(loader) for row in batch]
-    assert sorted(first + rest) == [(name, index) for name, length in enumerate((60, 30, 7)) for index in range(length)]
+    assert sorted(first + rest) == [
+        (name, index) for name, length in enumerate((60, 30, 7)) for index in range(length)
+    ]
 
 
 def test_ranks_share_a_mix() -> None:
     """Each rank's batches have the quotas, and together the ranks have each sample once."""
     mix, found = Mix([Named(0, 100), Named(1, 50), Named(2, 50)], per_batch=True), []
     for rank in range(4):
-        settings: dict[str, Any] = {"shard": ringfeed.Shard(rank, 4, "keep"), "workers": 0, "shuffle": True}
+        settings: dict[str, Any] = {
+            "shard": ringfeed.Shard(rank, 4, "keep"),
+            "workers": 0,
+            "shuffle": True,
+        }
         with Loader(mix, batch_size=8, **settings) as loader:
             batches = [np.stack(batch, 1).tolist() for batch in loader]
         assert [[row[0] for row in batch].count(0) for batch in batches[:6]] == [4] * 6
         found += [tuple(row[:2]) for batch in batches for row in batch]
-    assert sorted(found) == [(name, index) for name, length in enumerate((100, 50, 50)) for index in range(length)]
+    assert sorted(found) == [
+        (name, index) for name, length in enumerate((100, 50, 50)) for index in range(length)
+    ]
 
 
 def test_a_state_of_another_mix_is_refused() -> None:
@@ -317,7 +356,10 @@ def test_a_state_of_another_mix_is_refused() -> None:
     assert text.startswith("the state was taken with length 97, and this loader has length ")
     with Loader(three(), workers=0, shuffle=True) as loader:
         text = raised(ringfeed.StateError, lambda: loader.load_state_dict(state))
-    assert re.match(r"the state was taken with order 'mix first [0-9a-f]{8}', and this loader has order 'mix", text)
+    assert re.match(
+        r"the state was taken with order 'mix first [0-9a-f]{8}', and this loader has order 'mix",
+        text,
+    )
 
 
 def test_weights_may_be_set_at_run_time() -> None:
@@ -337,7 +379,9 @@ def test_weights_may_be_set_at_run_time() -> None:
 
 def test_changing_weights_have_no_length() -> None:
     """An epoch of weights that may change ends where a dataset does, and only reading shows it."""
-    with Loader(Mix([Named(0, 10), Named(1, 10)], lambda _, batch: [1 + batch, 1]), batch_size=4, workers=0) as loader:
+    with Loader(
+        Mix([Named(0, 10), Named(1, 10)], lambda _, batch: [1 + batch, 1]), batch_size=4, workers=0
+    ) as loader:
         assert raised(TypeError, lambda: len(loader)) == (
             "the length of this loader is unknown: its Mix has weights that may change"
         )
@@ -401,8 +445,13 @@ def test_a_stuck_worker_is_shown() -> None:
     wait_until(lambda: loader._runner.engine.observer.worker(0).inside == 57)  # type: ignore[union-attr]
     lose_patience(loader, 0.1)
     lines = raised(ringfeed.StallError, lambda: next(batches)).splitlines()
-    assert lines[0] == "no batch for 0.1 s: 1 of 1 workers inside dataset 1[17]; raise timeout_s or look there"
-    assert re.match(r"worker 0 \(.*\): inside dataset 1\[17\], has been at it for \d+\.\d s$", lines[1])
+    assert (
+        lines[0]
+        == "no batch for 0.1 s: 1 of 1 workers inside dataset 1[17]; raise timeout_s or look there"
+    )
+    assert re.match(
+        r"worker 0 \(.*\): inside dataset 1\[17\], has been at it for \d+\.\d s$", lines[1]
+    )
     loader.close()
 
 
@@ -427,7 +476,9 @@ class Lying(Bulk):
 )
 def test_getitems_that_lie(change: int, text: str) -> None:
     """Datasets that give other counts of samples than they were asked for are errors that name the sample."""
-    with Loader(Mix([Bulk(3), Lying(3, change)]), batch_size=6, workers=0, spec=Oracle.SPEC) as loader:
+    with Loader(
+        Mix([Bulk(3), Lying(3, change)]), batch_size=6, workers=0, spec=Oracle.SPEC
+    ) as loader:
         found = raised(ringfeed.WorkerError, lambda: next(iter(loader)))
     assert found == f"dataset 1[0] raised ValueError: {text} (2 more of this batch failed)"
 
@@ -476,7 +527,11 @@ class Unmeasured:
 
 REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "none": (lambda: Mix([]), ValueError, "Mix() got no datasets; give at least one"),
-    "one": (lambda: Mix(5), TypeError, "datasets is of type int, expected several datasets, as in Mix([a, b])"),  # type: ignore[arg-type]
+    "one": (
+        lambda: Mix(5),
+        TypeError,
+        "datasets is of type int, expected several datasets, as in Mix([a, b])",
+    ),  # type: ignore[arg-type]
     "dict": (
         lambda: Mix({"a": [1]}),
         TypeError,

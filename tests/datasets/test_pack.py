@@ -58,10 +58,17 @@ class Lists(Texts):
         return found
 
 
-def loader(dataset: Any = None, *, pack: dict[str, Any] | None = None, **settings: Any) -> Loader[Any]:
+def loader(
+    dataset: Any = None, *, pack: dict[str, Any] | None = None, **settings: Any
+) -> Loader[Any]:
     """Return a loader of packed texts that fills in this process, unless told otherwise."""
-    packed = Pack(Texts() if dataset is None else dataset, LENGTHS, MOST, **{"window": 50, **(pack or {})})
-    return Loader(packed, **{"batch_size": 4, "seed": 3, "workers": 0, "copy": True, "timeout_s": 120, **settings})
+    packed = Pack(
+        Texts() if dataset is None else dataset, LENGTHS, MOST, **{"window": 50, **(pack or {})}
+    )
+    return Loader(
+        packed,
+        **{"batch_size": 4, "seed": 3, "workers": 0, "copy": True, "timeout_s": 120, **settings},
+    )
 
 
 def segments(batches: Any) -> Iterator[tuple[int, list[int]]]:
@@ -73,7 +80,9 @@ def segments(batches: Any) -> Iterator[tuple[int, list[int]]]:
             )
             used = int(ends[-1])
             assert not any(leaf[used:].any() for leaf in (tokens, ids, positions))
-            for number, (begin, end) in enumerate(pairwise([*dict.fromkeys(ends.tolist())]), start=1):
+            for number, (begin, end) in enumerate(
+                pairwise([*dict.fromkeys(ends.tolist())]), start=1
+            ):
                 assert ids[begin:end].tolist() == [number] * (end - begin)
                 assert positions[begin:end].tolist() == [*range(end - begin)]
                 (sample,) = {*(tokens[begin:end] // 1000 - 1).tolist()}
@@ -85,7 +94,9 @@ def segments(batches: Any) -> Iterator[tuple[int, list[int]]]:
 def once(found: Any) -> bool:
     """Whether each element of each sample came once."""
     elements = sorted((sample, element) for sample, part in found for element in part)
-    return elements == [(sample, element) for sample in range(COUNT) for element in range(LENGTHS[sample])]
+    return elements == [
+        (sample, element) for sample in range(COUNT) for element in range(LENGTHS[sample])
+    ]
 
 
 def content(batches: Any) -> list[bytes]:
@@ -119,8 +130,13 @@ def test_boundaries_are_right(strategy: str, shuffle: bool) -> None:  # noqa: FB
             assert all(part == [*range(LENGTHS[sample])] for sample, part in found)
             assert len(found) == np.count_nonzero(LENGTHS)
         if strategy == "wrap":
-            pieces = (made.dataset.packing.pieces(row, 3 if shuffle else None, number) for row in range(rows))
-            assert [sample for sample, _ in found] == [*chain(*(row.samples.tolist() for row in pieces))]
+            pieces = (
+                made.dataset.packing.pieces(row, 3 if shuffle else None, number)
+                for row in range(rows)
+            )
+            assert [sample for sample, _ in found] == [
+                *chain(*(row.samples.tolist() for row in pieces))
+            ]
     tokens = [np.concatenate([batch["tokens"] for batch in epoch]) for epoch in epochs]
     assert np.array_equal(*tokens) != shuffle
     assert LENGTHS.sum() > (0.9 if strategy == "ffd" else 0.99) * tokens[0].size
@@ -137,7 +153,13 @@ def test_rows_are_the_same_whatever_makes_them(strategy: str) -> None:
             assert content(batch for _ in range(2) for batch in made) == content(found), way
     drawn = {}
     for batch in found[: len(found) // 2]:
-        drawn.update(zip((batch["tokens"] // 1000 - 1).ravel().tolist(), batch["drawn"][..., 0].ravel(), strict=True))
+        drawn.update(
+            zip(
+                (batch["tokens"] // 1000 - 1).ravel().tolist(),
+                batch["drawn"][..., 0].ravel(),
+                strict=True,
+            )
+        )
     with Loader(Alone(), batch_size=1, seed=3, workers=0) as plain:
         alone = {int(index[0]): number[0] for index, number in plain}
     assert all(drawn[sample] == alone[sample] for sample in np.flatnonzero(LENGTHS).tolist())
@@ -161,7 +183,9 @@ def test_what_a_sample_may_be() -> None:
         }
         for batch, named in zip(made, other, strict=True):
             assert all(np.array_equal(batch[name], named[name]) for name in batch)
-    with loader([[0.5] * length for length in LENGTHS.tolist()], pack={"segment_ids": False}) as made:
+    with loader(
+        [[0.5] * length for length in LENGTHS.tolist()], pack={"segment_ids": False}
+    ) as made:
         assert repr(made.spec) == "Spec({'tokens': Array((64,), 'float32')})"
         assert sum(batch["tokens"].sum() for batch in made) == LENGTHS.sum() / 2
     with loader([MappingProxyType({"tokens": np.ones(length)}) for length in LENGTHS]) as made:
@@ -180,15 +204,24 @@ def test_a_row_is_a_sample_of_the_loader() -> None:
         row["tokens"][rng.random(MOST) < 0.1] = 7
 
     def anew(row: dict[str, Any], rng: np.random.Generator) -> Any:
-        return {"tokens": np.where(rng.random(MOST) < 0.1, 7, row["tokens"]), "more": row["segment_ids"].max()}
+        return {
+            "tokens": np.where(rng.random(MOST) < 0.1, 7, row["tokens"]),
+            "more": row["segment_ids"].max(),
+        }
 
     found = []
-    for given in ({"transform": masked}, {"transform": anew}, {"transform": masked, "collate_fn": stacked}):
+    for given in (
+        {"transform": masked},
+        {"transform": anew},
+        {"transform": masked, "collate_fn": stacked},
+    ):
         for way in ("here", "threads"):
             with loader(shuffle=True, **given, **WAYS[way]) as made:
                 found.append(np.concatenate([batch["tokens"] for batch in made]))
     assert all(np.array_equal(found[0], other) for other in found[1:])
-    samples = tuple(Pack(Texts(), LENGTHS, MOST, window=50).packing.pieces(0, None, 0).samples.tolist())
+    samples = tuple(
+        Pack(Texts(), LENGTHS, MOST, window=50).packing.pieces(0, None, 0).samples.tolist()
+    )
     with loader(transform=lambda _, rng: rng.random(2, np.float32)) as made:
         assert np.array_equal(next(iter(made))[0], drawn_by(samples))
     assert 0.05 < (found[0] == 7).mean() < 0.15
@@ -219,7 +252,9 @@ def doubled(batch: dict[str, Any]) -> None:
 def test_rows_are_converted_by_a_spec() -> None:
     """Frames of uint8 become float32 on their way."""
     frames = [np.full((length, 3), 51, np.uint8) for length in LENGTHS]
-    with loader(frames, pack={"segment_ids": False}, spec={"tokens": Array((MOST, 3), "int32", cast=True)}) as made:
+    with loader(
+        frames, pack={"segment_ids": False}, spec={"tokens": Array((MOST, 3), "int32", cast=True)}
+    ) as made:
         assert sum(batch["tokens"].sum() for batch in made) == 51 * 3 * LENGTHS.sum()
     spec = {"tokens": Array((MOST, 3), "float32", scale=1 / 255)}
     with loader(frames, pack={"segment_ids": False}, spec=spec) as made:
@@ -266,10 +301,15 @@ def test_a_run_goes_on_anywhere(strategy: str) -> None:
         assert re.fullmatch(f"pack:{strategy}:[0-9a-f]{{8}}:shuffled", state["order"])
         assert (state["samples"], state["length"], "sampler" in state) == (4, COUNT, False)
     plain = {"strategy": strategy, "segment_ids": False}
-    with loader(pack=plain, shuffle=True) as made, loader(pack={**plain, "window": 51}, shuffle=True) as other:
+    with (
+        loader(pack=plain, shuffle=True) as made,
+        loader(pack={**plain, "window": 51}, shuffle=True) as other,
+    ):
         state = made.state_dict()
         text = raised(StateError, lambda: other.load_state_dict(state))
-    assert text.startswith(f"the state was taken with order '{state['order']}', and this loader has order 'pack:")
+    assert text.startswith(
+        f"the state was taken with order '{state['order']}', and this loader has order 'pack:"
+    )
 
 
 @pytest.mark.parametrize("strategy", ["ffd", "wrap"])
@@ -311,7 +351,9 @@ def eleven(_: object) -> Any:
 def row_of(sample: int, made: Loader[Any]) -> int:
     """Return the row of an unshuffled loader that a sample is in."""
     packing = made.dataset.packing
-    return next(row for row in range(packing.rows) if sample in packing.pieces(row, None, 0).samples)
+    return next(
+        row for row in range(packing.rows) if sample in packing.pieces(row, None, 0).samples
+    )
 
 
 @pytest.mark.parametrize("way", ["here", "two"])
@@ -434,7 +476,9 @@ def test_what_cannot_travel_is_named_as_the_user_knows_it() -> None:
     dataset.lock = threading.Lock()  # type: ignore[attr-defined]
     for given in ({}, {"transform": doubled}):
         text = raised(ShipError, lambda given=given: loader(dataset, workers=1, **given))
-        assert text.startswith("dataset.lock is a lock and cannot be sent to a worker process; "), text
+        assert text.startswith("dataset.lock is a lock and cannot be sent to a worker process; "), (
+            text
+        )
 
 
 FIVE = [np.arange(5)] * 3
@@ -448,11 +492,36 @@ EXPECTED = (
 @pytest.mark.parametrize(
     ("given", "settings", "kind", "text"),
     [
-        ((FIVE, 3, 8), {}, TypeError, "lengths is 3, expected an array or another iterable of integers"),
-        ((FIVE, [5.0, 5, 5], 8), {}, TypeError, "lengths is an array of float64, expected integers"),
-        ((FIVE, [[5, 5, 5]], 8), {}, ValueError, "lengths is an array of shape (1, 3), expected one axis"),
-        ((FIVE, [5, -1, 5], 8), {}, ValueError, "lengths[1] is -1, expected an integer of 0 or more"),
-        ((FIVE, [0, 0, 0], 8), {}, ValueError, "lengths has no sample of 1 or more, so there is no row"),
+        (
+            (FIVE, 3, 8),
+            {},
+            TypeError,
+            "lengths is 3, expected an array or another iterable of integers",
+        ),
+        (
+            (FIVE, [5.0, 5, 5], 8),
+            {},
+            TypeError,
+            "lengths is an array of float64, expected integers",
+        ),
+        (
+            (FIVE, [[5, 5, 5]], 8),
+            {},
+            ValueError,
+            "lengths is an array of shape (1, 3), expected one axis",
+        ),
+        (
+            (FIVE, [5, -1, 5], 8),
+            {},
+            ValueError,
+            "lengths[1] is -1, expected an integer of 0 or more",
+        ),
+        (
+            (FIVE, [0, 0, 0], 8),
+            {},
+            ValueError,
+            "lengths has no sample of 1 or more, so there is no row",
+        ),
         ((FIVE, [], 8), {}, ValueError, "lengths has no sample of 1 or more, so there is no row"),
         (
             (FIVE, [5, 9, 5], 8),
@@ -462,9 +531,24 @@ EXPECTED = (
             "the sample in the dataset, or give strategy='wrap'",
         ),
         ((FIVE, [5] * 3, 0), {}, ValueError, "max_length is 0, expected an integer of 1 or more"),
-        ((FIVE, [5] * 3, 8.0), {}, TypeError, "max_length is 8.0, expected an integer of 1 or more"),
-        ((FIVE, [5] * 3, 8), {"strategy": "best"}, ValueError, "strategy='best'; choose one of 'ffd', 'wrap'"),
-        ((FIVE, [5] * 3, 8), {"window": 0}, ValueError, "window is 0, expected an integer of 1 or more"),
+        (
+            (FIVE, [5] * 3, 8.0),
+            {},
+            TypeError,
+            "max_length is 8.0, expected an integer of 1 or more",
+        ),
+        (
+            (FIVE, [5] * 3, 8),
+            {"strategy": "best"},
+            ValueError,
+            "strategy='best'; choose one of 'ffd', 'wrap'",
+        ),
+        (
+            (FIVE, [5] * 3, 8),
+            {"window": 0},
+            ValueError,
+            "window is 0, expected an integer of 1 or more",
+        ),
         (
             (iter(FIVE), [5] * 3, 8),
             {},
@@ -501,7 +585,12 @@ def test_what_cannot_be_packed(given: Any, settings: Any, kind: type[Exception],
 @pytest.mark.parametrize(
     ("given", "settings", "kind", "text"),
     [
-        ([5, 5], {}, ValueError, "Pack has 2 lengths, but the dataset has 3 samples; give one for each"),
+        (
+            [5, 5],
+            {},
+            ValueError,
+            "Pack has 2 lengths, but the dataset has 3 samples; give one for each",
+        ),
         (
             [5] * 3,
             {"batch_size": None},
@@ -535,10 +624,17 @@ def test_what_cannot_be_packed(given: Any, settings: Any, kind: type[Exception],
             SpecError,
             f"spec= says {{'tokens': Array((8,), 'int64')}}, {EXPECTED}",
         ),
-        ([5] * 3, {"spec": Array((8,), "int64")}, SpecError, f"spec= says Array((8,), 'int64'), {EXPECTED}"),
+        (
+            [5] * 3,
+            {"spec": Array((8,), "int64")},
+            SpecError,
+            f"spec= says Array((8,), 'int64'), {EXPECTED}",
+        ),
     ],
 )
-def test_what_a_loader_of_rows_cannot_be(given: Any, settings: Any, kind: type[Exception], text: str) -> None:
+def test_what_a_loader_of_rows_cannot_be(
+    given: Any, settings: Any, kind: type[Exception], text: str
+) -> None:
     """It is refused before a row is read."""
     assert raised(kind, lambda: Loader(Pack(FIVE, given, 8), **{"workers": 0, **settings})) == text
 
@@ -637,10 +733,16 @@ def test_a_sample_that_fails_among_many() -> None:
     """It is found and named; with on_error="skip" its row alone is left out."""
     broken = int(np.flatnonzero(LENGTHS > 3)[17])
     settings: dict[str, Any] = {"batch_size": 4, "workers": 0, "timeout_s": 60}
-    with Loader(Pack(Bulk(broken), LENGTHS, MOST), **settings) as found, pytest.raises(WorkerError) as caught:
+    with (
+        Loader(Pack(Bulk(broken), LENGTHS, MOST), **settings) as found,
+        pytest.raises(WorkerError) as caught,
+    ):
         for _ in found:
             pass
-    assert re.fullmatch(rf"dataset\[{broken}\] \(row \d+ of the Pack\) raised ValueError: corrupt", str(caught.value))
+    assert re.fullmatch(
+        rf"dataset\[{broken}\] \(row \d+ of the Pack\) raised ValueError: corrupt",
+        str(caught.value),
+    )
     pack = Pack(Bulk(broken), LENGTHS, MOST)
     with Loader(pack, on_error="skip", **settings) as found:
         assert sum(len(batch["tokens"]) for batch in found) == len(pack) - 1

@@ -88,7 +88,10 @@ def as_it_is(sample: Any) -> Any:
 def stacked(samples: list[Any]) -> Any:
     """Return a batch of all samples."""
     if isinstance(samples[0], dict):
-        return {"x": np.stack([one["x"] for one in samples]), "y": [np.stack([one["y"][0] for one in samples])]}
+        return {
+            "x": np.stack([one["x"] for one in samples]),
+            "y": [np.stack([one["y"][0] for one in samples])],
+        }
     return np.stack(samples)
 
 
@@ -106,14 +109,24 @@ def numbers(batches: Any) -> list[int]:
 
 def fed(dataset: Any, **parameters: Any) -> Loader:
     """Return a loader."""
-    _made.append(Loader(dataset, **{"batch_size": 4, "backend": "fork", "timeout_s": PATIENCE_S, **parameters}))
+    _made.append(
+        Loader(
+            dataset, **{"batch_size": 4, "backend": "fork", "timeout_s": PATIENCE_S, **parameters}
+        )
+    )
     return _made[-1]
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize("work", [{"transform": as_it_is}, {"collate_fn": stacked}, {"batch_transform": as_it_is}])
-@pytest.mark.parametrize("dataset", [OneArray(), OneDict(), OneArray(5000)], ids=["array", "dict", "large"])
-def test_an_iterable_may_fill_what_it_yields_again(dataset: Any, work: dict[str, Any], workers: int) -> None:
+@pytest.mark.parametrize(
+    "work", [{"transform": as_it_is}, {"collate_fn": stacked}, {"batch_transform": as_it_is}]
+)
+@pytest.mark.parametrize(
+    "dataset", [OneArray(), OneDict(), OneArray(5000)], ids=["array", "dict", "large"]
+)
+def test_an_iterable_may_fill_what_it_yields_again(
+    dataset: Any, work: dict[str, Any], workers: int
+) -> None:
     """An element is what it was when it was yielded, whatever reads it and whatever is made of it."""
     assert numbers(fed(dataset, workers=workers, **work)) == [*range(COUNT)]
 
@@ -122,7 +135,9 @@ def test_an_iterable_may_fill_what_it_yields_again(dataset: Any, work: dict[str,
 @pytest.mark.parametrize("dataset", [OneArray(), OneDict()], ids=["array", "dict"])
 def test_an_iterable_of_several_ranks_may_too(dataset: Any, work: dict[str, Any]) -> None:
     """Elements of a rank are kept until its global batch is read, as they were."""
-    found = [numbers(fed(dataset, workers=0, shard=Shard(rank, 2, "drop"), **work)) for rank in range(2)]
+    found = [
+        numbers(fed(dataset, workers=0, shard=Shard(rank, 2, "drop"), **work)) for rank in range(2)
+    ]
     expected = np.arange(COUNT).reshape(-1, 2, 4)
     assert found == [expected[:, rank].reshape(-1).tolist() for rank in range(2)]
 
@@ -130,7 +145,10 @@ def test_an_iterable_of_several_ranks_may_too(dataset: Any, work: dict[str, Any]
 @pytest.mark.parametrize("uneven", ["pad", "keep", "drop"])
 def test_an_iterable_of_several_ranks_that_says_its_length_may_too(uneven: Any) -> None:
     """The row that pads a last batch is the element as it was."""
-    found = [numbers(fed(Counted(), batch_size=5, workers=0, shard=Shard(rank, 3, uneven))) for rank in range(3)]
+    found = [
+        numbers(fed(Counted(), batch_size=5, workers=0, shard=Shard(rank, 3, uneven)))
+        for rank in range(3)
+    ]
     plain = [
         numbers(fed(np.repeat(np.arange(COUNT)[:, None], 3, 1), batch_size=5, workers=0, shard=Shard(rank, 3, uneven)))
         for rank in range(3)

@@ -19,7 +19,17 @@ import pytest
 
 import ringfeed
 from ahead import loader_with
-from datasets import SAID, Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
+from datasets import (
+    SAID,
+    Batches,
+    Bulk,
+    Imported,
+    ImportedBatches,
+    Oracle,
+    ReadInto,
+    check,
+    imported_in_turn,
+)
 from ringfeed.datasets.reader import Reader
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
@@ -43,7 +53,9 @@ def way_of(dataset: Any, **terms: Any) -> str:
     source.learn()
     fill: Any = source.open(dataset, reader)
     write = reader.by.call_args.args[0] if reader.by.called else fill.func
-    return next(way for way in ("samples", "rows", "bulk", "gather") if write is getattr(reader.writer, way))
+    return next(
+        way for way in ("samples", "rows", "bulk", "gather") if write is getattr(reader.writer, way)
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +97,9 @@ def test_a_first_sample_that_exits_is_an_error(ways: dict[str, Any]) -> None:
     with pytest.raises(ringfeed.WorkerError) as caught:
         ringfeed.Loader(Exiting(), workers=0, **{"batch_size": 1} | ways)
     assert str(caught.value) == "dataset[0], read for the spec, raised SystemExit: 0"
-    loader = ringfeed.Loader(Exiting(), workers=0, copy=True, on_error="skip", **{"batch_size": 1} | ways)
+    loader = ringfeed.Loader(
+        Exiting(), workers=0, copy=True, on_error="skip", **{"batch_size": 1} | ways
+    )
     assert np.concatenate([*loader]).ravel().tolist() == [1, 2, 3]
 
 
@@ -107,12 +121,23 @@ PARTS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_imports_the_kind_that_it_reads(kind: str, backend: Any) -> None:
     """No worker spends its start on the other kinds, on samplers, or on what decides the kind."""
-    settings = {"batch_size": None if kind == "batches" else 1, "spec": ringfeed.Array((SAID,), "uint8")}
+    settings = {
+        "batch_size": None if kind == "batches" else 1,
+        "spec": ringfeed.Array((SAID,), "uint8"),
+    }
     most = 1 if kind == "batches" else None
     warm.end()  # the one that is there has imported what other tests' loaders read
-    with ringfeed.Loader(KINDS[kind], workers=1, backend=backend, max_batch_size=most, **settings) as loader:
+    with ringfeed.Loader(
+        KINDS[kind], workers=1, backend=backend, max_batch_size=most, **settings
+    ) as loader:
         for batch in loader:
-            always = ["datasets.base", "datasets.reader", "datasets.terms", "datasets.worker_info", "orders.rng"]
+            always = [
+                "datasets.base",
+                "datasets.reader",
+                "datasets.terms",
+                "datasets.worker_info",
+                "orders.rng",
+            ]
             found = set(batch.tobytes().decode().split())
             if backend == "process":  # it has imported what most read, once for all workers
                 found -= {"datasets.arrays", "datasets.samples"} - {*PARTS[kind]}
@@ -128,7 +153,11 @@ def test_a_source_travels_without_its_dataset(dataset: Any) -> None:
     assert len(pickled) < 1000
     found = pickle.loads(pickled)
     assert type(found) is type(source)
-    assert (found.spec, found.rows, found.describe(3)) == (source.spec, source.rows, source.describe(3))
+    assert (found.spec, found.rows, found.describe(3)) == (
+        source.spec,
+        source.rows,
+        source.describe(3),
+    )
     assert not {"given", "dataset", "terms", "elements"} & vars(found).keys()
 
 
@@ -161,7 +190,9 @@ class KnownIterable:
 
 @pytest.mark.parametrize("batch_size", [None, 4], ids=["batches", "samples"])
 @pytest.mark.parametrize("dataset", [Known, KnownIterable])
-def test_a_dataset_that_knows_its_loader_does_not_keep_it(dataset: Any, batch_size: int | None) -> None:
+def test_a_dataset_that_knows_its_loader_does_not_keep_it(
+    dataset: Any, batch_size: int | None
+) -> None:
     """The engine, which the loader's finalizer keeps, does not refer to the dataset: both go once they are dropped."""
     known = dataset()
     known.loader = ringfeed.Loader(known, batch_size=batch_size, workers=1, copy=True)
@@ -257,7 +288,10 @@ class Kerasy(Batches):
         ),
         (
             Batches(),
-            {"batch_size": None, "spec": (ringfeed.Array((), "int32"), ringfeed.Array((2,), "float32"))},
+            {
+                "batch_size": None,
+                "spec": (ringfeed.Array((), "int32"), ringfeed.Array((2,), "float32")),
+            },
             ValueError,
             "batch_size=None with spec= needs max_batch_size=, the most rows that a batch has",
         ),
@@ -270,7 +304,9 @@ class Kerasy(Batches):
     ],
     ids=str,
 )
-def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_what_is_refused(
+    dataset: Any, settings: dict[str, Any], kind: type[Exception], text: str
+) -> None:
     """Whatever cannot be read is refused when the loader is made, with the remedy."""
     with pytest.raises(kind) as caught:
         ringfeed.Loader(dataset, workers=0, **settings)
@@ -285,7 +321,11 @@ def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exce
         ({"batch_size": True}, TypeError, "batch_size=True must be an int"),
         ({"workers": -1}, ValueError, "workers=-1 must be at least 0"),
         ({"workers": 257}, ValueError, "workers=257 must be at most 256"),
-        ({"backend": "vfork"}, ValueError, "backend='vfork'; choose one of 'process', 'thread', 'spawn', 'fork'"),
+        (
+            {"backend": "vfork"},
+            ValueError,
+            "backend='vfork'; choose one of 'process', 'thread', 'spawn', 'fork'",
+        ),
         ({"on_stall": "cry"}, ValueError, "on_stall='cry'; choose one of 'raise', 'restart'"),
         ({"on_error": "hide"}, ValueError, "on_error='hide'; choose one of 'raise', 'skip'"),
         *(
@@ -297,11 +337,19 @@ def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exce
             for one in (0, -1, math.nan, np.float32("nan"))
         ),
         *(
-            ({"timeout_s": one}, TypeError, f"timeout_s={one!r} must be a number of seconds, or None to wait for ever")
+            (
+                {"timeout_s": one},
+                TypeError,
+                f"timeout_s={one!r} must be a number of seconds, or None to wait for ever",
+            )
             for one in ("5", True, np.True_, np.array([1, 2]))
         ),
         ({"seed": True}, TypeError, "seed is True, expected an integer of 0 or more"),
-        ({"seed": np.array([1, 2])}, TypeError, "seed is array([1, 2]), expected an integer of 0 or more"),
+        (
+            {"seed": np.array([1, 2])},
+            TypeError,
+            "seed is array([1, 2]), expected an integer of 0 or more",
+        ),
         (
             {"memory": -1},
             ValueError,
@@ -313,7 +361,11 @@ def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exce
             ValueError,
             "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()",
         ),
-        ({"slots": 1}, ringfeed.PlanError, "slots=1: at least 2 are needed, one to fill while one is in use"),
+        (
+            {"slots": 1},
+            ringfeed.PlanError,
+            "slots=1: at least 2 are needed, one to fill while one is in use",
+        ),
         ({"seed": -1}, ValueError, "seed is -1, expected an integer of 0 or more"),
         (
             {"shuffle": True, "sampler": [1]},
@@ -323,28 +375,54 @@ def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exce
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_settings_that_are_refused(settings: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_settings_that_are_refused(
+    settings: dict[str, Any], kind: type[Exception], text: str
+) -> None:
     """A bad setting is named, with what is expected."""
     with pytest.raises(kind) as caught:
         ringfeed.Loader(Oracle(9), **settings)
     assert str(caught.value) == text
 
 
-DTYPES = ["u1", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "?", ">i4", ">f8", "M8[s]", "U5", "S3", "i4,f8"]
+DTYPES = [
+    "u1",
+    "i1",
+    "u2",
+    "i4",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "c8",
+    "c16",
+    "?",
+    ">i4",
+    ">f8",
+    "M8[s]",
+    "U5",
+    "S3",
+    "i4,f8",
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 3, 4), (0,), (4, 0, 2)])
-@pytest.mark.parametrize("stride", ["plain", "fortran", "reversed", "every second", "broadcast", "read-only"])
+@pytest.mark.parametrize(
+    "stride", ["plain", "fortran", "reversed", "every second", "broadcast", "read-only"]
+)
 def test_every_dtype_shape_and_stride(dtype: str, shape: tuple[int, ...], stride: str) -> None:
     """What a sample holds arrives bit for bit, however it lies in memory."""
     samples = []
     for index in range(5):
-        raw = np.random.default_rng(index).integers(0, 120, (*shape, np.dtype(dtype).itemsize), np.uint8)
+        raw = np.random.default_rng(index).integers(
+            0, 120, (*shape, np.dtype(dtype).itemsize), np.uint8
+        )
         if dtype == "?":
             raw %= 2
         if dtype == "U5":
-            raw = np.array(list("abcde"), "U1").view(np.uint8)[np.zeros((*shape, 1), int) + np.arange(20)]
+            raw = np.array(list("abcde"), "U1").view(np.uint8)[
+                np.zeros((*shape, 1), int) + np.arange(20)
+            ]
         array = np.ascontiguousarray(raw).view(dtype).reshape(shape)
         if shape and stride == "fortran":
             array = np.asfortranarray(array)
@@ -399,14 +477,18 @@ def test_numbers_that_fit(sample: Any, spec: str, expected: Any) -> None:
 )
 def test_numbers_that_do_not_fit(sample: Any, spec: str) -> None:
     """Nothing is cast, wrapped or rounded in silence."""
-    with pytest.raises(ringfeed.SpecError, match=r"dataset\[0\]: sample is the .*, expected a value for dtype"):
+    with pytest.raises(
+        ringfeed.SpecError, match=r"dataset\[0\]: sample is the .*, expected a value for dtype"
+    ):
         batches([sample] * 2, batch_size=2, spec=ringfeed.Array((), spec))
 
 
 class Packed:
     """Samples of a structured dtype with padding, given in each of the ways there are."""
 
-    DTYPE = np.dtype([("a", "u1"), ("in", np.dtype([("x", "f8"), ("y", "u1")], align=True), 2)], align=True)
+    DTYPE = np.dtype(
+        [("a", "u1"), ("in", np.dtype([("x", "f8"), ("y", "u1")], align=True), 2)], align=True
+    )
 
     def __init__(self, way: str) -> None:
         self.way = way
@@ -431,7 +513,9 @@ def test_padding_is_zeros_in_all_kinds_of_dataset(way: str) -> None:
     """Only fields are handed out, also from slots in which something else lay before."""
     dataset = Packed(way)
     given = dataset.rows if way == "arrays" else dataset
-    with ringfeed.Loader(given, batch_size=None if way == "batches" else 2, workers=0, slots=2) as loader:
+    with ringfeed.Loader(
+        given, batch_size=None if way == "batches" else 2, workers=0, slots=2
+    ) as loader:
         for _ in range(2):
             for batch in loader:
                 padding = batch.view(np.uint8).reshape(*batch.shape, Packed.DTYPE.itemsize).copy()
@@ -444,10 +528,17 @@ def test_padding_is_zeros_in_all_kinds_of_dataset(way: str) -> None:
 def test_padding_is_zeros() -> None:
     """What lies between the fields of a structured dtype is neither the sample's nor an older batch's in its slot."""
     dtype = np.dtype([("a", "u1"), ("b", "f8")], align=True)
-    samples = [np.full((4, dtype.itemsize), index, np.uint8).view(dtype)[:, 0] for index in range(2)]
-    with ringfeed.Loader([samples[0][:2], samples[1][::2]], batch_size=1, slots=2, workers=0) as loader:
+    samples = [
+        np.full((4, dtype.itemsize), index, np.uint8).view(dtype)[:, 0] for index in range(2)
+    ]
+    with ringfeed.Loader(
+        [samples[0][:2], samples[1][::2]], batch_size=1, slots=2, workers=0
+    ) as loader:
         assert [set(batch["b"].tobytes() + batch["a"].tobytes()) for batch in loader] == [{0}, {1}]
-        assert [batch.view((np.uint8, dtype.itemsize))[..., 1:8].any() for batch in loader] == [False, False]
+        assert [batch.view((np.uint8, dtype.itemsize))[..., 1:8].any() for batch in loader] == [
+            False,
+            False,
+        ]
 
 
 class Views(Batches):
@@ -526,13 +617,18 @@ def test_getitems_that_lie() -> None:
     dataset = Lying(4)
     with pytest.raises(ringfeed.WorkerError) as caught:
         batches(dataset, batch_size=4)
-    assert str(caught.value) == "dataset[2] raised ValueError: __getitems__ returned 0 samples for 1 indices"
+    assert (
+        str(caught.value)
+        == "dataset[2] raised ValueError: __getitems__ returned 0 samples for 1 indices"
+    )
     (batch,) = batches(dataset, batch_size=4, on_error="skip")
     assert check(batch) == [0, 1, 3]
 
 
 GREEDY = {
-    "mutates its indices": lambda self, indices: [Oracle.__getitem__(self, indices.pop(0)) for _ in indices[:]],
+    "mutates its indices": lambda self, indices: [
+        Oracle.__getitem__(self, indices.pop(0)) for _ in indices[:]
+    ],
     "fills one buffer": lambda self, indices: map(self.again, indices),
     "exits at one": lambda self, indices: [self.exit_at_2(index) for index in indices],
 }
@@ -559,7 +655,9 @@ class Greedy(Bulk):
 def test_getitems_that_do_odd_things(deed: str) -> None:
     """Each row is its own sample, whatever becomes of the list of indices or of the buffer of the sample before."""
     dataset = type("Odd", (Greedy,), {"__getitems__": GREEDY[deed]})(7)
-    found = [index for batch in batches(dataset, batch_size=4, on_error="skip") for index in check(batch)]
+    found = [
+        index for batch in batches(dataset, batch_size=4, on_error="skip") for index in check(batch)
+    ]
     assert found == ([0, 1, 3, 4, 5, 6] if "exits" in deed else list(range(7)))
 
 
@@ -630,7 +728,9 @@ def test_read_into_sees_its_own_structure() -> None:
             assert out["label"].shape == ()
             super().read_into(index, out)
 
-    assert [int(label) for batch in batches(Looking(), batch_size=4) for label in batch["label"]] == list(range(30))
+    assert [
+        int(label) for batch in batches(Looking(), batch_size=4) for label in batch["label"]
+    ] == list(range(30))
 
 
 class Careless(ReadInto):
@@ -753,8 +853,15 @@ def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     """Settings take NumPy's integers and floats as Python's own."""
-    given = {"batch_size": np.int64(8), "workers": np.uint8(0), "seed": np.int32(3), "timeout_s": np.float32(5)}
-    with ringfeed.Loader(Oracle(16), slots=np.int16(2), max_attempts=np.int64(1), **given) as loader:
+    given = {
+        "batch_size": np.int64(8),
+        "workers": np.uint8(0),
+        "seed": np.int32(3),
+        "timeout_s": np.float32(5),
+    }
+    with ringfeed.Loader(
+        Oracle(16), slots=np.int16(2), max_attempts=np.int64(1), **given
+    ) as loader:
         loader.set_epoch(np.int64(2**63 - 1))
         for batch in loader:
             assert len(batch[0] if isinstance(batch, tuple) else batch) == 8

@@ -109,7 +109,9 @@ def test_an_epoch_is_of_the_dataset_as_it_is_when_it_begins(kind: str, backend: 
     if make is InOrder and kind == "iterable" and workers["workers"]:
         workers = workers | {"workers": 1}
     dataset = make()
-    with ringfeed.Loader(dataset, **{"batch_size": 2, "timeout_s": 50} | settings | workers) as loader:
+    with ringfeed.Loader(
+        dataset, **{"batch_size": 2, "timeout_s": 50} | settings | workers
+    ) as loader:
         for level in range(4):
             if level != 2:  # one epoch has nothing new
                 dataset.steer(level)
@@ -171,10 +173,19 @@ def test_what_can_no_longer_be_sent_is_an_error(backend: Any) -> None:
 
 def test_hooks_of_classes_that_are_keras_own_are_hooks() -> None:
     """Only the hooks of Keras' base classes do nothing; those of its other classes run, whatever module they are of."""
-    base: Any = type("PyDataset", (), {"on_epoch_end": lambda _self: None, "__module__": "keras.src.trainers"})
-    made: Any = type("Flow", (base,), {"on_epoch_end": lambda _self: None, "__module__": "keras.src.legacy"})
+    base: Any = type(
+        "PyDataset", (), {"on_epoch_end": lambda _self: None, "__module__": "keras.src.trainers"}
+    )
+    made: Any = type(
+        "Flow", (base,), {"on_epoch_end": lambda _self: None, "__module__": "keras.src.legacy"}
+    )
     users: Any = type("Sequence", (), {"on_epoch_end": lambda _self: None, "__module__": "mine"})
-    for kind, hooks in ((base, False), (made, True), (users, True), (type("Own", (made,), {}), True)):
+    for kind, hooks in (
+        (base, False),
+        (made, True),
+        (users, True),
+        (type("Own", (made,), {}), True),
+    ):
         dataset = type("Sized", (kind, Samples), {})()
         with ringfeed.Loader(dataset, batch_size=2, workers=0) as loader:
             assert bool(loader._runner.source.hooks) is hooks

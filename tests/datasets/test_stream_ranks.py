@@ -89,10 +89,15 @@ def fail() -> None:
     raise KeyError(message)
 
 
-def loaders(world_size: int, dataset: Any, way: str = "here", uneven: Any = "pad", **parameters: Any) -> list[Loader]:
+def loaders(
+    world_size: int, dataset: Any, way: str = "here", uneven: Any = "pad", **parameters: Any
+) -> list[Loader]:
     """Return the loaders of all ranks."""
     given = {"batch_size": 4, "timeout_s": PATIENCE_S, **WAYS[way], **parameters}
-    made = [Loader(dataset, shard=Shard(rank, world_size, uneven), **given) for rank in range(world_size)]
+    made = [
+        Loader(dataset, shard=Shard(rank, world_size, uneven), **given)
+        for rank in range(world_size)
+    ]
     _made.extend(made)
     return made
 
@@ -126,9 +131,16 @@ def until_it_fails(loader: Loader) -> tuple[list[list[int]], list[str]]:
 @pytest.mark.parametrize("uneven", UNEVEN)
 def test_a_length_plans_what_each_rank_has(uneven: str, stop: int) -> None:
     """All ranks have the batches that they have of samples with numbers, down to the random numbers."""
-    ours, theirs = loaders(3, Measured(stop), uneven=uneven), loaders(3, ByNumber(stop), uneven=uneven)
+    ours, theirs = (
+        loaders(3, Measured(stop), uneven=uneven),
+        loaders(3, ByNumber(stop), uneven=uneven),
+    )
     for loader, other in zip(ours, theirs, strict=True):
-        assert (len(loader), loader.remaining, loader.padding) == (len(other), other.remaining, other.padding)
+        assert (len(loader), loader.remaining, loader.padding) == (
+            len(other),
+            other.remaining,
+            other.padding,
+        )
         for _ in range(2):
             assert taken(loader) == taken(other)
 
@@ -140,7 +152,9 @@ def test_without_a_length_the_last_global_batch_is_full_or_left_out(stop: int) -
     ours = [numbers(loader) for loader in loaders(3, Rows(stop), uneven="drop", spec=spec)]
     full = stop // 12
     assert [*map(len, ours)] == [full] * 3
-    assert [*chain(*(ours[rank][batch] for batch in range(full) for rank in range(3)))] == [*range(full * 12)]
+    assert [*chain(*(ours[rank][batch] for batch in range(full) for rank in range(3)))] == [
+        *range(full * 12)
+    ]
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "here"])
@@ -178,7 +192,12 @@ def test_legacy_states_are_those_of_the_element() -> None:
 
     def found(world_size: int) -> dict[int, float]:
         made = loaders(world_size, Rows(24), uneven="drop", transform=legacy, reseed=True)
-        return {row[0]: row[1] for loader in made for batch in taken(loader) for row in zip(*batch, strict=True)}
+        return {
+            row[0]: row[1]
+            for loader in made
+            for batch in taken(loader)
+            for row in zip(*batch, strict=True)
+        }
 
     assert found(2) == found(3)
 
@@ -219,7 +238,10 @@ def test_an_iterator_is_shared_out() -> None:
     """A thread of each process reads it."""
     made = [Loader(zip(range(20)), batch_size=4, shard=Shard(rank, 2, "drop")) for rank in range(2)]
     _made.extend(made)
-    assert [numbers(loader) for loader in made] == [[[0, 1, 2, 3], [8, 9, 10, 11]], [[4, 5, 6, 7], [12, 13, 14, 15]]]
+    assert [numbers(loader) for loader in made] == [
+        [[0, 1, 2, 3], [8, 9, 10, 11]],
+        [[4, 5, 6, 7], [12, 13, 14, 15]],
+    ]
 
 
 # ---- what goes wrong ----
@@ -237,14 +259,19 @@ def test_one_that_ends_early_is_an_error_on_each_rank(on_error: str, way: str) -
     for rank, loader in enumerate(loaders(2, Measured(29, says=40), way, on_error=on_error)):
         given, errors = until_it_fails(loader)
         own = [[*range(8 * batch + 4 * rank, 8 * batch + 4 * rank + 4)] for batch in range(3)]
-        last = {"skip": [[[24, 25, 26, 27]], [[28]]], "raise": [[[24, 25, 26, 27]], []]}[on_error][rank]
+        last = {"skip": [[[24, 25, 26, 27]], [[28]]], "raise": [[[24, 25, 26, 27]], []]}[on_error][
+            rank
+        ]
         assert given == own + last
         assert errors == [EARLY]
 
 
 def test_one_that_has_more_than_it_says_is_read_as_far_as_planned() -> None:
     """By all ranks alike."""
-    assert [numbers(loader) for loader in loaders(2, Measured(90, says=8))] == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+    assert [numbers(loader) for loader in loaders(2, Measured(90, says=8))] == [
+        [[0, 1, 2, 3]],
+        [[4, 5, 6, 7]],
+    ]
 
 
 @pytest.mark.parametrize("kind", [Measured, Rows])
@@ -263,10 +290,14 @@ def test_an_exception_comes_on_each_rank(kind: Any) -> None:
 @pytest.mark.parametrize("at", [21, 38])
 def test_an_exception_is_not_skipped(kind: Any, at: int) -> None:
     """Also where it comes in the last batch that was planned, which the other rank has had by then."""
-    for rank, loader in enumerate(loaders(2, kind(40, at=at, deed=fail), uneven="drop", on_error="skip")):
+    for rank, loader in enumerate(
+        loaders(2, kind(40, at=at, deed=fail), uneven="drop", on_error="skip")
+    ):
         given, errors = until_it_fails(loader)
         is_past = kind is Measured and (at, rank) == (38, 0)
-        assert [error.endswith("KeyError: 'no more of this'") for error in errors] == [True][is_past:]
+        assert [error.endswith("KeyError: 'no more of this'") for error in errors] == [True][
+            is_past:
+        ]
         assert [*chain(*given)] == [n for n in [*chain(*given)] if n < at]
 
 
@@ -333,9 +364,14 @@ class DyingMeasured(DyingOnce):
 @pytest.mark.parametrize("kind", [DyingOnce, DyingMeasured])
 def test_a_killed_reader_is_replaced(kind: Any, at: int, tmp_path: Path) -> None:
     """Whether it read an element of its own or of the other rank: nothing is lost, nothing comes twice."""
-    made = [loaders(2, kind(43, at, tmp_path / str(rank)), "fork", uneven="drop")[rank] for rank in range(2)]
+    made = [
+        loaders(2, kind(43, at, tmp_path / str(rank)), "fork", uneven="drop")[rank]
+        for rank in range(2)
+    ]
     found = [numbers(loader) for loader in made]
-    assert [*chain(*(found[rank][batch] for batch in range(5) for rank in range(2)))] == [*range(40)]
+    assert [*chain(*(found[rank][batch] for batch in range(5) for rank in range(2)))] == [
+        *range(40)
+    ]
     assert [loader.stats().restarts for loader in made] == [1, 1]
 
 
@@ -353,12 +389,16 @@ def die() -> None:
         (Measured, 21, 1, 2, "element 21 of the iterable"),
     ],
 )
-def test_an_element_that_ends_every_reader(kind: Any, at: int, rank: int, given: int, where: str) -> None:
+def test_an_element_that_ends_every_reader(
+    kind: Any, at: int, rank: int, given: int, where: str
+) -> None:
     """Whichever rank it is of; where other ranks' elements are read it is one of these, and that is said."""
     loader = loaders(2, kind(43, at=at, deed=die), "fork", uneven="drop")[rank]
     found, errors = until_it_fails(loader)
     assert len(found) == given
-    assert errors == [f"{where} ended 3 workers; the last one was killed by SIGKILL; try it with workers=0"]
+    assert errors == [
+        f"{where} ended 3 workers; the last one was killed by SIGKILL; try it with workers=0"
+    ]
 
 
 @pytest.mark.parametrize("kind", [Measured, Rows])
@@ -405,7 +445,9 @@ def test_two_ranks_become_three(kind: Any) -> None:
         loader.load_state_dict(json.loads(json.dumps(states[0])))
     rest = [numbers(loader) for loader in others]
     assert [*map(len, rest)] == [5, 5, 5]
-    assert [*seen, *chain(*(rest[rank][batch] for batch in range(5) for rank in range(3)))] == [*range(24 + 75)]
+    assert [*seen, *chain(*(rest[rank][batch] for batch in range(5) for rank in range(3)))] == [
+        *range(24 + 75)
+    ]
 
 
 def test_skip_leaves_out_global_batches() -> None:
@@ -413,4 +455,7 @@ def test_skip_leaves_out_global_batches() -> None:
     made = loaders(2, Measured(30))
     for loader in made:
         loader.skip(batches=2)
-    assert [numbers(loader) for loader in made] == [[[16, 17, 18, 19], [24, 25, 26]], [[20, 21, 22, 23], [27, 28, 29]]]
+    assert [numbers(loader) for loader in made] == [
+        [[16, 17, 18, 19], [24, 25, 26]],
+        [[20, 21, 22, 23], [27, 28, 29]],
+    ]

@@ -101,7 +101,10 @@ def expected(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what a dataset of its own does for a transform."""
 
     def apply(sample: dict[str, Any], rng: np.random.Generator) -> Any:
-        given = {key: value if isinstance(value, float) else np.array(value) for key, value in sample.items()}
+        given = {
+            key: value if isinstance(value, float) else np.array(value)
+            for key, value in sample.items()
+        }
         answer = function(given, rng)
         return given if answer is None else answer
 
@@ -135,7 +138,9 @@ def raised(kind: type[Exception], call: Callable[[], object]) -> str:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", [changed, made])
 @pytest.mark.parametrize("kind", [Samples, Many, Written])
-def test_each_sample_is_transformed_with_its_own_numbers(kind: type[Any], function: Any, way: str) -> None:
+def test_each_sample_is_transformed_with_its_own_numbers(
+    kind: type[Any], function: Any, way: str
+) -> None:
     """A transform gives what a dataset gives that calls it itself, in every kind of worker, and leaves the dataset."""
     dataset = kind()
     found = batches(dataset, shuffle=True, transform=function, **WAYS[way])
@@ -161,7 +166,9 @@ def test_elements_of_iterables(function: Any, way: str) -> None:
     found = batches(Stream(), transform=function, **WAYS[way])
     assert found == batches(OneByOne(expected(function)), workers=0)
     pair = batches(Interleave([Stream(), Stream()]), transform=function, **WAYS[way])
-    assert pair == batches(Interleave([Stream(expected(function)), Stream(expected(function))]), workers=0)
+    assert pair == batches(
+        Interleave([Stream(expected(function)), Stream(expected(function))]), workers=0
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -185,7 +192,9 @@ def test_columns_stay_as_they_are(way: str) -> None:
 
     columns = {"x": X.copy(), "y": np.arange(LENGTH)}
     for dataset in (columns, Mix([columns])):
-        with Loader(dataset, batch_size=LENGTH, copy=True, transform=rewritten, **WAYS[way]) as loader:
+        with Loader(
+            dataset, batch_size=LENGTH, copy=True, transform=rewritten, **WAYS[way]
+        ) as loader:
             found = [batch[0] for _ in range(2) for batch in loader]
         assert np.array_equal(found, [X * 2, X * 2])
     assert np.array_equal(columns["x"], X)
@@ -197,7 +206,9 @@ def test_samples_that_are_drawn_by_priority(function: Any) -> None:
     by_hand = OneByOne(expected(function))
     settings: dict[str, Any] = {"batch_size": 8, "copy": True, "workers": 2}
     with (
-        Loader(OneByOne(), transform=function, sampler=PrioritizedSampler(LENGTH), **settings) as loader,
+        Loader(
+            OneByOne(), transform=function, sampler=PrioritizedSampler(LENGTH), **settings
+        ) as loader,
         Loader(by_hand, sampler=PrioritizedSampler(LENGTH), **settings) as other,
     ):
         assert [content(batch) for batch in loader] == [content(batch) for batch in other]
@@ -213,7 +224,9 @@ def test_a_sample_is_changed_in_the_slot() -> None:
     with Loader(Samples(), batch_size=LENGTH, workers=0, transform=keep) as loader:
         (batch,) = loader
         rows = given[-LENGTH:]
-        assert [np.shares_memory(row, batch["x"][place]) for place, row in enumerate(rows)] == [True] * LENGTH
+        assert [np.shares_memory(row, batch["x"][place]) for place, row in enumerate(rows)] == [
+            True
+        ] * LENGTH
 
 
 def test_a_sample_that_is_returned_was_changed_in_place() -> None:
@@ -256,7 +269,9 @@ def test_what_is_returned_otherwise_is_a_copy(kind: str, way: str) -> None:
 
     rows = [{"x": Kept(row.copy()) if kind == "other objects" else row.copy()} for row in X]
     function = raised_by_one if kind == "other objects" else halved
-    with Loader(Rows(rows), batch_size=LENGTH, copy=True, transform=function, **WAYS[way]) as loader:
+    with Loader(
+        Rows(rows), batch_size=LENGTH, copy=True, transform=function, **WAYS[way]
+    ) as loader:
         found = [batch["x"] for _ in range(2) for batch in loader]
     expect = X + 1 if kind == "other objects" else X / np.float64(2)
     assert np.array_equal(found, [expect, expect])
@@ -313,10 +328,14 @@ def test_a_function_of_this_process_travels() -> None:
 def test_a_given_spec_is_that_of_what_comes_out() -> None:
     """With spec= sample 0 is read all the same, to see what the transform does; an empty dataset has none."""
     spec = (Array((3,), "float64"), {"y": Array((), "int64")})
-    assert batches(OneByOne(), spec=spec, transform=made) == batches(OneByOne(expected(made)), workers=0)
+    assert batches(OneByOne(), spec=spec, transform=made) == batches(
+        OneByOne(expected(made)), workers=0
+    )
     with Loader(Rows([]), batch_size=7, workers=0, spec=spec, transform=made) as loader:
         assert [*loader] == []
-    with Loader(np.zeros((0, 3)), batch_size=7, workers=0, spec=Array((), "int8"), transform=made) as loader:
+    with Loader(
+        np.zeros((0, 3)), batch_size=7, workers=0, spec=Array((), "int8"), transform=made
+    ) as loader:
         assert [*loader] == []
 
 
@@ -326,7 +345,9 @@ def test_legacy_numbers_with_reseed() -> None:
     def drawn(row: Any) -> None:
         row[0] = np.random.random()  # noqa: NPY002 - what is tested
 
-    found = [batches(X.copy(), reseed=True, transform=drawn, **WAYS[way]) for way in ("here", "two")]
+    found = [
+        batches(X.copy(), reseed=True, transform=drawn, **WAYS[way]) for way in ("here", "two")
+    ]
     assert found[0] == found[1]
 
 
@@ -352,7 +373,12 @@ def never_in_place(sample: Any) -> None:
 @pytest.mark.parametrize("dataset", [OneByOne(), Many(), {"x": X, "y": np.arange(LENGTH)}])
 def test_a_transform_that_raises_is_named(dataset: Any, function: Any, way: str) -> None:
     """The error names the sample and the function, the user's own is its cause; with "skip" the sample is left out."""
-    settings: dict[str, Any] = {"batch_size": LENGTH, "transform": function, "copy": True, **WAYS[way]}
+    settings: dict[str, Any] = {
+        "batch_size": LENGTH,
+        "transform": function,
+        "copy": True,
+        **WAYS[way],
+    }
     with Loader(dataset, **settings) as loader, pytest.raises(WorkerError) as caught:
         next(iter(loader))
     assert str(caught.value) == "dataset[11]: transform raised ValueError: eleven"
@@ -376,7 +402,9 @@ def test_a_transform_that_raises_at_once() -> None:
         "on_error='skip' leaves none out before the spec is known: give spec="
     )
     spec = Array((), "int64")
-    assert raised(SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip", spec=spec)) == (
+    assert raised(
+        SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip", spec=spec)
+    ) == (
         "dataset[0], read to see what the functions given to the loader make of it, raised ValueError: never, and the "
         "31 samples read after it failed, too; on_error='skip' leaves none out before that is known: put a good one "
         "first"
@@ -473,7 +501,9 @@ def test_what_cannot_travel_is_named_as_the_user_knows_it() -> None:
             return sample["x"] + 1
 
     text = raised(ShipError, lambda: Loader(Samples(), workers=1, transform=locked))
-    assert text.startswith("transform: variable 'lock' is a lock and cannot be sent to a worker process; "), text
+    assert text.startswith(
+        "transform: variable 'lock' is a lock and cannot be sent to a worker process; "
+    ), text
     dataset = Samples()
     dataset.lock = lock  # type: ignore[attr-defined]
     text = raised(ShipError, lambda: Loader(dataset, workers=1, transform=made))
@@ -561,10 +591,16 @@ def test_a_batch_draws_by_its_samples() -> None:
 
     def drawn(batch: dict[str, Any], rng: np.random.Generator) -> None:
         batch["x"][:, 0] = rng.random(dtype=np.float32)
-        batch["x"][:, 1] = ringfeed.rng().random(dtype=np.float32)  # the same generator, one step on
+        batch["x"][:, 1] = ringfeed.rng().random(
+            dtype=np.float32
+        )  # the same generator, one step on
 
-    def numbers(lists: list[list[int]], epoch: int = 0, **settings: Any) -> list[tuple[float, float]]:
-        loader = Loader(OneByOne(), batch_sampler=lists, max_batch_size=3, batch_transform=drawn, **settings)
+    def numbers(
+        lists: list[list[int]], epoch: int = 0, **settings: Any
+    ) -> list[tuple[float, float]]:
+        loader = Loader(
+            OneByOne(), batch_sampler=lists, max_batch_size=3, batch_transform=drawn, **settings
+        )
         with loader:
             loader.set_epoch(epoch)
             return [(float(batch["x"][0, 0]), float(batch["x"][0, 1])) for batch in loader]
@@ -605,7 +641,9 @@ def test_batches_that_are_drawn_by_priority() -> None:
         batch["x"][:] = len(batch)
 
     sampler = PrioritizedSampler(LENGTH)
-    with Loader(OneByOne(), batch_size=8, sampler=sampler, workers=1, batch_transform=emptied) as loader:
+    with Loader(
+        OneByOne(), batch_size=8, sampler=sampler, workers=1, batch_transform=emptied
+    ) as loader:
         sample, numbers, weights = next(iter(loader))
         assert np.array_equal(sample["x"], np.full((8, 3), 2))
         assert np.array_equal(sample["y"], numbers)
@@ -614,7 +652,12 @@ def test_batches_that_are_drawn_by_priority() -> None:
 
 def test_resumed_batches_are_those_of_the_whole_run() -> None:
     """Gone on with amid an epoch, the rest of the batches are the same to the last bit."""
-    settings: dict[str, Any] = {"batch_size": 7, "shuffle": True, "copy": True, "batch_transform": mixed}
+    settings: dict[str, Any] = {
+        "batch_size": 7,
+        "shuffle": True,
+        "copy": True,
+        "batch_transform": mixed,
+    }
     with Loader(OneByOne(), workers=0, **settings) as loader:
         whole = [content(batch) for batch in loader]
     with Loader(OneByOne(), workers=2, **settings) as loader:
@@ -635,19 +678,30 @@ def spoilt(batch: dict[str, Any]) -> None:
 @pytest.mark.parametrize("way", ["here", "two", "threads"])
 def test_a_batch_transform_that_raises_is_named(way: str) -> None:
     """The error names the batch and the function, and the next batch comes; with "skip" the batch is left out."""
-    settings: dict[str, Any] = {"batch_size": 7, "batch_transform": spoilt, "copy": True, **WAYS[way]}
+    settings: dict[str, Any] = {
+        "batch_size": 7,
+        "batch_transform": spoilt,
+        "copy": True,
+        **WAYS[way],
+    }
     with Loader(OneByOne(), **settings) as loader:
         epoch = iter(loader)
         next(epoch)
         with pytest.raises(WorkerError) as caught:
             next(epoch)
-        assert str(caught.value) == "the batch of dataset[7] and 6 more: batch_transform raised ValueError: eleven"
+        assert (
+            str(caught.value)
+            == "the batch of dataset[7] and 6 more: batch_transform raised ValueError: eleven"
+        )
         assert type(caught.value.__cause__) is ValueError
         assert len([*epoch]) == 4
     with Loader(OneByOne(), on_error="skip", **settings) as loader:
         assert len([*loader]) == 5
         assert sorted(loader.stats().skipped) == [*range(7, 14)]
-    with Loader(Whole(), **{**settings, "batch_size": None}) as loader, pytest.raises(WorkerError) as caught:
+    with (
+        Loader(Whole(), **{**settings, "batch_size": None}) as loader,
+        pytest.raises(WorkerError) as caught,
+    ):
         assert len([*loader]) == 6
     assert str(caught.value) == "the batch of dataset[1]: batch_transform raised ValueError: eleven"
 
@@ -671,14 +725,22 @@ def test_a_batch_without_a_failed_sample(way: str) -> None:
         batch["x"] *= 2
         return batch
 
-    settings: dict[str, Any] = {"batch_size": LENGTH, "batch_transform": doubled, "copy": True, **WAYS[way]}
+    settings: dict[str, Any] = {
+        "batch_size": LENGTH,
+        "batch_transform": doubled,
+        "copy": True,
+        **WAYS[way],
+    }
     with Loader(Poisoned(), on_error="skip", **settings) as loader:
         (batch,) = loader
         assert np.array_equal(batch["x"], np.delete(X, 11, 0) * 2)
         assert loader.stats().skipped == [11]
     assert way != "here" or seen == [np.delete(np.arange(LENGTH), 11).tolist()]
     with Loader(Poisoned(), **settings) as loader:
-        assert raised(WorkerError, lambda: next(iter(loader))) == "dataset[11] raised ValueError: eleven"
+        assert (
+            raised(WorkerError, lambda: next(iter(loader)))
+            == "dataset[11] raised ValueError: eleven"
+        )
     assert way != "here" or len(seen) == 1
 
 
@@ -746,12 +808,20 @@ class Informed:
 
 def test_a_worker_knows_which_it_is() -> None:
     """Inside a worker worker_info() says its number, how many there are, a seed of its own, and its dataset."""
-    for way in ({"workers": 2}, {"workers": 2, "backend": "thread"}, {"workers": 2, "backend": "fork"}):
+    for way in (
+        {"workers": 2},
+        {"workers": 2, "backend": "thread"},
+        {"workers": 2, "backend": "fork"},
+    ):
         with Loader(Informed(), batch_size=1, copy=True, worker_init_fn=int, **way) as loader:
             rows = [tuple(int(part[0]) for part in batch) for batch in loader]
         assert {row[0] for row in rows} <= {0, 1}
         assert {row[1] for row in rows} == {2}
-        assert len({row[:3] for row in rows}) == len({row[0] for row in rows}) == len({row[2] for row in rows})
+        assert (
+            len({row[:3] for row in rows})
+            == len({row[0] for row in rows})
+            == len({row[2] for row in rows})
+        )
         assert all(0 <= row[2] < 2**32 and row[3] for row in rows)
     assert ringfeed.worker_info() is None
     with Loader(Informed(), batch_size=1, copy=True, workers=0) as loader:
@@ -806,7 +876,9 @@ def test_each_worker_is_prepared_once(method: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"workers": 2, "backend": method, "worker_init_fn": prepare}
     with Loader(dataset, batch_size=1, copy=True, **settings) as loader:
         rows = [tuple(int(part[0]) for part in batch) for _ in range(2) for batch in loader]
-        wait_until(lambda: loader.stats().restarts == 1)  # the other worker may have done all that was left
+        wait_until(
+            lambda: loader.stats().restarts == 1
+        )  # the other worker may have done all that was left
     assert {row[0] for row in rows} == {1}
 
 
@@ -837,9 +909,9 @@ def test_a_worker_that_cannot_be_prepared_is_named(way: str) -> None:
         with pytest.raises(WorkerError) as caught:
             next(iter(loader))
         text = str(caught.value)
-    assert re.fullmatch(r"a worker could not start: worker_init_fn\([01]\) raised OSError: no licence for 5", text), (
-        text
-    )
+    assert re.fullmatch(
+        r"a worker could not start: worker_init_fn\([01]\) raised OSError: no licence for 5", text
+    ), text
     cause: Any = caught.value
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -202,7 +202,9 @@ into float32 or float64, if it is in range: convert it in __getitem__, or give a
     return decode(2)
 {DECODE}""",
 ]
-PRINTED.append(PRINTED[0].replace("dataset, batch_size=2, seed=3,", "Pictures(), batch_size=2,"))  # by Python itself
+PRINTED.append(
+    PRINTED[0].replace("dataset, batch_size=2, seed=3,", "Pictures(), batch_size=2,")
+)  # by Python itself
 
 
 def plain(printed: str, script: Path) -> str:
@@ -210,7 +212,9 @@ def plain(printed: str, script: Path) -> str:
     printed = printed.replace(f'File "{script}"', "File script")
     printed = re.sub(r"^ +[~^][~^ ]*\n", "", printed, flags=re.MULTILINE)
     printed = re.sub(r", line \d+", "", printed)
-    return re.sub(r'File "[^"]*ringfeed/.*, in (?:.*\.)?(\w+)(?:\n    .*)?', r"File ringfeed, in \1", printed)
+    return re.sub(
+        r'File "[^"]*ringfeed/.*, in (?:.*\.)?(\w+)(?:\n    .*)?', r"File ringfeed, in \1", printed
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -219,7 +223,14 @@ def test_the_users_error_comes_first_and_short(way: str, tmp_path: Path) -> None
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("{WAY}", WAYS[way]))
     found = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=tmp_path,
     )
     assert (found.stdout, found.returncode) == ("", 1)
-    assert plain(found.stderr, script) == "".join(f"{text}\n" for text in PRINTED).replace("{WAY}", WAYS[way])
+    assert plain(found.stderr, script) == "".join(f"{text}\n" for text in PRINTED).replace(
+        "{WAY}", WAYS[way]
+    )

@@ -59,7 +59,9 @@ class Gappy:
     def __getitem__(self, index: int) -> Any:
         if index in self.bad:
             raise KeyError(index)
-        return None if index in self.gaps else (np.full(2, index), np.full((2, 3), index, np.float32))
+        return (
+            None if index in self.gaps else (np.full(2, index), np.full((2, 3), index, np.float32))
+        )
 
 
 GAPS = (0, 3, 4, 9)
@@ -83,7 +85,11 @@ def test_batches_of_none_are_left_out(how: dict[str, Any], on_error: Any) -> Non
 def test_beside_errors(how: dict[str, Any]) -> None:
     """An error keeps its place among batches of None, and is the only one to count as skipped."""
     dataset = Gappy(9, {1, 2, 6}, bad={0, 3, 8})
-    given: Any = {"batch_size": None, "max_batch_size": 2, "spec": (Array((), "int64"), Array((3,), "float32"))}
+    given: Any = {
+        "batch_size": None,
+        "max_batch_size": 2,
+        "spec": (Array((), "int64"), Array((3,), "float32")),
+    }
     with ringfeed.Loader(dataset, **given, **how) as loader:
         bad = {index: f"dataset[{index}] raised KeyError: {index}" for index in (0, 3, 8)}
         assert outcomes(loader) == [bad[0], bad[3], 4, 5, 7, bad[8]]
@@ -141,7 +147,8 @@ def test_a_dataset_without_batches_is_refused(length: int) -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         ringfeed.Loader(Gappy(length, range(length)), batch_size=None, workers=0)
     assert (
-        str(caught.value) == f"the dataset gives None in the place of its first {min(length, 1000)} batches; give spec="
+        str(caught.value)
+        == f"the dataset gives None in the place of its first {min(length, 1000)} batches; give spec="
     )
 
 
@@ -170,7 +177,10 @@ def test_a_worker_killed_beside_none(tmp_path: Path) -> None:
 # ---- batches of their own shape ----
 
 MOST = (6, 5, 3)
-PICTURES = {"picture": Array(MOST, "float32", variable=(0, 1)), "text": Array((7,), "int64", variable=True)}
+PICTURES = {
+    "picture": Array(MOST, "float32", variable=(0, 1)),
+    "text": Array((7,), "int64", variable=True),
+}
 SPEC = {**PICTURES, "label": Array((), "int32")}
 LENGTH = 12
 
@@ -199,7 +209,9 @@ class Pictures:
 
 def pictures(**settings: Any) -> ringfeed.Loader:
     """Return a loader over Pictures."""
-    return ringfeed.Loader(Pictures(), **{"batch_size": None, "max_batch_size": 4, "spec": SPEC, **settings})
+    return ringfeed.Loader(
+        Pictures(), **{"batch_size": None, "max_batch_size": 4, "spec": SPEC, **settings}
+    )
 
 
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
@@ -253,7 +265,11 @@ def test_a_scribbled_shape_stays_within_the_field() -> None:
         def scribbled(lease: Any, rows: int) -> Any:
             shapes = np.frombuffer(lease, np.int64, 3, loader.plan.layout.offsets[0] - 64)
             assert shapes.tolist() == [*batch_of(0)["picture"].shape[1:]]
-            np.asarray(lease).view(np.int64)[loader.plan.layout.offsets[0] // 8 - 8 :][:3] = 2**60, -1, 2**60
+            np.asarray(lease).view(np.int64)[loader.plan.layout.offsets[0] // 8 - 8 :][:3] = (
+                2**60,
+                -1,
+                2**60,
+            )
             return np.from_dlpack(Exported(exports.capsules(lease, rows)[0])).shape
 
         assert next(loader._stream.epoch(scribbled)) == (1, 6, 0, 3)
@@ -290,12 +306,18 @@ SHAPE_ERRORS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("how", HERE, ids=str)
 @pytest.mark.parametrize(("change", "text"), SHAPE_ERRORS, ids=map(str, range(len(SHAPE_ERRORS))))
-def test_a_shape_beyond_the_declared_is_named(change: dict[str, Any], text: str, how: dict[str, Any]) -> None:
+def test_a_shape_beyond_the_declared_is_named(
+    change: dict[str, Any], text: str, how: dict[str, Any]
+) -> None:
     """Another rank, a fixed axis of another length, or more than was declared: an error in its place, with a remedy."""
 
     class Bad(Pictures):
         def __getitem__(self, index: int) -> Any:
-            return {**batch_of(index), "label": np.zeros(2, np.int32), **change} if index == 1 else batch_of(index)
+            return (
+                {**batch_of(index), "label": np.zeros(2, np.int32), **change}
+                if index == 1
+                else batch_of(index)
+            )
 
     with ringfeed.Loader(Bad(), batch_size=None, max_batch_size=4, spec=SPEC, **how) as loader:
         batches = iter(loader)
@@ -337,7 +359,12 @@ def test_samples_of_different_shapes_are_padded() -> None:
 def test_samples_that_are_converted_are_not_padded() -> None:
     """The refusal says what to do."""
     with pytest.raises(ringfeed.SpecError) as caught:
-        ringfeed.Loader(Samples(), batch_size=8, spec=Array((7,), "float32", variable=True, scale=0.5), workers=0)
+        ringfeed.Loader(
+            Samples(),
+            batch_size=8,
+            spec=Array((7,), "float32", variable=True, scale=0.5),
+            workers=0,
+        )
     assert str(caught.value) == (
         "sample has variable=(0,) and converts its samples, expected samples that are not converted, as they are "
         "padded with zeros to make a batch of several; give batch_size=1, convert them in __getitem__, or leave "
@@ -363,10 +390,13 @@ ANY_SHAPE = (Array((6, 7, 3), "uint8", variable=(0, 1)), Array((), "int64"))
 @pytest.mark.parametrize("how", HERE, ids=str)
 def test_samples_of_any_shape_come_one_by_one(how: dict[str, Any]) -> None:
     """With batch_size=1 each is a batch of one row and of its own shape, and one that fails is left out."""
-    with ringfeed.Loader(AnyShape(), batch_size=1, spec=ANY_SHAPE, on_error="skip", copy=True, **how) as loader:
+    with ringfeed.Loader(
+        AnyShape(), batch_size=1, spec=ANY_SHAPE, on_error="skip", copy=True, **how
+    ) as loader:
         found = [*loader]
     assert [(x.shape, set(x.ravel().tolist()), y.tolist()) for x, y in found] == [
-        ((1, index, 7 - index, 3), {index + 1} if index else set(), [index]) for index in (0, 1, 2, 3, 5)
+        ((1, index, 7 - index, 3), {index + 1} if index else set(), [index])
+        for index in (0, 1, 2, 3, 5)
     ]
 
 
@@ -376,9 +406,18 @@ def test_a_sample_of_any_shape_is_changed_in_place() -> None:
     def change(sample: Any) -> None:
         sample[0][...] = 9
 
-    settings: dict[str, Any] = {"batch_size": 1, "spec": ANY_SHAPE, "workers": 0, "copy": True, "transform": change}
+    settings: dict[str, Any] = {
+        "batch_size": 1,
+        "spec": ANY_SHAPE,
+        "workers": 0,
+        "copy": True,
+        "transform": change,
+    }
     with ringfeed.Loader(AnyShape(), sampler=[3, 5], **settings) as loader:
-        assert [(x.shape, x.min(), x.max()) for x, _ in loader] == [((1, 3, 4, 3), 9, 9), ((1, 5, 2, 3), 9, 9)]
+        assert [(x.shape, x.min(), x.max()) for x, _ in loader] == [
+            ((1, 3, 4, 3), 9, 9),
+            ((1, 5, 2, 3), 9, 9),
+        ]
 
 
 def test_a_sample_beyond_the_largest_shape_is_refused() -> None:
@@ -462,10 +501,16 @@ class Weighted(Rows):
 
     def __getitem__(self, index: int) -> Any:
         rows = [3 if index == 1 and leaf == self.leaf else 4 for leaf in range(3)]
-        return np.zeros((rows[0], 2), np.float32), np.zeros(rows[1], np.int64), np.zeros(rows[2], np.float32)
+        return (
+            np.zeros((rows[0], 2), np.float32),
+            np.zeros(rows[1], np.int64),
+            np.zeros(rows[2], np.float32),
+        )
 
 
-@pytest.mark.parametrize(("leaf", "where", "got", "expected"), [(0, 1, 4, 3), (1, 1, 3, 4), (2, 2, 3, 4)])
+@pytest.mark.parametrize(
+    ("leaf", "where", "got", "expected"), [(0, 1, 4, 3), (1, 1, 3, 4), (2, 2, 3, 4)]
+)
 def test_leaves_of_unequal_rows_are_refused(leaf: int, where: int, got: int, expected: int) -> None:
     """x, y and sample_weight go together row by row."""
     with ringfeed.Loader(Weighted(leaf), batch_size=None, workers=0) as loader:
@@ -527,11 +572,18 @@ class Overruled(ByCount):
         return 4
 
 
-ENDLESS: list[Callable[[], Any]] = [Endless, Unsized, lambda: ByCount(None), lambda: Overruled(None)]
+ENDLESS: list[Callable[[], Any]] = [
+    Endless,
+    Unsized,
+    lambda: ByCount(None),
+    lambda: Overruled(None),
+]
 
 
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
-@pytest.mark.parametrize("make", ENDLESS, ids=["no len", "len raises", "num_batches None", "num_batches overrules len"])
+@pytest.mark.parametrize(
+    "make", ENDLESS, ids=["no len", "len raises", "num_batches None", "num_batches overrules len"]
+)
 @pytest.mark.usefixtures("nothing_left")
 def test_a_dataset_without_end(make: Callable[[], Any], how: dict[str, Any]) -> None:
     """It is read in order for as long as anybody asks; each epoch, also after a break, begins at its first batch."""
@@ -551,7 +603,10 @@ def test_an_endless_dataset_is_not_shuffled() -> None:
     """There is no order of what has no end."""
     with pytest.raises(ValueError, match="shuffle=True needs a dataset with a length") as caught:
         ringfeed.Loader(Endless(), batch_size=None, shuffle=True, workers=0)
-    assert str(caught.value) == "shuffle=True needs a dataset with a length; shuffle inside the dataset instead"
+    assert (
+        str(caught.value)
+        == "shuffle=True needs a dataset with a length; shuffle inside the dataset instead"
+    )
 
 
 class Shrinking(ByCount):

@@ -33,7 +33,10 @@ def test_a_pack_says_what_a_sample_has_raised_in_its_own_words() -> None:
     """The loader's words are of rows, and the error's text stays."""
     with pytest.raises(ringfeed.SpecError) as caught:
         ringfeed.Loader(
-            ringfeed.datasets.Pack(Raising(ValueError(NOTES)), [4] * 50, 8), batch_size=4, workers=0, on_error="skip"
+            ringfeed.datasets.Pack(Raising(ValueError(NOTES)), [4] * 50, 8),
+            batch_size=4,
+            workers=0,
+            on_error="skip",
         )
     assert str(caught.value) == (
         f"row 0 of the Pack, read for the spec, raised ValueError: {NOTES}, and the 24 rows read after it failed, too; "
@@ -137,7 +140,9 @@ def test_a_function_is_named_as_it_was_given(method: str, tmp_path: Path) -> Non
         def transform(sample: Any) -> Any:
             return words.read(sample)
 
-        said = not_sent(dataset=[1, 2, 3], transform=transform, backend=method, spec=ringfeed.Array((), "int64"))
+        said = not_sent(
+            dataset=[1, 2, 3], transform=transform, backend=method, spec=ringfeed.Array((), "int64")
+        )
     assert said.startswith(f"transform: variable 'words' is an open file ({words.name!r})")
 
 
@@ -160,7 +165,9 @@ def test_a_long_list_is_named_as_the_user_has_it(wrapped: Any) -> None:
     with ringfeed.Loader(batch_size=4, workers=1, **wrapped(Listed())) as loader:
         advice = str(loader.plan.advice)
     assert advice.startswith("dataset.names, a list of 50,000 items, is some ")
-    assert advice.endswith(" in each worker that reads it: as ringfeed.datasets.Frozen(names) it is one copy for all")
+    assert advice.endswith(
+        " in each worker that reads it: as ringfeed.datasets.Frozen(names) it is one copy for all"
+    )
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -169,7 +176,9 @@ def test_a_mix_leaves_the_users_text_as_it_is(members: int) -> None:
     good = [np.int64(0)] * 50
     raising = Raising(ringfeed.SpecError("dataset[0] of my notes is bad"))
     with pytest.raises(ringfeed.SpecError) as caught:
-        ringfeed.Loader(ringfeed.datasets.Mix([*[good] * (members - 1), raising]), batch_size=2, workers=0)
+        ringfeed.Loader(
+            ringfeed.datasets.Mix([*[good] * (members - 1), raising]), batch_size=2, workers=0
+        )
     assert str(caught.value) == f"dataset {members - 1}: dataset[0] of my notes is bad"
 
 
@@ -177,7 +186,9 @@ def test_a_mix_names_what_differs_by_its_own_keys() -> None:
     """Keys of the user's that read as words of ringfeed stay."""
     key = "of type Array; dataset[0]"
     with pytest.raises(ringfeed.SpecError) as caught:
-        ringfeed.Loader(ringfeed.datasets.Mix([[{key: (1, 2)}] * 4, [{key: 3}] * 4]), batch_size=2, workers=0)
+        ringfeed.Loader(
+            ringfeed.datasets.Mix([[{key: (1, 2)}] * 4, [{key: 3}] * 4]), batch_size=2, workers=0
+        )
     assert str(caught.value) == (
         f"dataset 1[0]: sample[{key!r}] is an array, expected a tuple of 2 as in dataset 0; a Mix needs samples of one "
         f"structure, shape and dtype: convert those of one dataset in its __getitem__"

@@ -57,7 +57,11 @@ class Run:
     """A consumer in a session of its own, so that a signal to its group reaches nobody else."""
 
     def __init__(self, script: str, place: Path) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(place)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TMPDIR": str(place),
+        }
         self.place = place
         self.errors_path = place.with_suffix(".errors")
         with self.errors_path.open("wb") as errors:
@@ -122,12 +126,20 @@ def memory_in_use(inodes: list[int]) -> list[str]:
     found = []
     for process in [place for place in Path("/proc").iterdir() if place.name.isdigit()]:
         try:
-            lines = [line.split() for line in (process / "maps").read_text().splitlines() if "/memfd:ringfeed" in line]
+            lines = [
+                line.split()
+                for line in (process / "maps").read_text().splitlines()
+                if "/memfd:ringfeed" in line
+            ]
             found += [f"{process.name} maps {line[5]}" for line in lines if int(line[4]) in inodes]
             for fd in (process / "fd").iterdir():
                 if "memfd:ringfeed" in str(fd.readlink()) and fd.stat().st_ino in inodes:
                     found.append(f"{process.name} has fd {fd.name} on {fd.readlink()}")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):  # it ended meanwhile, or is not ours
+        except (
+            FileNotFoundError,
+            ProcessLookupError,
+            PermissionError,
+        ):  # it ended meanwhile, or is not ours
             continue
     return found
 
@@ -252,7 +264,9 @@ def test_the_consumer_dies_while_its_workers_start(when: str, start: Any) -> Non
     run = start(STARTING)
     processes = run.line()
     if when == "while they unpickle":
-        wait_until(lambda: {Path(f"/proc/{pid}/comm").read_text() for pid in processes} == {"unpickling\n"})
+        wait_until(
+            lambda: {Path(f"/proc/{pid}/comm").read_text() for pid in processes} == {"unpickling\n"}
+        )
     run.process.kill()
     run.wait()
     wait_until(lambda: not any(map(leftovers.runs, processes)))
@@ -441,7 +455,9 @@ sys.kept = [*sys.modules.values()]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("epochs", ["loader", "fakedevice.epochs_of(loader, fakedevice.FakeDevice())"])
+@pytest.mark.parametrize(
+    "epochs", ["loader", "fakedevice.epochs_of(loader, fakedevice.FakeDevice())"]
+)
 def test_an_unfinished_iterator_is_quiet_at_the_end(epochs: str, workers: int) -> None:
     """An iterator, over slots or over a device's copies, that dies after the modules it came from says nothing."""
     assert run_script(LATE.format(epochs=epochs, workers=workers)) == ("", "", 0)

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 METHODS = ("spawn", "fork", "process")
 ALL = tuple(DEATHS)
-FEW = (("SIGKILL", "SIGSEGV"), ("SIGABRT",), ("exit 0", "exit 3"))  # of three in a row before any work, the run ends
+FEW = (
+    ("SIGKILL", "SIGSEGV"),
+    ("SIGABRT",),
+    ("exit 0", "exit 3"),
+)  # of three in a row before any work, the run ends
 OUTSIDE = {"SIGKILL from outside": signal.SIGKILL, "SIGSEGV from outside": signal.SIGSEGV}
 BATCH = 4
 
@@ -74,7 +78,9 @@ class Row(NamedTuple):
 MATRIX = (
     Row("before its config", ("SIGKILL", "SIGSEGV"), ("spawn", "process")),
     Row("before its config", ("SIGABRT",), ("spawn", "process")),
-    Row("before its config", ("SIGKILL", "SIGTERM"), ("fork",)),  # pytest reports the others at length
+    Row(
+        "before its config", ("SIGKILL", "SIGTERM"), ("fork",)
+    ),  # pytest reports the others at length
     *(Row("unpickling", few, ("spawn",)) for few in FEW),
     *(Row("unpickling anew", few) for few in FEW),
     *(Row("opening", few) for few in FEW),
@@ -124,7 +130,9 @@ def exit_reason_of(deed: str) -> str:
     return next(end for name, end in EPITAPHS.items() if f"{deed} ".startswith(f"{name} "))
 
 
-def doomed(where: str, deeds: tuple[str, ...], flags: Path, *, due: bool = True, **settings: Any) -> Doomed:
+def doomed(
+    where: str, deeds: tuple[str, ...], flags: Path, *, due: bool = True, **settings: Any
+) -> Doomed:
     """Return a dataset of which all deeds are due."""
     kind = DoomedInto if where in {"read_into", "mid-row"} else Doomed
     dataset = kind(where, deeds, flags, **settings)
@@ -187,7 +195,9 @@ def end_before_its_config(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize(("row", "method"), [case for case in CASES if case.values[0].where != "asleep"])
+@pytest.mark.parametrize(
+    ("row", "method"), [case for case in CASES if case.values[0].where != "asleep"]
+)
 def test_a_death_loses_nothing(
     row: Row, method: str, tmp_path: Path, ends: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,8 +223,12 @@ def sleeps(pid: int) -> bool:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize(("row", "method"), [case for case in CASES if case.values[0].where == "asleep"])
-def test_a_death_asleep_loses_nothing(row: Row, method: str, tmp_path: Path, ends: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("row", "method"), [case for case in CASES if case.values[0].where == "asleep"]
+)
+def test_a_death_asleep_loses_nothing(
+    row: Row, method: str, tmp_path: Path, ends: list[str]
+) -> None:
     """A worker that ends while it waits for a slot is replaced, and what is ready stays."""
     dataset = doomed(row.where, row.deeds, tmp_path, due=False)
     with open_loader(dataset, method, workers=1) as loader:
@@ -270,7 +284,9 @@ def test_poison_is_skipped(method: str, tmp_path: Path) -> None:
         assert loader.stats().skipped == poison
         assert loader.stats().samples == dataset.length - len(poison)
         wait_until(lambda: loader.stats().restarts == len(poison))
-    assert found == [[index for index in batch if index not in poison] for batch in whole_epoch(dataset.length)]
+    assert found == [
+        [index for index in batch if index not in poison] for batch in whole_epoch(dataset.length)
+    ]
 
 
 # ---- errors ----
@@ -312,7 +328,9 @@ START_UP = [
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize(("where", "method", "form"), START_UP, ids=[f"{row[0]}-{row[1]}" for row in START_UP])
+@pytest.mark.parametrize(
+    ("where", "method", "form"), START_UP, ids=[f"{row[0]}-{row[1]}" for row in START_UP]
+)
 def test_an_error_in_start_up(where: str, method: str, form: str, tmp_path: Path) -> None:
     """What is raised before any sample ends the run with the worker's words; the next epoch starts afresh."""
     dataset = doomed(where, tuple(ERRORS), tmp_path)
@@ -328,7 +346,9 @@ def test_an_error_in_start_up(where: str, method: str, form: str, tmp_path: Path
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_forkserver_that_has_ended_before_its_first_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forkserver_that_has_ended_before_its_first_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it said of the dataset is the error, also where the order finds it gone; no other takes its place."""
 
     def send_late(end: Any, message: object, fds: tuple[int, ...] = ()) -> None:
@@ -338,9 +358,14 @@ def test_a_forkserver_that_has_ended_before_its_first_order(tmp_path: Path, monk
             assert poller.poll(PATIENCE_S * 1000), "the forkserver has not ended"
         channel.send(end, message, fds)
 
-    monkeypatch.setattr(launchers, "channels", SimpleNamespace(**{**vars(channel), "send": send_late}))
+    monkeypatch.setattr(
+        launchers, "channels", SimpleNamespace(**{**vars(channel), "send": send_late})
+    )
     dataset = doomed("unpickling", ("exception",), tmp_path)
-    with open_loader(dataset, "process", workers=1) as loader, pytest.raises(ringfeed.WorkerError) as caught:
+    with (
+        open_loader(dataset, "process", workers=1) as loader,
+        pytest.raises(ringfeed.WorkerError) as caught,
+    ):
         next(iter(loader))
     assert str(caught.value) == IN_THE_FORKSERVER.format(SAID["exception"][0])
 
@@ -440,7 +465,9 @@ def test_workers_that_always_end_in_start_up(method: str, tmp_path: Path) -> Non
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("sleep_s", [0.001, 0.2], ids=["quick samples", "slow samples"])
 @pytest.mark.parametrize("method", METHODS)
-def test_deaths_in_start_up_beside_one_that_works(method: Any, sleep_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deaths_in_start_up_beside_one_that_works(
+    method: Any, sleep_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As long as one worker fills batches, others may end before they fill anything, more than three times in a row."""
     launch, doomed_ones = Processes._launch, [True] * 7
 

@@ -158,7 +158,9 @@ def test_a_users_finalizer_may_close_a_loader() -> None:
     assert run_script(LOADERS + OWN + SWEEP.format(kind="process")) == ("", "", 0)
 
 
-def test_a_finalizer_that_ctrl_c_keeps_from_its_start_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finalizer_that_ctrl_c_keeps_from_its_start_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What it was to end dies as any object does."""
 
     class Mortal:

@@ -74,7 +74,9 @@ class Gate(dict[str, str]):
 def test_a_forking_loader_does_not_hold_up_another_threads_popen(captured: bool) -> None:  # noqa: FBT001 - a parameter
     """A call of Popen that a fork came in the middle of ends while the forked processes live."""
     gate, output = Gate(), subprocess.PIPE if captured else None
-    run = threading.Thread(target=subprocess.run, args=(["/bin/true"],), kwargs={"env": gate, "stdout": output})
+    run = threading.Thread(
+        target=subprocess.run, args=(["/bin/true"],), kwargs={"env": gate, "stdout": output}
+    )
     run.daemon = True
     run.start()
     assert gate.reached.wait(120)
@@ -104,7 +106,9 @@ class Telling(Oracle):
 def test_a_forked_dataset_keeps_its_pipes() -> None:
     """Only the pipes of a Popen that is under way are closed in forked processes: a dataset's own still work."""
     gate = Gate()
-    run = threading.Thread(target=subprocess.run, args=(["/bin/true"],), kwargs={"env": gate}, daemon=True)
+    run = threading.Thread(
+        target=subprocess.run, args=(["/bin/true"],), kwargs={"env": gate}, daemon=True
+    )
     run.start()
     assert gate.reached.wait(120)
     reader, writer = os.pipe()
@@ -129,7 +133,12 @@ class NeverUnpickled(Oracle):
 def test_a_forkserver_is_waited_for_no_longer_than_timeout_s() -> None:
     """Where a process that is to fork workers does not get that far, workers are forked that are waited for as ever."""
     loader = ringfeed.Loader(
-        NeverUnpickled(20), batch_size=4, workers=1, backend="process", spec=Oracle.SPEC, timeout_s=1.5
+        NeverUnpickled(20),
+        batch_size=4,
+        workers=1,
+        backend="process",
+        spec=Oracle.SPEC,
+        timeout_s=1.5,
     )
     with pytest.raises(ringfeed.StallError) as caught:
         next(iter(loader))
@@ -145,7 +154,9 @@ def test_a_forkserver_is_waited_for_no_longer_than_timeout_s() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("then", ["closed again", "dropped", "at the exit"])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_interrupted_close_is_finished(then: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_close_is_finished(
+    then: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What Ctrl-C has kept close() from is done by another close(), the garbage collector or the exit."""
     loader = ringfeed.Loader(Oracle(20), batch_size=4, workers=workers)
     check(next(iter(loader)))
@@ -169,7 +180,9 @@ def test_an_interrupted_close_is_finished(then: str, workers: int, monkeypatch: 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("call", [weakref.finalize.__call__, Finalizer._begin])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_is_dropped_as_ctrl_c_comes(workers: int, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_that_is_dropped_as_ctrl_c_comes(
+    workers: int, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C on the first line of the finalizer, or of what it runs, keeps nothing, though Python ignores it there."""
     lost = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: lost.append(found.exc_type))

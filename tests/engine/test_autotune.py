@@ -52,7 +52,9 @@ CHANGES: dict[str, tuple[Job, dict[str, Any]]] = {
 }
 
 
-def found(job: Job, most: Setting = MOST, seconds: float = 30.0, seed: int = 1) -> tuple[Tuner, list[Step]]:
+def found(
+    job: Job, most: Setting = MOST, seconds: float = 30.0, seed: int = 1
+) -> tuple[Tuner, list[Step]]:
     """Return a tuner that has run the job for so long, and its moves."""
     tuner = Tuner(LEAST, most)
     return tuner, tune(Queue(job, tuner.setting, seed), tuner, seconds)
@@ -61,7 +63,10 @@ def found(job: Job, most: Setting = MOST, seconds: float = 30.0, seed: int = 1) 
 @cache
 def sweep(job: Job) -> tuple[float, int]:
     """Return the best throughput of many settings, and the fewest slots that are nearly as good."""
-    figures = {setting: throughput(job, setting, 150) for setting in starmap(Setting, product(WORKERS, SLOTS))}
+    figures = {
+        setting: throughput(job, setting, 150)
+        for setting in starmap(Setting, product(WORKERS, SLOTS))
+    }
     best = max(figures.values())
     return best, min(setting.slots for setting, figure in figures.items() if figure >= 0.97 * best)
 
@@ -126,13 +131,18 @@ def test_the_words_of_workers() -> None:
         (Setting(2, 2), "4 workers gained nothing (+0%): back to 2 workers and 2 slots"),
     ]
     assert (
-        tuner.why == "4 workers gained nothing (+0%), there may be no more than 2 slots, training waits 88% of the time"
+        tuner.why
+        == "4 workers gained nothing (+0%), there may be no more than 2 slots, training waits 88% of the time"
     )
-    assert [(step.setting, step.why) for step in tuner.history] == [(move.setting, move.why) for move in moves]
+    assert [(step.setting, step.why) for step in tuner.history] == [
+        (move.setting, move.why) for move in moves
+    ]
     first, second = tuner.history[:2]
     assert 64 <= first.batches < second.batches
     assert first.waited == pytest.approx(0.94, abs=0.01)
-    assert second.samples_per_s == pytest.approx(500, rel=0.02)  # as was seen before the move, with two workers
+    assert second.samples_per_s == pytest.approx(
+        500, rel=0.02
+    )  # as was seen before the move, with two workers
 
 
 def test_the_words_of_slots() -> None:
@@ -145,7 +155,10 @@ def test_the_words_of_slots() -> None:
             "2 workers gained nothing (+0%); training waits 75% of the time and the workers are 50% busy, so they "
             "wait for slots: 4 slots",
         ),
-        (Setting(4, 4), "4 slots gained 98%; training waits 50% of the time and the workers are 100% busy: 4 workers"),
+        (
+            Setting(4, 4),
+            "4 slots gained 98%; training waits 50% of the time and the workers are 100% busy: 4 workers",
+        ),
     ]
     assert tuner.setting == Setting(4, 8)
     assert tuner.why == "8 slots gained 34%, training waits 0.0% of the time"
@@ -156,9 +169,14 @@ def test_held_slots_get_others_at_once() -> None:
     tuner = Tuner(LEAST, Setting(12, 3))
     step = tuner.look(Window(all_held=True))
     assert step is not None
-    assert (step.setting, step.why) == (Setting(1, 3), "training holds all 2 slots, so none can be filled: 3 slots")
+    assert (step.setting, step.why) == (
+        Setting(1, 3),
+        "training holds all 2 slots, so none can be filled: 3 slots",
+    )
     assert tuner.look(Window(all_held=True)) is None
-    assert tuner.why == ("training holds all 3 slots, so none can be filled, and there may be no more than 3 slots")
+    assert tuner.why == (
+        "training holds all 3 slots, so none can be filled, and there may be no more than 3 slots"
+    )
     tuner = Tuner(LEAST, MOST, ("workers",))
     assert tuner.look(Window(all_held=True)) is None
     assert tuner.why == "training holds all 2 slots, so none can be filled, and slots= is given"
@@ -182,7 +200,9 @@ def test_held_slots_get_others_at_once() -> None:
 def test_the_most_is_kept_and_named(most: Setting, setting: Setting, why: str) -> None:
     """Growing stops where the plan does, and the words say so."""
     tuner, moves = found(WHOLE, most, 20)
-    assert all(move.setting.workers <= most.workers and move.setting.slots <= most.slots for move in moves)
+    assert all(
+        move.setting.workers <= most.workers and move.setting.slots <= most.slots for move in moves
+    )
     assert (tuner.setting, tuner.why) == (setting, why)
 
 
@@ -259,7 +279,11 @@ def test_workers_that_could_not_be_had_are_done_without() -> None:
     assert move.setting == Setting(2, 2)
     queue.move(move.setting)
     assert tuner.make_do(1, "no memory").setting == Setting(1, 2)
-    assert (tuner.setting, tuner.why, tuner.history[-1].why) == (Setting(1, 2), "no memory", "no memory")
+    assert (tuner.setting, tuner.why, tuner.history[-1].why) == (
+        Setting(1, 2),
+        "no memory",
+        "no memory",
+    )
     queue.move(tuner.setting)
     assert all(move.setting.workers == 1 for move in tune(queue, tuner, 60))
     assert tuner.why == "there may be no more than 1 worker, training waits 75% of the time"
@@ -389,7 +413,9 @@ def test_moves_come_to_an_end(seed: int) -> None:
             assert tuner.make_do(most, "no memory").setting.workers <= most
     check_moves(tuner, (replace(one, all_held=False) for one in restless(random, tuner, 500)))
     assert len(tuner.history) <= tuning.MOST_MOVES + MOST_IN_A_REGIME
-    assert not check_moves(tuner, (replace(one, all_held=False) for one in restless(random, tuner, 500)))
+    assert not check_moves(
+        tuner, (replace(one, all_held=False) for one in restless(random, tuner, 500))
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -399,7 +425,11 @@ def test_a_regime_is_few_moves(seed: int) -> None:
     tuner, random = Tuner(LEAST, MOST), Random(seed)  # noqa: S311 - no secrets
     moves: list[Step] = []
     while tuner._decide != tuner._watch:
-        stall, busy, rate = random.choice([0.03, 0.5, 0.9]), random.choice([0.3, 0.85, 1.0]), random.randint(800, 1200)
+        stall, busy, rate = (
+            random.choice([0.03, 0.5, 0.9]),
+            random.choice([0.3, 0.85, 1.0]),
+            random.randint(800, 1200),
+        )
         workers = tuner.setting.workers
         window = Window(1.0, stall, busy * workers, (1 - busy) * workers, 10, rate)
         while not (move := tuner.look(window)) and tuner._decide != tuner._watch:
@@ -414,8 +444,13 @@ def restless(random: Random, tuner: Tuner, count: int) -> Iterator[Window]:
     for _ in range(count):
         if not left:
             left = random.randint(1, 15)
-            stall, busy = random.choice([0, 0.01, 0.03, 0.1, 0.5, 0.9]), random.choice([0.3, 0.6, 0.85, 1.0])
+            stall, busy = (
+                random.choice([0, 0.01, 0.03, 0.1, 0.5, 0.9]),
+                random.choice([0.3, 0.6, 0.85, 1.0]),
+            )
             rate = random.choice([800, 1000, 1030, 1100, 2000])
         left -= 1
         workers, samples = tuner.setting.workers, int(rate * random.uniform(0.97, 1.03))
-        yield Window(1.0, stall, busy * workers, (1 - busy) * workers, 10, samples, random.random() < 0.005)
+        yield Window(
+            1.0, stall, busy * workers, (1 - busy) * workers, 10, samples, random.random() < 0.005
+        )

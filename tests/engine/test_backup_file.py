@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
     from ringfeed.spec.array import AnyArray
 
-FACTS = {"epoch": 1, "step": 3, "variables": [["m", "w", [4], "float32"], ["m", "b", [2], "float32"]]}
+FACTS = {
+    "epoch": 1,
+    "step": 3,
+    "variables": [["m", "w", [4], "float32"], ["m", "b", [2], "float32"]],
+}
 ARRAYS = [np.arange(4, dtype="f4"), np.ones(2, "f4")]
 
 

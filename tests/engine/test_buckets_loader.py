@@ -34,7 +34,9 @@ class Texts:
 
 def loader(buckets: ringfeed.orders.Buckets = BUCKETS, **given: Any) -> ringfeed.Loader:
     """Return a loader of these texts that fills in this process, unless told otherwise."""
-    return ringfeed.Loader(Texts(), batch_sampler=buckets, **{"workers": 0, "seed": 3, "timeout_s": 120, **given})
+    return ringfeed.Loader(
+        Texts(), batch_sampler=buckets, **{"workers": 0, "seed": 3, "timeout_s": 120, **given}
+    )
 
 
 def batches(made: ringfeed.Loader) -> list[list[int]]:
@@ -56,7 +58,9 @@ def noise(made: ringfeed.Loader) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "workers", [{"workers": 0}, {"workers": 1}, {"workers": 2}, {"workers": 2, "backend": "thread"}], ids=str
+    "workers",
+    [{"workers": 0}, {"workers": 1}, {"workers": 2}, {"workers": 2, "backend": "thread"}],
+    ids=str,
 )
 def test_each_sample_comes_once_an_epoch(workers: dict[str, Any]) -> None:
     """In as many batches as was said, in every epoch, the same whichever process fills them."""
@@ -90,7 +94,9 @@ def test_the_slots_hold_the_largest_batch() -> None:
     with loader() as made:
         most = max(map(len, batches(made)))
         assert (made.plan.layout.rows, made.batch_size, made.drop_remainder) == (most, None, False)
-        assert repr(made).startswith(f"<Loader of Texts: batches of up to {most}, no workers, slots: 4")
+        assert repr(made).startswith(
+            f"<Loader of Texts: batches of up to {most}, no workers, slots: 4"
+        )
     with loader(max_batch_size=8) as made:
         assert made.plan.layout.rows == max(map(len, batches(made))) == 8
 
@@ -245,7 +251,10 @@ def test_a_dataset_that_changes_is_told() -> None:
             self.length += 1
 
     text = "Buckets has 203 lengths, but the dataset has 204 samples"
-    with ringfeed.Loader(Grows(), batch_sampler=BUCKETS, workers=0) as made, pytest.raises(ValueError, match=text):
+    with (
+        ringfeed.Loader(Grows(), batch_sampler=BUCKETS, workers=0) as made,
+        pytest.raises(ValueError, match=text),
+    ):
         batches(made)
 
 

@@ -72,7 +72,9 @@ def make(kind: type[Samples], **settings: Any) -> ringfeed.Loader:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"shuffle": True}, {"workers": 2}, {"batch_size": 50}, {"shuffle": True, "seed": None}], ids=str
+    "settings",
+    [{}, {"shuffle": True}, {"workers": 2}, {"batch_size": 50}, {"shuffle": True, "seed": None}],
+    ids=str,
 )
 def test_what_resumes_passes(settings: dict[str, Any]) -> None:
     """A dataset that depends on index and rng() alone."""

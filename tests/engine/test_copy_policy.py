@@ -35,7 +35,9 @@ def is_view(batch: Any) -> bool:
     return isinstance(batch[0].base, Lease)
 
 
-def expected_text(held: int, slots: int, where: str = "; ringfeed.debug() says where", more: str = "") -> str:
+def expected_text(
+    held: int, slots: int, where: str = "; ringfeed.debug() says where", more: str = ""
+) -> str:
     """Return the warning's text but for its times."""
     ages = ", ".join(["T"] * held)
     return (
@@ -53,7 +55,10 @@ def test_a_whole_epoch_can_be_kept(how: dict[str, Any], slots: int) -> None:
             kept = list(loader)  # the next line is none of it
         assert [told(warning.message) for warning in seen] == [expected_text(slots - 1, slots)]
         assert seen[0].filename == __file__
-        assert "kept = list(loader)" in inspect.getsource(sys.modules[__name__]).splitlines()[seen[0].lineno - 1]
+        assert (
+            "kept = list(loader)"
+            in inspect.getsource(sys.modules[__name__]).splitlines()[seen[0].lineno - 1]
+        )
         kept += list(loader)
         assert flat(check(batch) for batch in kept) == [*range(43), *range(43)]
         del kept
@@ -113,7 +118,10 @@ def test_one_batch_kept_leaves_the_others() -> None:
 
 def test_the_warning_can_be_an_error_that_loses_no_batch() -> None:
     """Under Python's own filter `next()` raises once, the error holds no slot, and the batch is the next to come."""
-    with ringfeed.Loader(Oracle(40), batch_size=2, slots=3, workers=1) as loader, warnings.catch_warnings():
+    with (
+        ringfeed.Loader(Oracle(40), batch_size=2, slots=3, workers=1) as loader,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("error", ringfeed.SlotsHeldWarning)
         batches = iter(loader)
         kept = [next(batches), next(batches)]
@@ -145,7 +153,9 @@ def test_an_epoch_broken_off_at_the_warning_leaves_nothing() -> None:
 def test_a_gap_and_a_short_batch_are_copied_as_they_are() -> None:
     """With on_error="skip" a copy has the rows that are left, as a view has."""
     with (
-        ringfeed.Loader(Misbehaving("raises"), batch_size=3, slots=3, workers=1, on_error="skip") as loader,
+        ringfeed.Loader(
+            Misbehaving("raises"), batch_size=3, slots=3, workers=1, on_error="skip"
+        ) as loader,
         pytest.warns(ringfeed.SlotsHeldWarning),
     ):
         kept = list(loader)
@@ -235,9 +245,14 @@ def test_an_interactive_session_is_told_what_else_holds() -> None:
     """Where Python or IPython prompts, `Out` and the last traceback are named."""
     sys.ps1 = ">>> "
     try:
-        with ringfeed.Loader(Oracle(20), batch_size=2, workers=0) as loader, pytest.warns(Warned) as seen:
+        with (
+            ringfeed.Loader(Oracle(20), batch_size=2, workers=0) as loader,
+            pytest.warns(Warned) as seen,
+        ):
             kept = list(loader)
     finally:
         del sys.ps1
-    assert told(seen[0].message) == expected_text(3, 4, more="; Out and sys.last_traceback refer to arrays, too")
+    assert told(seen[0].message) == expected_text(
+        3, 4, more="; Out and sys.last_traceback refer to arrays, too"
+    )
     assert flat(map(check, kept)) == list(range(20))

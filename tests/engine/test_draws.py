@@ -40,14 +40,21 @@ class Samples:
         return LENGTH
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"index": index, "square": np.full(3, float(index * index)), "noise": float(ringfeed.rng().random())}
+        return {
+            "index": index,
+            "square": np.full(3, float(index * index)),
+            "noise": float(ringfeed.rng().random()),
+        }
 
 
 class Many(Samples):
     """The same, several at once, without random numbers."""
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        return [{"index": index, "square": np.full(3, float(index * index)), "noise": 0.0} for index in indices]
+        return [
+            {"index": index, "square": np.full(3, float(index * index)), "noise": 0.0}
+            for index in indices
+        ]
 
 
 class InPlace(Samples):
@@ -72,7 +79,14 @@ def sampler_of(**settings: Any) -> PrioritizedSampler:
 
 def loader_of(sampler: PrioritizedSampler, dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader of some samples."""
-    given = {"batch_size": ROWS, "seed": SEED, "slots": 3, "workers": 0, "timeout_s": 60, **settings}
+    given = {
+        "batch_size": ROWS,
+        "seed": SEED,
+        "slots": 3,
+        "workers": 0,
+        "timeout_s": 60,
+        **settings,
+    }
     return ringfeed.Loader(Samples() if dataset is None else dataset, sampler=sampler, **given)
 
 
@@ -81,7 +95,9 @@ def priorities(index: Any, step: int) -> Any:
     return (index * 7 + step) % 11 / 3 + 0.01
 
 
-def steps(loader: ringfeed.Loader, sampler: PrioritizedSampler) -> Iterator[tuple[list[int], list[float]]]:
+def steps(
+    loader: ringfeed.Loader, sampler: PrioritizedSampler
+) -> Iterator[tuple[list[int], list[float]]]:
     """Train on an epoch: give the indices and weights of each batch, checked against its samples."""
     for sample, index, weight in loader:
         assert sample["index"].tolist() == index.tolist()
@@ -111,7 +127,9 @@ def by_hand(slots: int, epochs: int, rows: int = ROWS) -> list[tuple[list[int], 
 # ---- what a batch has, and how old it is ----
 
 
-@pytest.mark.parametrize("dataset", [Samples(), Many(), InPlace(), COLUMNS], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize(
+    "dataset", [Samples(), Many(), InPlace(), COLUMNS], ids=lambda d: type(d).__name__
+)
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 def test_a_batch_carries_indices_and_weights(dataset: Any, settings: dict[str, Any]) -> None:
     """Of each way to read, in each kind of worker; they are drawn `slots` batches ahead, never further."""
@@ -141,15 +159,22 @@ def test_a_sample_has_its_own_random_numbers() -> None:
     """Those that it has in any other order."""
     with ringfeed.Loader(Drawing(), batch_size=61, seed=SEED, workers=0) as loader:
         plain = next(iter(loader))["noise"].copy()
-    with ringfeed.Loader(Drawing(), batch_size=61, seed=SEED, sampler=PrioritizedSampler(61), workers=1) as loader:
+    with ringfeed.Loader(
+        Drawing(), batch_size=61, seed=SEED, sampler=PrioritizedSampler(61), workers=1
+    ) as loader:
         sample, index, _ = next(iter(loader))
         assert np.array_equal(sample["noise"], plain[index])
 
 
 def test_a_plain_sample_stays_a_leaf() -> None:
     """The structure of a sample is the first of the three."""
-    with ringfeed.Loader(np.arange(9.0)[:, None], sampler=PrioritizedSampler(9), workers=0) as loader:
-        assert repr(loader.spec) == "Spec((Array((1,), 'float64'), Array((), 'int64'), Array((), 'float32')))"
+    with ringfeed.Loader(
+        np.arange(9.0)[:, None], sampler=PrioritizedSampler(9), workers=0
+    ) as loader:
+        assert (
+            repr(loader.spec)
+            == "Spec((Array((1,), 'float64'), Array((), 'int64'), Array((), 'float32')))"
+        )
         value, index, weight = next(iter(loader))
         assert np.array_equal(value[:, 0], index)
         assert weight.tolist() == [1.0] * 9
@@ -184,7 +209,9 @@ def test_samples_that_are_left_out(workers: int) -> None:
         came = []
         for (_, number, _), index, weight in loader:
             assert number.tolist() == index.tolist()
-            assert weight.tolist() == [1.0 if one != 3 else pytest.approx(40**-0.24) for one in index]
+            assert weight.tolist() == [
+                1.0 if one != 3 else pytest.approx(40**-0.24) for one in index
+            ]
             came += index.tolist()
         skipped = loader.stats().skipped
     assert len(came) + len(skipped) == 40
@@ -200,11 +227,16 @@ def test_an_error_names_the_sample(workers: int) -> None:
     with loader_of(sampler, Misbehaving("raises"), workers=workers) as loader:
         with pytest.raises(ringfeed.WorkerError) as raised:
             next(iter(loader))
-        assert str(raised.value) == "dataset[17] raised KeyError: 'bad seventeen' (3 more of this batch failed)"
+        assert (
+            str(raised.value)
+            == "dataset[17] raised KeyError: 'bad seventeen' (3 more of this batch failed)"
+        )
     with loader_of(sampler, Misbehaving("wrong_shape"), workers=workers) as loader:
         with pytest.raises(ringfeed.SpecError) as raised_spec:
             next(iter(loader))
-        assert str(raised_spec.value).startswith("dataset[17]: sample[0] has shape (5, 8), expected (5, 7)")
+        assert str(raised_spec.value).startswith(
+            "dataset[17]: sample[0] has shape (5, 8), expected (5, 7)"
+        )
 
 
 def test_a_sample_that_kills() -> None:
@@ -230,7 +262,12 @@ def test_a_stall_names_the_sample() -> None:
     """By its own number."""
     sampler = PrioritizedSampler(40)
     sampler.update(range(40), np.eye(40)[17])
-    settings: dict[str, Any] = {"workers": 1, "backend": "fork", "timeout_s": 1, "spec": Oracle.SPEC}
+    settings: dict[str, Any] = {
+        "workers": 1,
+        "backend": "fork",
+        "timeout_s": 1,
+        "spec": Oracle.SPEC,
+    }
     with loader_of(sampler, Misbehaving("sleeps"), **settings) as loader:
         with pytest.raises(ringfeed.StallError) as raised:
             next(iter(loader))
@@ -280,7 +317,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "text"), REFUSED, ids=[next(iter(settings)) for settings, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("settings", "text"), REFUSED, ids=[next(iter(settings)) for settings, _ in REFUSED]
+)
 def test_what_it_does_not_go_with(settings: dict[str, Any], text: str) -> None:
     """Said when the loader is made."""
     with pytest.raises(ValueError, match="ampler") as raised:
@@ -379,7 +418,8 @@ def test_a_state_between_epochs_without_that_of_its_sampler(epochs: int) -> None
     with loader_of(sampler) as loader:
         loader.load_state_dict(state)
         with pytest.raises(
-            ringfeed.StateError, match=rf"^the loader's state was taken after {1 + 15 * epochs} updates"
+            ringfeed.StateError,
+            match=rf"^the loader's state was taken after {1 + 15 * epochs} updates",
         ):
             iter(loader)
         sampler.load_state_dict(powers)
@@ -448,18 +488,26 @@ def test_a_state_of_another_alpha_is_refused() -> None:
     """It is another order."""
     with loader_of(sampler_of()) as loader:
         state = loader.state_dict()
-    with loader_of(sampler_of(alpha=0.5)) as loader, pytest.raises(ringfeed.StateError, match="order"):
+    with (
+        loader_of(sampler_of(alpha=0.5)) as loader,
+        pytest.raises(ringfeed.StateError, match="order"),
+    ):
         loader.load_state_dict(state)
 
 
-@pytest.mark.parametrize("settings", [{}, {"workers": 2, "backend": "thread"}], ids=["no workers", "threads"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"workers": 2, "backend": "thread"}], ids=["no workers", "threads"]
+)
 def test_check_resume_proves_it(settings: dict[str, Any]) -> None:
     """With updates of its own, and the sampler's state beside the loader's."""
     check_resume(lambda: loader_of(sampler_of(), **settings), cuts=6)
     shared = sampler_of()
     with pytest.raises(AssertionError) as raised:
         check_resume(lambda: loader_of(shared, **settings), cuts=2)
-    assert "in a second run that was not cut. A likely cause: the sampler gives another order" in str(raised.value)
+    assert (
+        "in a second run that was not cut. A likely cause: the sampler gives another order"
+        in str(raised.value)
+    )
 
 
 # ---- a buffer that fills, read by processes ----
@@ -517,7 +565,9 @@ def test_a_buffer_that_fills_and_is_overwritten(method: Any, tmp_path: Path) -> 
             age = written - transition[:, 0]
             assert transition.min() > 0
             assert ((transition[:, 0] - 1) % capacity == index).all()
-            assert (buffer.rows[index, 0] == transition[:, 0]).all()  # none was overwritten since it was drawn
+            assert (
+                buffer.rows[index, 0] == transition[:, 0]
+            ).all()  # none was overwritten since it was drawn
             assert (age < capacity).all()
             seen |= set(transition[:, 0].tolist())
             sampler.update(index, np.abs(np.sin(transition[:, 0])) + 0.01)

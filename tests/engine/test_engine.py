@@ -119,14 +119,18 @@ def test_skipping_whole_batches() -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "process"])
-@pytest.mark.parametrize(("deed", "end"), [("dies", "was killed by SIGKILL"), ("leaves", "exited with status 0")])
+@pytest.mark.parametrize(
+    ("deed", "end"), [("dies", "was killed by SIGKILL"), ("leaves", "exited with status 0")]
+)
 def test_a_sample_that_ends_its_workers(method: Any, deed: str, end: str) -> None:
     """After max_attempts deaths the sample is an error that says how; all others arrive."""
     how: Any = {"workers": 2, "backend": method, "max_attempts": 2, "ahead": False}
     with loader_with(Misbehaving(deed), batch_size=8, **how) as loader:
         found = collect(loader)
         wait_until(lambda: loader.stats().restarts == 2)
-    assert str(found[2]) == f"dataset[17] ended 2 workers; the last one {end}; try it with workers=0"
+    assert (
+        str(found[2]) == f"dataset[17] ended 2 workers; the last one {end}; try it with workers=0"
+    )
     assert found[:2] + found[3:] == [list(range(first, first + 8)) for first in (0, 8, 24, 32)]
 
 
@@ -186,7 +190,8 @@ def test_workers_that_have_not_begun_are_shown() -> None:
     first, second, *_ = str(caught.value).splitlines()
     assert first == "no batch for 2 s: no worker inside dataset[i]; raise timeout_s or look there"
     assert re.fullmatch(
-        r"worker 0 \(pid \d+\): has taken no work yet: it starts, or imports what the dataset needs", second
+        r"worker 0 \(pid \d+\): has taken no work yet: it starts, or imports what the dataset needs",
+        second,
     )
 
 
@@ -199,7 +204,9 @@ def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
     assert check(next(batches)) + check(next(batches)) == list(range(16))
     lose_patience(loader, 0.1)
     text = ""
-    while "in sleeps" not in text:  # a worker has half a second to write its stack, which may be too short
+    while (
+        "in sleeps" not in text
+    ):  # a worker has half a second to write its stack, which may be too short
         with pytest.raises(ringfeed.StallError) as caught:
             next(batches)
         first, _, text = str(caught.value).partition("\n")
@@ -211,8 +218,21 @@ def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
             "that waits for them never ends"
         )
     assert first == expected
-    assert len(re.findall(r"^worker [01] \((pid \d+|thread ringfeed-\d)\): waits for a slot$", text, re.MULTILINE)) == 1
-    assert re.search(r"^worker [01] \(.*\): inside dataset\[17\], has been at it for \d+\.\d s$", text, re.MULTILINE)
+    assert (
+        len(
+            re.findall(
+                r"^worker [01] \((pid \d+|thread ringfeed-\d)\): waits for a slot$",
+                text,
+                re.MULTILINE,
+            )
+        )
+        == 1
+    )
+    assert re.search(
+        r"^worker [01] \(.*\): inside dataset\[17\], has been at it for \d+\.\d s$",
+        text,
+        re.MULTILINE,
+    )
     assert re.search(r'^ +File ".*datasets\.py", line \d+,? in sleeps$', text, re.MULTILINE)
     if how.get("backend") != "thread":
         loader.close()
@@ -222,31 +242,43 @@ def test_a_stuck_worker_is_restarted() -> None:
     """on_stall="restart" kills it and runs its rows again, and the sample counts a death each time."""
     with ringfeed.Loader(Misbehaving("sleeps"), batch_size=8, workers=2, max_attempts=1) as loader:
         batches = iter(loader)
-        wait_until(lambda: filled(loader) == 28 and is_inside(loader, 17))  # not in the row before it
+        wait_until(
+            lambda: filled(loader) == 28 and is_inside(loader, 17)
+        )  # not in the row before it
         assert pool_of(loader).kill_stuck(1) == 1
         found = collect(batches)
         wait_until(lambda: loader.stats().restarts == 1)
-    assert str(found[2]) == "dataset[17] ended its worker; the last one was killed by SIGKILL; try it with workers=0"
+    assert (
+        str(found[2])
+        == "dataset[17] ended its worker; the last one was killed by SIGKILL; try it with workers=0"
+    )
     assert len(found) == 5
 
 
 def test_a_stuck_thread_cannot_be_restarted() -> None:
     """on_stall="restart" shows a thread that is stuck, since it cannot be ended."""
     settings: Any = {"backend": "thread", "workers": 1, "on_stall": "restart"}
-    loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=8, spec=Oracle.SPEC, **settings)
+    loader = ringfeed.Loader(
+        Misbehaving("sleeps", at=0), batch_size=8, spec=Oracle.SPEC, **settings
+    )
     batches = iter(loader)
     wait_until(lambda: loader._runner.engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
     lose_patience(loader, 0.1)
     with pytest.raises(ringfeed.StallError) as caught:
         next(batches)
     first = str(caught.value).splitlines()[0]
-    assert first == "no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise timeout_s or look there"
+    assert (
+        first
+        == "no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise timeout_s or look there"
+    )
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_closing_with_a_stuck_worker_is_quick() -> None:
     """close() gives a worker about a second, and then kills it."""
-    loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=8, workers=1, spec=Oracle.SPEC, timeout_s=0.5)
+    loader = ringfeed.Loader(
+        Misbehaving("sleeps", at=0), batch_size=8, workers=1, spec=Oracle.SPEC, timeout_s=0.5
+    )
     with pytest.raises(ringfeed.StallError):
         next(iter(loader))
     began = time.monotonic()
@@ -284,7 +316,9 @@ def test_errors_that_are_kept_hold_no_slots() -> None:
                 break
             except ringfeed.WorkerError as error:
                 found.append(error)
-    assert [str(error) for error in found] == [f"dataset[{n}] raised ValueError: {n}" for n in range(8)]
+    assert [str(error) for error in found] == [
+        f"dataset[{n}] raised ValueError: {n}" for n in range(8)
+    ]
 
 
 class Interrupting:
@@ -316,7 +350,9 @@ class EachTenthFails(Oracle):
 
 def test_ctrl_c_after_a_take_costs_no_batch() -> None:
     """However often it comes between two steps of the engine, and is caught, every batch comes, in order."""
-    with ringfeed.Loader(EachTenthFails(200), batch_size=5, workers=1, slots=3, on_error="skip") as loader:
+    with ringfeed.Loader(
+        EachTenthFails(200), batch_size=5, workers=1, slots=3, on_error="skip"
+    ) as loader:
         batches = iter(loader)
         engine: Any = loader._runner.engine
         engine.intake = Interrupting(engine.intake, 3)

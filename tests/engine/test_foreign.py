@@ -49,7 +49,10 @@ def test_words_of_other_loaders_are_translated(settings: Any, text: str) -> None
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"rank": 1, "world_size": 4}, "rank= and world_size= since 0.3; write shard=ringfeed.Shard(1, 4)"),
+        (
+            {"rank": 1, "world_size": 4},
+            "rank= and world_size= since 0.3; write shard=ringfeed.Shard(1, 4)",
+        ),
         (
             {"rank": 1, "world_size": 4, "uneven": "keep"},
             "rank= and world_size= and uneven= since 0.3; write shard=ringfeed.Shard(1, 4, uneven='keep')",
@@ -105,7 +108,14 @@ def test_several_words_of_before_are_one_error() -> None:
         ("datasets", ["Frozen", "Interleave", "Mix", "Pack"]),
         (
             "orders",
-            ["Buckets", "PrioritizedSampler", "StratifiedSampler", "SubsetSampler", "WeightedSampler", "WindowShuffle"],
+            [
+                "Buckets",
+                "PrioritizedSampler",
+                "StratifiedSampler",
+                "SubsetSampler",
+                "WeightedSampler",
+                "WindowShuffle",
+            ],
         ),
         ("ray", ["Ray"]),
     ],
@@ -124,7 +134,9 @@ def test_names_that_have_moved_say_where_they_are(package: str, names: list[str]
 
 def test_a_name_that_a_package_does_not_have() -> None:
     """Is Python's own error."""
-    with pytest.raises(AttributeError, match=r"^module 'ringfeed.orders' has no attribute 'Sorted'$"):
+    with pytest.raises(
+        AttributeError, match=r"^module 'ringfeed.orders' has no attribute 'Sorted'$"
+    ):
         _ = ringfeed.orders.Sorted  # type: ignore[attr-defined]
 
 

@@ -77,20 +77,26 @@ def shortened(sample: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def expected() -> list[str]:
     """Return the hashes of two epochs' batches, filled by the consumer."""
-    with ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, workers=0, shuffle=True) as loader:
+    with ringfeed.Loader(
+        Lengths(LENGTH), batch_size=ROWS, spec=SPEC, workers=0, shuffle=True
+    ) as loader:
         return digests(loader) + digests(loader)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_batches_are_the_same(expected: list[str], settings: dict[str, Any]) -> None:
     """Whatever fills them, and in whatever order the rows of a batch are filled."""
-    with ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, shuffle=True, **settings) as loader:
+    with ringfeed.Loader(
+        Lengths(LENGTH), batch_size=ROWS, spec=SPEC, shuffle=True, **settings
+    ) as loader:
         assert digests(loader) + digests(loader) == expected
 
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 3, "backend": "fork"}], ids=str)
 @pytest.mark.parametrize(
-    "dataset", [Lengths(LENGTH), Together(LENGTH), WithReadInto(LENGTH)], ids=lambda d: type(d).__name__
+    "dataset",
+    [Lengths(LENGTH), Together(LENGTH), WithReadInto(LENGTH)],
+    ids=lambda d: type(d).__name__,
 )
 def test_batches_hold_the_samples(dataset: Lengths, settings: dict[str, Any]) -> None:
     """Each in its own length, in order, the last batch shorter."""
@@ -102,7 +108,9 @@ def test_batches_hold_the_samples(dataset: Lengths, settings: dict[str, Any]) ->
 
 def test_batches_that_are_kept() -> None:
     """Batches that hold all slots are private copies; those before them are not touched."""
-    with ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, workers=2, backend="fork") as loader:
+    with ringfeed.Loader(
+        Lengths(LENGTH), batch_size=ROWS, spec=SPEC, workers=2, backend="fork"
+    ) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning):
             batches = [*loader]
         assert batches[-1]["boxes"].values.base is None
@@ -125,7 +133,12 @@ def test_a_worker_dies_amid_a_sample(tmp_path: Path) -> None:
 def test_a_budget_that_is_used_up_again(tmp_path: Path) -> None:
     """Deaths in one batch whose samples need all of the total: nothing of it is lost to rows that are run again."""
     total = sum(len(Lengths(0)[index]["ids"]) for index in range(ROWS))
-    spec = {**SPEC, "tight": Array((None, 2), "float64", max_shape=(LONGEST, 2), form="ragged", total=max(total, 30))}
+    spec = {
+        **SPEC,
+        "tight": Array(
+            (None, 2), "float64", max_shape=(LONGEST, 2), form="ragged", total=max(total, 30)
+        ),
+    }
     dataset = Lengths(ROWS, tmp_path, deaths=(1, 4, 6))
     with ringfeed.Loader(dataset, batch_size=ROWS, spec=spec, workers=1, backend="fork") as loader:
         check(next(iter(loader)), [*range(ROWS)])
@@ -137,7 +150,9 @@ def test_a_budget_that_is_used_up_again(tmp_path: Path) -> None:
 def outcome(dataset: Any, spec: Any, **settings: Any) -> tuple[list[Any], list[str]]:
     """Return the batches of an epoch and the texts of its errors."""
     batches, errors = [], []
-    with ringfeed.Loader(dataset, spec=spec, **{"batch_size": 4, "workers": 0, **settings}) as loader:
+    with ringfeed.Loader(
+        dataset, spec=spec, **{"batch_size": 4, "workers": 0, **settings}
+    ) as loader:
         epoch = iter(loader)
         while True:
             try:
@@ -187,7 +202,9 @@ def test_skipped_samples_leave_no_gap() -> None:
     spec = {
         "ragged": Array((None,), "float64", max_shape=(5,), form="ragged"),
         "tight": Array((None,), "float64", max_shape=(9,), form="ragged", total=30),
-        "pad": Array((None,), "float64", max_shape=(9,), form="pad", padding_value=-1.0, lengths=True),
+        "pad": Array(
+            (None,), "float64", max_shape=(9,), form="pad", padding_value=-1.0, lengths=True
+        ),
         "text": Text(9),
     }
 
@@ -197,7 +214,9 @@ def test_skipped_samples_leave_no_gap() -> None:
             return {"pad": array, "tight": array, "ragged": array, "text": str(index)}
 
     for settings in ({"workers": 0}, {"workers": 2, "backend": "fork"}):
-        with ringfeed.Loader(Failing(8), batch_size=8, spec=spec, on_error="skip", **settings) as loader:  # type: ignore[arg-type]
+        with ringfeed.Loader(
+            Failing(8), batch_size=8, spec=spec, on_error="skip", **settings
+        ) as loader:  # type: ignore[arg-type]
             (batch,) = loader
         assert [len(sample) for sample in batch["ragged"]] == [5, 4, 3, 2]
         assert batch["tight"].values.tolist() == [5.0] * 5 + [4.0] * 4 + [3.0] * 3 + [2.0] * 2
@@ -247,7 +266,11 @@ REFUSED: list[tuple[Any, Any, str]] = [
         "dataset[0]: sample has the surrogate '\\udc80' at character 2, expected text that UTF-8 can hold; decode the "
         "file with errors='replace', or give ringfeed.Bytes in spec=",
     ),
-    (b"x", Text(10), "dataset[0]: sample is of type bytes, expected a str; give ringfeed.Bytes in spec="),
+    (
+        b"x",
+        Text(10),
+        "dataset[0]: sample is of type bytes, expected a str; give ringfeed.Bytes in spec=",
+    ),
     (
         "x",
         Bytes(10),
@@ -263,10 +286,14 @@ REFUSED: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "spec", "text"), REFUSED, ids=[text[12:50] for _, _, text in REFUSED])
+@pytest.mark.parametrize(
+    ("value", "spec", "text"), REFUSED, ids=[text[12:50] for _, _, text in REFUSED]
+)
 def test_samples_that_do_not_fit(value: Any, spec: Array, text: str) -> None:
     """The error says what and where, and the samples beside it are delivered with on_error="skip"."""
-    good = "y" if spec == Text(10) else b"y" if spec == Bytes(10) else np.zeros((1, *spec.shape[1:]))
+    good = (
+        "y" if spec == Text(10) else b"y" if spec == Bytes(10) else np.zeros((1, *spec.shape[1:]))
+    )
 
     class Given(Sized):
         def __getitem__(self, index: int) -> Any:
@@ -322,10 +349,17 @@ def test_strings_without_a_spec() -> None:
 def test_transforms(settings: dict[str, Any]) -> None:
     """Of samples, in place and anew."""
     whole = Lengths(LENGTH)
-    for transform, change in ((doubled, lambda boxes: boxes * 2), (shortened, lambda boxes: boxes[:2])):
-        with ringfeed.Loader(whole, batch_size=ROWS, spec=SPEC, transform=transform, **settings) as loader:
+    for transform, change in (
+        (doubled, lambda boxes: boxes * 2),
+        (shortened, lambda boxes: boxes[:2]),
+    ):
+        with ringfeed.Loader(
+            whole, batch_size=ROWS, spec=SPEC, transform=transform, **settings
+        ) as loader:
             batch = next(iter(loader))
-        assert all(np.array_equal(batch["boxes"][row], change(whole[row]["boxes"])) for row in range(ROWS))
+        assert all(
+            np.array_equal(batch["boxes"][row], change(whole[row]["boxes"])) for row in range(ROWS)
+        )
     assert [*batch["text"]] == [whole[row]["text"].upper() for row in range(ROWS)]
 
 
@@ -337,7 +371,9 @@ def test_a_transform_that_returns_a_longer_sample_now_and_then() -> None:
 
     for total in (None, 60):
         spec = Array((None,), "float64", max_shape=(12,), form="ragged", total=total)
-        with ringfeed.Loader(Sized(6), batch_size=6, spec=spec, transform=longer, workers=0) as loader:
+        with ringfeed.Loader(
+            Sized(6), batch_size=6, spec=spec, transform=longer, workers=0
+        ) as loader:
             (batch,) = loader
         assert batch.lengths.tolist() == [0, 1, 2, 9, 4, 5]
         assert [set(sample) for sample in batch] == [set(), {1.0}, {2.0}, {7.0}, {4.0}, {5.0}]
@@ -362,9 +398,18 @@ def test_whole_batches(workers: int) -> None:
         def __getitem__(self, index: int) -> Any:
             samples = [np.arange(float(row)) for row in range(index + 1)]
             splits = np.cumsum([0, *map(len, samples)])
-            return ringfeed.Ragged(np.concatenate(samples), splits), samples, [str(row) for row in range(index + 1)]
+            return (
+                ringfeed.Ragged(np.concatenate(samples), splits),
+                samples,
+                [str(row) for row in range(index + 1)],
+            )
 
-    settings: dict[str, Any] = {"batch_size": None, "max_batch_size": 9, "workers": workers, "backend": "fork"}
+    settings: dict[str, Any] = {
+        "batch_size": None,
+        "max_batch_size": 9,
+        "workers": workers,
+        "backend": "fork",
+    }
     with ringfeed.Loader(Batches(5), spec=spec, **settings) as loader:
         for index, (ragged, padded, text) in enumerate(loader):
             assert ragged.lengths.tolist() == [*range(index + 1)]
@@ -385,7 +430,9 @@ def test_ctrl_c_while_a_batch_is_put_together(monkeypatch: pytest.MonkeyPatch) -
 
     whole = Form.beside_of
     monkeypatch.setattr(Form, "beside_of", beside_of)
-    with ringfeed.Loader(Lengths(ROWS), batch_size=ROWS, spec=SPEC, workers=2, backend="fork") as loader:
+    with ringfeed.Loader(
+        Lengths(ROWS), batch_size=ROWS, spec=SPEC, workers=2, backend="fork"
+    ) as loader:
         epoch = iter(loader)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
@@ -439,13 +486,19 @@ def test_mix_and_weights() -> None:
 def test_ranks() -> None:
     """The last batch of a rank is filled up with a sample of its own."""
     for rank in range(2):
-        with ringfeed.Loader(Lengths(21), batch_size=8, spec=SPEC, workers=0, shard=ringfeed.Shard(rank, 2)) as loader:
+        with ringfeed.Loader(
+            Lengths(21), batch_size=8, spec=SPEC, workers=0, shard=ringfeed.Shard(rank, 2)
+        ) as loader:
             assert [len(batch["text"]) for batch in loader] == [8, 3]
 
 
 def test_going_on() -> None:
     """Amid an epoch, with other batches."""
-    check_resume(lambda: ringfeed.Loader(Lengths(LENGTH), batch_size=ROWS, spec=SPEC, shuffle=True, workers=0))
+    check_resume(
+        lambda: ringfeed.Loader(
+            Lengths(LENGTH), batch_size=ROWS, spec=SPEC, shuffle=True, workers=0
+        )
+    )
 
 
 def test_memory_as_planned() -> None:
@@ -486,7 +539,9 @@ class Overwriting(Lengths):
             (begin, end), *_ = scribbling.shared_maps("ringfeed-slots")
             for base in range(begin, end, self.slot_size):
                 for first, last in self.stretches:
-                    scribbling.scribble(scribbling.memory(base + first, last - first), self.pattern, index)
+                    scribbling.scribble(
+                        scribbling.memory(base + first, last - first), self.pattern, index
+                    )
         return super().__getitem__(index)
 
 
@@ -498,8 +553,14 @@ def test_records_that_are_overwritten(pattern: int | str, tmp_path: Path) -> Non
     with loader_with(dataset, batch_size=ROWS, **settings) as loader:
         layout = loader.plan.layout
     dataset.slot_size = layout.slot_size
-    leaves = [(leaf, begin) for leaf, begin in zip(loader.spec.leaves, layout.offsets, strict=True) if leaf.form]
-    dataset.stretches = [(at - 64 - ROWS * leaf.form.record_size(), at) for leaf, at in leaves if leaf.form]
+    leaves = [
+        (leaf, begin)
+        for leaf, begin in zip(loader.spec.leaves, layout.offsets, strict=True)
+        if leaf.form
+    ]
+    dataset.stretches = [
+        (at - 64 - ROWS * leaf.form.record_size(), at) for leaf, at in leaves if leaf.form
+    ]
     with loader_with(dataset, batch_size=ROWS, copy=True, **settings) as loader:
         epoch = iter(loader)
         while True:
@@ -535,7 +596,9 @@ class Restless(Sized):
 def test_samples_that_come_in_other_lengths_after_a_death(tmp_path: Path) -> None:
     """What they had been placed in is lost, and the error says so: they would fit into the total."""
     spec = Array((None,), "float64", max_shape=(8,), form="ragged", total=16)
-    loader = ringfeed.Loader(Restless(tmp_path / "died"), batch_size=3, spec=spec, workers=1, backend="fork")
+    loader = ringfeed.Loader(
+        Restless(tmp_path / "died"), batch_size=3, spec=spec, workers=1, backend="fork"
+    )
     with loader, pytest.raises(SpecError) as caught:
         next(iter(loader))
     assert str(caught.value) == (
@@ -566,7 +629,10 @@ NOT_FITTING: list[tuple[Array, Any, str]] = [
 @pytest.mark.parametrize(("array", "sample", "text"), NOT_FITTING, ids=str)
 def test_a_number_is_no_sample_of_a_length(array: Array, sample: Any, text: str) -> None:
     """It was taken for one that is there already, and the row kept what an earlier batch had there."""
-    with ringfeed.Loader([sample], batch_size=1, spec=array, workers=0) as loader, pytest.raises(SpecError) as caught:
+    with (
+        ringfeed.Loader([sample], batch_size=1, spec=array, workers=0) as loader,
+        pytest.raises(SpecError) as caught,
+    ):
         next(iter(loader))
     assert str(caught.value) == text
 
@@ -583,5 +649,7 @@ def test_an_empty_list_is_a_sample_without_elements() -> None:
 @pytest.mark.parametrize("step", [2, -1])
 def test_a_memoryview_may_be_strided(step: int) -> None:
     """Its bytes are those that it shows."""
-    with ringfeed.Loader([memoryview(b"abcdef")[::step]], batch_size=1, spec=Bytes(8), workers=0) as loader:
+    with ringfeed.Loader(
+        [memoryview(b"abcdef")[::step]], batch_size=1, spec=Bytes(8), workers=0
+    ) as loader:
         assert bytes(next(iter(loader))[0]) == b"abcdef"[::step]

@@ -56,10 +56,18 @@ class Odd:
 
 def test_threads_that_take_from_one_iterator_share_its_batches() -> None:
     """Each batch is handed out once, to one of them."""
-    settings: dict[str, Any] = {"batch_size": 2, "workers": 1, "backend": "thread", "on_error": "skip"}
+    settings: dict[str, Any] = {
+        "batch_size": 2,
+        "workers": 1,
+        "backend": "thread",
+        "on_error": "skip",
+    }
     with ringfeed.Loader(Odd(), spec=ringfeed.Array((), "int64"), slots=16, **settings) as loader:
         batches, found = iter(loader), []
-        threads = [threading.Thread(target=lambda: found.extend(_rows(batches)), daemon=True) for _ in range(8)]
+        threads = [
+            threading.Thread(target=lambda: found.extend(_rows(batches)), daemon=True)
+            for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

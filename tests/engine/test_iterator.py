@@ -28,7 +28,9 @@ LENGTH, ROWS = 400, 4
 @pytest.fixture
 def loader() -> Iterator[ringfeed.Loader]:
     """A loader of 100 batches, whose iterator may take all but those during which there is more to plan."""
-    with ringfeed.Loader(Oracle(LENGTH), batch_size=ROWS, workers=1, backend="thread", slots=4) as made:
+    with ringfeed.Loader(
+        Oracle(LENGTH), batch_size=ROWS, workers=1, backend="thread", slots=4
+    ) as made:
         yield made
 
 
@@ -73,7 +75,9 @@ def test_what_was_taken_is_counted_meanwhile(loader: ringfeed.Loader) -> None:
 
 def test_a_stall_in_one_call_is_counted() -> None:
     """What the iterator waits for by itself counts as stall, for statistics and onlookers."""
-    with ringfeed.Loader(Oracle(16, sleep_s=0.02), batch_size=1, workers=1, backend="thread") as loader:
+    with ringfeed.Loader(
+        Oracle(16, sleep_s=0.02), batch_size=1, workers=1, backend="thread"
+    ) as loader:
         began_s = time.monotonic()
         assert sum(1 for _ in loader) == 16
         took_s = time.monotonic() - began_s
@@ -82,7 +86,9 @@ def test_a_stall_in_one_call_is_counted() -> None:
 
 def test_there_is_always_more_planned_than_slots(asked: list[int]) -> None:
     """The iterator takes no more than leaves each slot a batch to be bound; of a long epoch the engine plans more."""
-    with ringfeed.Loader(np.arange(300_000), batch_size=8, workers=1, backend="thread", slots=4) as loader:
+    with ringfeed.Loader(
+        np.arange(300_000), batch_size=8, workers=1, backend="thread", slots=4
+    ) as loader:
         for batch in loader:
             engine = loader._runner.engine
             assert engine is not None
@@ -100,7 +106,10 @@ def test_places_are_noted_from_now_on(loader: ringfeed.Loader) -> None:
         places = [held.place for held in loader.stats().memory.held]
     finally:
         ringfeed.debug(on=False)
-    assert [Path(place.split(":")[0]).name for place in places] == ["before ringfeed.debug()", "test_iterator.py"]
+    assert [Path(place.split(":")[0]).name for place in places] == [
+        "before ringfeed.debug()",
+        "test_iterator.py",
+    ]
 
 
 def test_an_older_iterator_takes_nothing(loader: ringfeed.Loader) -> None:
@@ -225,7 +234,9 @@ class Waiting:
 
     def __init__(self) -> None:
         self.gate = Gate()
-        self.loader = ringfeed.Loader(self.gate, batch_size=4, workers=1, backend="thread", timeout_s=FOREVER_S)
+        self.loader = ringfeed.Loader(
+            self.gate, batch_size=4, workers=1, backend="thread", timeout_s=FOREVER_S
+        )
         self.iterator = iter(self.loader)
         for _ in range(2):
             next(self.iterator)
@@ -289,7 +300,9 @@ def test_a_handler_that_closes_ends_the_wait(waiting: Waiting) -> None:
 def test_a_handler_that_begins_an_epoch_supersedes(waiting: Waiting) -> None:
     """Whoever waited in an epoch that a handler has broken off is told, and takes nothing of the new one."""
     newer: list[Any] = []
-    waiting.interrupted_by(lambda waiting: (newer.append(iter(waiting.loader)), waiting.gate.opened.set()))
+    waiting.interrupted_by(
+        lambda waiting: (newer.append(iter(waiting.loader)), waiting.gate.opened.set())
+    )
     for _ in range(2):
         with pytest.raises(ringfeed.SupersededError):
             next(waiting.iterator)
@@ -355,9 +368,17 @@ def test_a_form_that_raises_loses_its_batch_only(loader: ringfeed.Loader) -> Non
 def test_batches_have_the_structure_of_a_sample(dataset: Any, kind: type) -> None:
     """Both ways of taking give the same structure, with copies and without."""
     for copy in (False, True):
-        with ringfeed.Loader(dataset, batch_size=4, workers=1, backend="thread", copy=copy) as loader:
+        with ringfeed.Loader(
+            dataset, batch_size=4, workers=1, backend="thread", copy=copy
+        ) as loader:
             batches = list(loader)
             assert [type(batch) for batch in batches] == [kind, kind]
-            found = batches[1]["b"][1] if kind is dict else batches[1][1] if kind is tuple else batches[1]
+            found = (
+                batches[1]["b"][1]
+                if kind is dict
+                else batches[1][1]
+                if kind is tuple
+                else batches[1]
+            )
             assert found.tolist() == [4, 5, 6, 7]
             del batches, found

@@ -40,7 +40,9 @@ time.sleep(0.2)
 
 def test_a_daemon_thread_iterates_on_at_the_interpreters_end() -> None:
     """A thread that asks for batches when its loader's engine has been stopped is parked: the exit is a clean one."""
-    ended = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -73,7 +75,9 @@ def test_whoever_is_superseded_in_the_engine_is_lent_nothing() -> None:
     """Where a handler begins an epoch while the engine waits for the older one, its batches are the newer one's."""
     gate = Gate()
     newer: list[Any] = []
-    with ringfeed.Loader(gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S) as loader:
+    with ringfeed.Loader(
+        gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S
+    ) as loader:
         older = iter(loader)
         assert loader._runner.engine is not None
         assert next(older)[0] == 0
@@ -96,7 +100,9 @@ def test_whoever_is_superseded_in_the_engine_is_lent_nothing() -> None:
 def test_statistics_asked_for_by_a_thread_do_not_block_a_handler() -> None:
     """A signal's handler that takes a batch while statistics are counted, and one is being taken elsewhere, ends."""
     gate = Gate()
-    with ringfeed.Loader(gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S) as loader:
+    with ringfeed.Loader(
+        gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S
+    ) as loader:
         iterator = iter(loader)
         engine = loader._runner.engine
         assert engine is not None
@@ -114,10 +120,14 @@ def test_statistics_asked_for_by_a_thread_do_not_block_a_handler() -> None:
 
 
 @pytest.mark.usefixtures("alarm")
-def test_a_handler_that_takes_between_the_look_and_the_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_takes_between_the_look_and_the_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What was ready for the engine and has been taken by a handler is waited for again, not an error."""
     gate = Gate()
-    with ringfeed.Loader(gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S) as loader:
+    with ringfeed.Loader(
+        gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S
+    ) as loader:
         iterator = iter(loader)
         engine = loader._runner.engine
         assert engine is not None
@@ -138,7 +148,9 @@ def test_a_handler_that_takes_between_the_look_and_the_take(monkeypatch: pytest.
 
 def test_a_look_that_is_due_is_not_put_off() -> None:
     """However many batches were to come between two looks when they came fast: the tuner looks when it is time to."""
-    with ringfeed.Loader(np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto") as loader:
+    with ringfeed.Loader(
+        np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto"
+    ) as loader:
         iterator = iter(loader)
         next(iterator)
         assert loader._runner.engine is not None
@@ -155,7 +167,9 @@ def test_a_look_that_is_due_is_not_put_off() -> None:
 
 def test_no_slot_is_opened_of_an_engine_that_is_stopped() -> None:
     """Whoever was waiting for views when the interpreter's end stopped the engine goes on to see that it is."""
-    with ringfeed.Loader(np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto") as loader:
+    with ringfeed.Loader(
+        np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto"
+    ) as loader:
         iterator = iter(loader)
         next(iterator)
         engine = loader._runner.engine
@@ -187,7 +201,9 @@ class Changing:
         self.ended += 1
 
 
-def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Where a hook runs while the engine waits for a batch, as another thread's may, that batch is read anew, too."""
     dataset = Changing()
     seen: list[int] = []
@@ -195,7 +211,9 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(monkeypatch: pyte
 
     def wait(engine: Engine, build: Any, *, wait_for_slots: bool) -> None:
         if len(seen) == 95 and not dataset.ended:
-            wait_until(lambda: engine.observer.states().count("ready") >= 3)  # behind it, as they were before
+            wait_until(
+                lambda: engine.observer.states().count("ready") >= 3
+            )  # behind it, as they were before
             feed.run_hook("on_epoch_end")
             dataset.changed.set()
         original(engine, build, wait_for_slots=wait_for_slots)

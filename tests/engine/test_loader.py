@@ -18,7 +18,18 @@ import pytest
 
 import leftovers
 import ringfeed
-from datasets import Batches, Bulk, Drawing, Misbehaving, Oracle, Pair, ReadInto, Reshuffling, check, flat
+from datasets import (
+    Batches,
+    Bulk,
+    Drawing,
+    Misbehaving,
+    Oracle,
+    Pair,
+    ReadInto,
+    Reshuffling,
+    check,
+    flat,
+)
 from watching import wait_until, while_it_waits
 
 if TYPE_CHECKING:
@@ -60,7 +71,9 @@ def reference() -> str:
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("slots", [2, 3, 8])
 @pytest.mark.parametrize("how", [{"backend": "thread"}, {"backend": "fork"}, {}], ids=str)
-def test_same_batches_whatever_the_machinery(reference: str, workers: int, slots: int, how: dict[str, Any]) -> None:
+def test_same_batches_whatever_the_machinery(
+    reference: str, workers: int, slots: int, how: dict[str, Any]
+) -> None:
     """One hash over all numbers of workers and slots, threads and processes: promise 2."""
     assert digest(workers=workers, slots=slots, **how) == reference
 
@@ -118,7 +131,9 @@ def test_sampler_of_unknown_length_ends() -> None:
 
 def test_a_loader_may_be_told_what_a_batch_is() -> None:
     """A subscripted class makes the same loader; the type is for type checkers (see typing/public_face.py)."""
-    with ringfeed.Loader[tuple[np.ndarray, np.ndarray]](Oracle(4), batch_size=4, workers=0) as loader:
+    with ringfeed.Loader[tuple[np.ndarray, np.ndarray]](
+        Oracle(4), batch_size=4, workers=0
+    ) as loader:
         assert type(loader) is ringfeed.Loader
         assert [check(batch) for batch in loader] == [[0, 1, 2, 3]]
 
@@ -161,7 +176,9 @@ def test_whole_batches(how: dict[str, Any]) -> None:
 def test_read_into_fills_rows_in_place(how: dict[str, Any]) -> None:
     """A dataset with read_into writes each sample into its row."""
     with ringfeed.Loader(ReadInto(), batch_size=4, **how) as loader:
-        batches = [{"image": batch["image"].copy(), "label": batch["label"].copy()} for batch in loader]
+        batches = [
+            {"image": batch["image"].copy(), "label": batch["label"].copy()} for batch in loader
+        ]
     labels = np.concatenate([batch["label"] for batch in batches])
     assert labels.tolist() == list(range(30))
     assert all((batch["image"] == batch["label"][:, None, None]).all() for batch in batches)
@@ -179,7 +196,9 @@ def test_arrays_are_gathered(how: dict[str, Any]) -> None:
     x = np.arange(120, dtype=np.float32).reshape(20, 6)
     x.flags.writeable = False
     y = np.arange(40, dtype=np.int16).reshape(20, 2)[:, ::-1]
-    with ringfeed.Loader((x, {"y": y, "again": x[::-1]}), batch_size=6, shuffle=True, **how) as loader:
+    with ringfeed.Loader(
+        (x, {"y": y, "again": x[::-1]}), batch_size=6, shuffle=True, **how
+    ) as loader:
         seen = [(bx.copy(), rest["y"].copy(), rest["again"].copy()) for bx, rest in loader]
     order = (np.concatenate([batch[0] for batch in seen])[:, 0] / 6).astype(int)
     assert sorted(order) == list(range(20))
@@ -400,7 +419,9 @@ def test_ctrl_c_in_process_loses_nothing() -> None:
 @pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_workers_killed_in_mid_epoch(method: Any) -> None:
     """Whichever workers are killed, every batch arrives, in order, right."""
-    with ringfeed.Loader(Oracle(600, sleep_s=0.001), batch_size=4, workers=2, backend=method) as loader:
+    with ringfeed.Loader(
+        Oracle(600, sleep_s=0.001), batch_size=4, workers=2, backend=method
+    ) as loader:
         seen: list[int] = []
         for number, batch in enumerate(loader):
             seen += check(batch)
@@ -428,7 +449,13 @@ def test_script_without_main_guard(tmp_path: Any, how: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, *(["script.py"] if how == "file" else [])]
     found = subprocess.run(
-        command, cwd=tmp_path, input=SCRIPT, capture_output=True, text=True, timeout=240, check=False
+        command,
+        cwd=tmp_path,
+        input=SCRIPT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert (found.stdout, found.stderr) == ("[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]\n", "")
     assert found.returncode == 0
@@ -437,11 +464,18 @@ def test_script_without_main_guard(tmp_path: Any, how: str) -> None:
 def test_workers_die_with_their_consumer(tmp_path: Any) -> None:
     """When the consumer is killed, its workers are soon gone."""
     script = (
-        SCRIPT + "import os; print([w.pid for w in loader._runner.engine.pool._roster.workers.values()], flush=True)\n"
+        SCRIPT
+        + "import os; print([w.pid for w in loader._runner.engine.pool._roster.workers.values()], flush=True)\n"
     )
     script += "it = iter(loader); next(it); os.kill(os.getpid(), 9)\n"
     found = subprocess.run(
-        [sys.executable, "-"], cwd=tmp_path, input=script, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-"],
+        cwd=tmp_path,
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     pids = [int(word) for word in found.stdout.splitlines()[-1].strip("[]").split(", ")]
     assert len(pids) == 2
@@ -478,16 +512,22 @@ def in_the_slot(lease: Any, rows: int) -> Any:
 
 def test_a_slot_that_another_thread_lets_go_of_is_filled_here() -> None:
     """Without workers a wait_for_slots wait ends with the release, since nothing else would fill the slot."""
-    with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=120) as loader:
+    with ringfeed.Loader(
+        (np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=120
+    ) as loader:
         batches = loader._stream.epoch(in_the_slot, wait_for_slots=True)
         held = [next(batches), next(batches)]
         threading.Timer(0.2, held.clear).start()
         assert next(batches).tolist() == [4, 5]
 
 
-def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So it is when the slot comes back just before the wait begins."""
-    with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=None) as loader:
+    with ringfeed.Loader(
+        (np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=None
+    ) as loader:
         batches = loader._stream.epoch(in_the_slot, wait_for_slots=True)
         held = [next(batches), next(batches)]
         monkeypatch.setattr(gc, "collect", held.clear)
@@ -499,7 +539,9 @@ def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(monkeypatch
 
 def test_what_is_printed_is_a_line() -> None:
     """A loader, its plan and its statistics say in a line what a person wants to know."""
-    plan = "290.8 kB: 4 slots of 69.6 kB, 12.3 kB of control; and 262.1 kB of indices in this process"
+    plan = (
+        "290.8 kB: 4 slots of 69.6 kB, 12.3 kB of control; and 262.1 kB of indices in this process"
+    )
     columns = np.zeros((100, 3)), np.arange(100)
     with ringfeed.Loader(columns, workers=0) as loader:
         assert repr(loader) == "<Loader of tuple: batches of 32, no workers, slots: 4, 290.8 kB>"
@@ -508,11 +550,17 @@ def test_what_is_printed_is_a_line() -> None:
             "<Stats: 0 batches of 0 samples in 0.0 s, 0.0 s of it waited; too early to say: 0 batches in 0.0 s>"
         )
         assert repr(loader.stats().memory).splitlines()[0] == f"planned    {plan}"
-    with ringfeed.Loader(list(columns[0]), workers="auto", slots="auto", backend="thread", memory="1MB") as loader:
+    with ringfeed.Loader(
+        list(columns[0]), workers="auto", slots="auto", backend="thread", memory="1MB"
+    ) as loader:
         plan = loader.plan
         assert repr(loader).startswith(
             f"<Loader of list: batches of 32, workers in threads: up to {plan.workers}, slots: up to {plan.slots}, "
         )
-    assert repr(ringfeed.Loader.__new__(ringfeed.Loader)).startswith("<ringfeed.loader.Loader object at ")
+    assert repr(ringfeed.Loader.__new__(ringfeed.Loader)).startswith(
+        "<ringfeed.loader.Loader object at "
+    )
     with ringfeed.Loader([columns[0]] * 3, batch_size=None, workers=1) as loader:
-        assert repr(loader).startswith("<Loader of list: whole batches, workers by forkserver: 1, slots: 3, ")
+        assert repr(loader).startswith(
+            "<Loader of list: whole batches, workers by forkserver: 1, slots: 3, "
+        )

@@ -74,7 +74,9 @@ def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
 
     def make(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
         given = Noted(23) if dataset is None else dataset
-        loader = loader_with(given, batch_size=ROWS, shuffle=True, seed=3, **{"slots": 3, **LOCAL, **settings})
+        loader = loader_with(
+            given, batch_size=ROWS, shuffle=True, seed=3, **{"slots": 3, **LOCAL, **settings}
+        )
         made.append(loader)
         assert len(contents(loader)) == len(loader)
         wait_for_next(loader)
@@ -89,7 +91,9 @@ def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("how", [LOCAL, FORKED, {"workers": 2}, {"workers": 1, "backend": "process"}], ids=str)
+@pytest.mark.parametrize(
+    "how", [LOCAL, FORKED, {"workers": 2}, {"workers": 1, "backend": "process"}], ids=str
+)
 def test_the_same_batches_come(slots: int, how: dict[str, Any]) -> None:
     """Whatever the start method and the number of slots, each epoch has its own batches in its own order."""
     assert epochs_of(23, slots=slots, **how) == epochs_of(23, workers=0)
@@ -110,7 +114,10 @@ def test_each_sample_is_read_once_an_epoch() -> None:
     dataset = Noted(23)
     with loader_with(dataset, batch_size=ROWS, shuffle=True, slots=3, spec=SPEC, **LOCAL) as loader:
         came = Counter(
-            (drawn, index) for _ in range(3) for batch in loader for index, drawn in zip(*batch, strict=True)
+            (drawn, index)
+            for _ in range(3)
+            for batch in loader
+            for index, drawn in zip(*batch, strict=True)
         )
         wait_for_next(loader)
     read = Counter(dataset.read)
@@ -195,7 +202,9 @@ def test_an_epoch_that_may_change_is_not_read_ahead(dataset: Any, settings: dict
 # ---- going elsewhere ----
 
 
-def test_the_state_at_the_border_knows_of_nothing_ahead(at_border: Callable[..., ringfeed.Loader]) -> None:
+def test_the_state_at_the_border_knows_of_nothing_ahead(
+    at_border: Callable[..., ringfeed.Loader],
+) -> None:
     """It is the start of the next epoch, as without prefetch; loading it keeps what is ready."""
     loader = at_border()
     state = loader.state_dict()
@@ -219,7 +228,10 @@ def test_the_state_at_the_border_knows_of_nothing_ahead(at_border: Callable[...,
     ids=["same", "later", "again", "skip", "amid", "state"],
 )
 def test_another_place_is_gone_to(
-    at_border: Callable[..., ringfeed.Loader], go: Callable[[ringfeed.Loader], None], epoch: int, batches: int
+    at_border: Callable[..., ringfeed.Loader],
+    go: Callable[[ringfeed.Loader], None],
+    epoch: int,
+    batches: int,
 ) -> None:
     """What was read for the next epoch does not show where another begins."""
     loader = at_border()
@@ -296,12 +308,18 @@ def test_a_sample_that_fails_does_so_in_its_own_epoch() -> None:
 
 def test_skipped_samples_are_counted_in_their_own_epoch() -> None:
     """What is left out ahead of its epoch is no part of the statistics yet."""
-    with loader_with(Failing(12), batch_size=ROWS, slots=3, spec=SPEC, on_error="skip", **LOCAL) as loader:
+    with loader_with(
+        Failing(12), batch_size=ROWS, slots=3, spec=SPEC, on_error="skip", **LOCAL
+    ) as loader:
         for epoch in range(1, 4):
             assert [len(batch[0]) for batch in loader] == [3, 4, 4]
             wait_for_next(loader)
             stats = loader.stats()
-            assert (stats.skipped, stats.batches, stats.samples) == ([0] * epoch, 3 * epoch, 11 * epoch)
+            assert (stats.skipped, stats.batches, stats.samples) == (
+                [0] * epoch,
+                3 * epoch,
+                11 * epoch,
+            )
 
 
 @pytest.mark.parametrize("slots", [2, 5])
@@ -373,7 +391,9 @@ def test_views_that_are_kept_hold_no_epoch_up() -> None:
         assert [contents(epoch) for epoch in kept] == expected
 
 
-def test_what_is_bound_again_stays_beyond_the_border(at_border: Callable[..., ringfeed.Loader]) -> None:
+def test_what_is_bound_again_stays_beyond_the_border(
+    at_border: Callable[..., ringfeed.Loader],
+) -> None:
     """A fence binds the next epoch's batches to other slots, and they are still not this one's."""
     loader = at_border()
     ring_of(loader).requeue()

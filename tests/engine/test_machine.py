@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import ringfeed
 from datasets import Oracle, check
@@ -28,8 +34,12 @@ class LoaderMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loader = ringfeed.Loader(Oracle(LENGTH), batch_size=ROWS, shuffle=True, seed=3, slots=SLOTS, **self.how)
-        orders = ringfeed.Loader(np.arange(LENGTH), batch_size=ROWS, shuffle=True, seed=3, workers=0, copy=True)
+        self.loader = ringfeed.Loader(
+            Oracle(LENGTH), batch_size=ROWS, shuffle=True, seed=3, slots=SLOTS, **self.how
+        )
+        orders = ringfeed.Loader(
+            np.arange(LENGTH), batch_size=ROWS, shuffle=True, seed=3, workers=0, copy=True
+        )
         self.epochs = [[batch.tolist() for batch in orders] for _ in range(12)]
         orders.close()
         self.epoch = -1
@@ -133,7 +143,11 @@ class LoaderMachine(RuleBasedStateMachine):
 @pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")
 @pytest.mark.parametrize(
     ("how", "examples"),
-    [({"workers": 0}, 60), ({"workers": 2, "backend": "thread"}, 40), ({"workers": 2, "backend": "fork"}, 20)],
+    [
+        ({"workers": 0}, 60),
+        ({"workers": 2, "backend": "thread"}, 40),
+        ({"workers": 2, "backend": "fork"}, 20),
+    ],
     ids=["in process", "threads", "fork"],
 )
 def test_any_order_of_steps(how: dict[str, Any], examples: int) -> None:

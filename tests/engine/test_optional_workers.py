@@ -74,7 +74,9 @@ class Rare(Slowly):
 
 
 COULD_NOT_OPEN = "a worker could not open the dataset: OSError: few are enough; try workers=0"
-KILLED = "a worker was killed by SIGKILL while another was to start, as it happens when memory is short"
+KILLED = (
+    "a worker was killed by SIGKILL while another was to start, as it happens when memory is short"
+)
 DEEDS = {
     "fail": (0, COULD_NOT_OPEN),
     "be_killed": (0, KILLED),
@@ -99,7 +101,9 @@ def train(loader: ringfeed.Loader, enough: Callable[[], bool]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 @pytest.mark.parametrize("deed", DEEDS)
-def test_a_worker_that_cannot_open_the_dataset_is_refused(deed: str, method: str, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_open_the_dataset_is_refused(
+    deed: str, method: str, tmp_path: Path
+) -> None:
     """Training goes on with the worker there is, the tuner is told once, and nobody else is started."""
     restarts, why = DEEDS[deed]
     loader, script = scripted(Rare(tmp_path, deed), (1, 3), (1, 3), (2, 3), backend=method)
@@ -156,7 +160,9 @@ def test_a_spare_worker_is_not_replaced_where_none_is(tmp_path: Path) -> None:
         assert loader.stats().restarts == 0
 
 
-def test_a_spare_worker_that_cannot_be_replaced_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spare_worker_that_cannot_be_replaced_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where no process can be started in the place of one that only the tuner wanted, training goes on without."""
     loader, script = scripted(Rare(tmp_path, "leave"), (1, 3), (1, 3), (2, 3))
     launch, launched = Processes._launch, 0
@@ -220,4 +226,7 @@ def test_one_who_has_worked_is_missed_though_another_is_to_come(tmp_path: Path) 
         with pytest.raises(WorkerError) as caught:
             next(iter(loader))
         (tmp_path / "told").touch()
-        assert str(caught.value) == "a worker could not open the dataset: OSError: no more; try workers=0"
+        assert (
+            str(caught.value)
+            == "a worker could not open the dataset: OSError: no more; try workers=0"
+        )

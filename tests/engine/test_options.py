@@ -124,14 +124,21 @@ def test_a_budget_bounds_workers_and_slots_together() -> None:
     assert loader._runner.tuner is not None
     assert loader._runner.tuner._most == Setting(3, MOST_AUTO_SLOTS)
     least = loader._runner.tuner.setting
-    assert replace(loader.plan, workers=least.workers, slots=least.slots).total < loader.memory - 2 * 10**6
+    assert (
+        replace(loader.plan, workers=least.workers, slots=least.slots).total
+        < loader.memory - 2 * 10**6
+    )
 
 
-def test_without_a_budget_slots_take_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_budget_slots_take_a_quarter_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of the machine, or of the cgroup that has the least."""
     size = loader_of(Oracle(8), workers=1).plan
     free = 4 * (size.control_size + 6 * size.slot_size)
-    monkeypatch.setattr(budget, "free_memory", lambda: iter([(10**12, "the machine has"), (free, "its cgroup has")]))
+    monkeypatch.setattr(
+        budget, "free_memory", lambda: iter([(10**12, "the machine has"), (free, "its cgroup has")])
+    )
     plan = loader_of(Oracle(8), workers=1, slots="auto").plan
     assert MIN_SLOTS < plan.slots <= 6
     assert plan.total <= free // 4
@@ -146,7 +153,8 @@ def test_the_least_is_allowed_where_a_quarter_is_less(monkeypatch: pytest.Monkey
     assert loader_of(Oracle(8), workers=1, slots="auto").plan.slots == MIN_SLOTS
     free = least.total // 2
     with pytest.raises(
-        ringfeed.PlanError, match=r"^the plan needs .* \(2 slots of .*\), but the machine has .* free; "
+        ringfeed.PlanError,
+        match=r"^the plan needs .* \(2 slots of .*\), but the machine has .* free; ",
     ):
         loader_of(Oracle(8), workers=1, slots="auto")
 
@@ -169,5 +177,7 @@ def test_a_tuner_begins_with_the_least_of_what_it_tunes() -> None:
     assert loader_of(Oracle(8), workers="auto", slots=5)._runner.tuner.setting == Setting(1, 5)  # type: ignore[union-attr]
     assert loader_of(Oracle(8), workers=3, slots="auto")._runner.tuner.setting == Setting(3, 2)  # type: ignore[union-attr]
     assert loader_of(Oracle(8), workers=0, slots="auto")._runner.tuner.setting == Setting(0, 2)  # type: ignore[union-attr]
-    assert loader_of(Batches(8), batch_size=None, workers="auto")._runner.tuner.setting == Setting(1, 2)  # type: ignore[union-attr]
+    assert loader_of(Batches(8), batch_size=None, workers="auto")._runner.tuner.setting == Setting(
+        1, 2
+    )  # type: ignore[union-attr]
     assert loader_of(Oracle(8))._runner.tuner is None

@@ -22,7 +22,9 @@ IMAGE = Spec((Array((224, 224, 3), "float32"), Array((), "int64")))
 
 def test_fields_start_at_multiples_of_64() -> None:
     """Fields, in the spec's order, do not overlap and are aligned; failures, indices and marks follow."""
-    spec = Spec((Array((3,), "uint8"), Array((5, 7), "float64"), Array((), "bool"), Array((0,), "int8")))
+    spec = Spec(
+        (Array((3,), "uint8"), Array((5, 7), "float64"), Array((), "bool"), Array((0,), "int8"))
+    )
     layout = Layout.of(spec, 11, 11, 4)
     assert layout.offsets == (0, 64, 64 + 3136, 64 + 3136 + 64)
     assert layout.failures_at == layout.offsets[-1] == 3264
@@ -58,7 +60,8 @@ def test_memory_picks_the_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("512MB", 512 * 10**6), ("1.5 GiB", 3 * 2**29), (77, 77), ("2kb", 2000), ("9", 9)]
+    ("text", "size"),
+    [("512MB", 512 * 10**6), ("1.5 GiB", 3 * 2**29), (77, 77), ("2kb", 2000), ("9", 9)],
 )
 def test_amounts_of_memory(text: Any, size: int) -> None:
     """MB is 10**6, MiB 2**20, a bare number bytes."""
@@ -78,7 +81,11 @@ def test_nonsense_memory_is_refused(memory: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "kind", "text"),
     [
-        ({"slots": 1}, ringfeed.PlanError, "slots=1: at least 2 are needed, one to fill while one is in use"),
+        (
+            {"slots": 1},
+            ringfeed.PlanError,
+            "slots=1: at least 2 are needed, one to fill while one is in use",
+        ),
         (
             {"slots": 2, "memory": 5},
             ValueError,

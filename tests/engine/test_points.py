@@ -106,23 +106,33 @@ CASES = {
     "in order": lambda: loader_of(Numbers()),
     "shuffled": lambda: loader_of(Numbers(), shuffle=True, slots=2),
     "a list as sampler": lambda: loader_of(Numbers(), sampler=[*range(24)]),
-    "a sampler that is not pure": lambda: loader_of(Numbers(), sampler=lambda _: iter(range(24)), slots=2),
-    "lists as batches": lambda: loader_of(Numbers(), batch_sampler=LISTS, max_batch_size=4, slots=2),
+    "a sampler that is not pure": lambda: loader_of(
+        Numbers(), sampler=lambda _: iter(range(24)), slots=2
+    ),
+    "lists as batches": lambda: loader_of(
+        Numbers(), batch_sampler=LISTS, max_batch_size=4, slots=2
+    ),
     "failed rows that are skipped": lambda: loader_of(Gaps(), on_error="skip"),
     "failed rows that are raised": lambda: loader_of(Gaps()),
-    "failed rows, and no short batches": lambda: loader_of(Gaps(), on_error="skip", drop_remainder=True),
+    "failed rows, and no short batches": lambda: loader_of(
+        Gaps(), on_error="skip", drop_remainder=True
+    ),
     "batches of None": lambda: loader_of(Nothing(), spec=ringfeed.Array((), "int64"), **WHOLE),
     "an iterable": lambda: loader_of(lambda: iter(map(np.int64, range(22)))),
     "an iterable's error": lambda: loader_of(Ended(), on_error="skip"),
     "an iterable's error that is raised": lambda: loader_of(Ended()),
     "several iterables": lambda: loader_of(ended(1), on_error="skip", slots=2),
-    "a rank of two": lambda: loader_of(Numbers(), sampler=[*range(21)], shard=ringfeed.Shard(1, 2), batch_size=3),
+    "a rank of two": lambda: loader_of(
+        Numbers(), sampler=[*range(21)], shard=ringfeed.Shard(1, 2), batch_size=3
+    ),
     "a mix": lambda: loader_of(mix_of(weights=[3, 2, 1])),
     "a mix with quotas": lambda: loader_of(mix_of(weights=[3, 2, 1], per_batch=True)),
     "draws by priority": lambda: loader_of(
         Numbers(), sampler=ringfeed.orders.PrioritizedSampler(len(Numbers())), slots=2
     ),
-    "a mix of changing weights": lambda: loader_of(mix_of(weights=lambda _, batch: [3, 1 + batch % 2, 1]), slots=2),
+    "a mix of changing weights": lambda: loader_of(
+        mix_of(weights=lambda _, batch: [3, 1 + batch % 2, 1]), slots=2
+    ),
 }
 
 
@@ -135,7 +145,9 @@ LATER = [pytest.mark.once, pytest.mark.long]
 ON_EACH_PYTHON = {"in order", "lists as batches", "failed rows that are skipped", "an iterable"}
 
 
-@pytest.mark.parametrize("case", [pytest.param(one, marks=[] if one in ON_EACH_PYTHON else LATER) for one in CASES])
+@pytest.mark.parametrize(
+    "case", [pytest.param(one, marks=[] if one in ON_EACH_PYTHON else LATER) for one in CASES]
+)
 def test_ctrl_c_at_any_point_of_next_changes_nothing(case: str) -> None:
     """All batches and errors come, in order, are counted once, and the state is as without it."""
     assert points.differing(CASES[case], numbers) == {}
@@ -157,7 +169,9 @@ def test_ctrl_c_beside_workers_changes_nothing(how: str, on_error: str) -> None:
     assert points.differing(lambda: loader_of(Gaps(), **settings), np.ndarray.tolist, step) == {}
 
 
-TOLD_AGAIN = {"an iterable's error that is raised"}  # which ends it each time that it is read, to wherever it goes on
+TOLD_AGAIN = {
+    "an iterable's error that is raised"
+}  # which ends it each time that it is read, to wherever it goes on
 
 
 @pytest.mark.once

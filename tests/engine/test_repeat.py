@@ -49,7 +49,9 @@ class Drawn:
 def loader_of(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose epochs differ."""
     given = Drawn() if dataset is None else dataset
-    return loader_with(given, **{"batch_size": ROWS, "shuffle": True, "seed": 3, "workers": 0, **settings})
+    return loader_with(
+        given, **{"batch_size": ROWS, "shuffle": True, "seed": 3, "workers": 0, **settings}
+    )
 
 
 def contents(batches: Any) -> list[Any]:
@@ -276,7 +278,9 @@ def test_a_closed_loader() -> None:
 @pytest.mark.parametrize("samples", [0, 8])
 def test_epochs_without_a_batch_end(samples: int, number: int | None) -> None:
     """Without end would be for ever; the rest of one that has no batch is not the end."""
-    with ringfeed.Loader(lambda: iter(range(0)), batch_size=4, workers=0, spec=ringfeed.Array((), "int64")) as loader:
+    with ringfeed.Loader(
+        lambda: iter(range(0)), batch_size=4, workers=0, spec=ringfeed.Array((), "int64")
+    ) as loader:
         assert [*loader.repeat(number)] == []
         assert loader.epoch == (number or 2)
     with loader_of(Drawn(8), sampler=range(samples), shuffle=False) as loader:
@@ -351,7 +355,9 @@ def interrupted(batches: Iterator[Any], line: int) -> tuple[bool, list[Any]]:
     return next(lines) > line, contents(came)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the old iterator's end
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of the old iterator's end
 @pytest.mark.parametrize("of", ["a loader", "a framework's epochs"])
 def test_ctrl_c_at_any_line_of_the_border(of: str) -> None:
     """Wherever it comes between two epochs, no batch and no epoch is lost."""
@@ -362,7 +368,9 @@ def test_ctrl_c_at_any_line_of_the_border(of: str) -> None:
             batches = epochs_of.repeat(2)
             seen = contents(islice(batches, 6))
             was_hit, came = interrupted(batches, line)
-            installed.context = None  # Ctrl-C ahead of the line that does it comes here alone: it has no call
+            installed.context = (
+                None  # Ctrl-C ahead of the line that does it comes here alone: it has no call
+            )
             assert seen + came + contents(batches) == expected
         if not was_hit:
             break
@@ -374,7 +382,9 @@ def test_several_threads_share_one() -> None:
     seen: list[Any] = []
     with loader_of(workers=1, backend="thread", copy=True) as loader:
         batches = loader.repeat(30)
-        threads = [threading.Thread(target=lambda: seen.extend(contents(batches))) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: seen.extend(contents(batches))) for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -414,14 +424,18 @@ class Two:
         if self.begun == 1:
             return self.first
         self.first.superseded.set()
-        time.sleep(0.2)  # for the other thread to hear of it: it must wait for what is returned here
+        time.sleep(
+            0.2
+        )  # for the other thread to hear of it: it must wait for what is returned here
         return iter([1, 2])
 
 
 def test_a_thread_that_asks_while_another_begins_the_next_epoch() -> None:
     """It has a batch of that epoch, and no error."""
     batches, seen = Repeated(Two(), 2), []
-    threads = [threading.Thread(target=lambda: seen.append(next(batches)), daemon=True) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: seen.append(next(batches)), daemon=True) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -136,7 +136,9 @@ def test_a_warning_made_an_error_loses_nothing(case: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_a_warning_made_an_error_is_of_no_element(on_error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_made_an_error_is_of_no_element(
+    on_error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same loop goes on with the element that comes next, and has no second warning."""
     ticks = count()
     monkeypatch.setattr(replay, "clock", lambda: float(next(ticks)))
@@ -148,7 +150,9 @@ def test_a_warning_made_an_error_is_of_no_element(on_error: str, monkeypatch: py
             with pytest.raises(UserWarning, match=r"^going on amid an epoch: "):
                 next(batches)
             assert loader.state_dict()["samples"] == 2000
-            assert [number for batch in batches for number in batch.tolist()] == [*range(2000, LENGTH)]
+            assert [number for batch in batches for number in batch.tolist()] == [
+                *range(2000, LENGTH)
+            ]
 
 
 class Gate:
@@ -181,7 +185,9 @@ def opened_by(path: Path, caught: list[Any]) -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.parametrize("settings", [{"backend": "thread"}, {"backend": "spawn"}, {"backend": "fork"}])
+@pytest.mark.parametrize(
+    "settings", [{"backend": "thread"}, {"backend": "spawn"}, {"backend": "fork"}]
+)
 def test_workers_that_read_again_are_told_of(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

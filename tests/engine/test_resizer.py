@@ -62,7 +62,10 @@ def test_every_sample_comes_once_in_order_whatever_moves(form: dict[str, Any]) -
 def test_shuffled_batches_do_not_depend_on_the_moves() -> None:
     """The order is that of the seed."""
     loader, _ = scripted(Oracle(100), (1, 2), (2, 4), (1, 3), shuffle=True, seed=5)
-    with loader, ringfeed.Loader(Oracle(100), batch_size=4, workers=0, shuffle=True, seed=5) as still:
+    with (
+        loader,
+        ringfeed.Loader(Oracle(100), batch_size=4, workers=0, shuffle=True, seed=5) as still,
+    ):
         assert drain(loader) == drain(still)
 
 
@@ -123,7 +126,9 @@ def test_slots_that_are_all_held_open_another() -> None:
         assert any(window.all_held for window in script.windows)
 
 
-def test_a_slot_that_the_machine_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_that_the_machine_has_no_room_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Training goes on with the slots there are, and the tuner is told why."""
 
     def full(size: int) -> None:
@@ -255,7 +260,9 @@ def test_counts_go_on_over_epochs_and_restarts() -> None:
         assert script.setting == Setting(2, 3)
 
 
-def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A thread whose start was interrupted runs all the same: it leaves, and no other has its id before it is gone."""
     loader, _ = scripted(Oracle(400), (1, 2), backend="thread")
     others, started = (

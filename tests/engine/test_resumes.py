@@ -53,4 +53,6 @@ def test_what_differs_is_named() -> None:
     """The run that gave a second hash, and with which workers."""
     with pytest.raises(resumes.DifferentError) as raised:
         resumes.examine(resumes.Order(dataset=Forgetful), ["no workers"], every=40)
-    assert re.fullmatch(r"no workers, cut at batch 0: [0-9a-f]{16}, expected [0-9a-f]{16}", str(raised.value))
+    assert re.fullmatch(
+        r"no workers, cut at batch 0: [0-9a-f]{16}, expected [0-9a-f]{16}", str(raised.value)
+    )

@@ -30,10 +30,14 @@ GOOD = [index for index in range(60) if index % 5 != 1]
 
 
 @pytest.mark.parametrize("step", ["_good_rows", "_loss", "find_place"])
-def test_a_handler_that_takes_the_batch_being_settled(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_takes_the_batch_being_settled(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Gaps are closed once: a handler that iterates in the midst of it has that batch, and its caller the next one."""
     seen: list[int] = []
-    with ringfeed.Loader(Gaps(60), batch_size=10, workers=1, backend="thread", slots=4, on_error="skip") as loader:
+    with ringfeed.Loader(
+        Gaps(60), batch_size=10, workers=1, backend="thread", slots=4, on_error="skip"
+    ) as loader:
         batches = iter(loader)
         original = getattr(settling, step)
 
@@ -48,13 +52,21 @@ def test_a_handler_that_takes_the_batch_being_settled(step: str, monkeypatch: py
             seen.extend(check(batch))
         assert seen == GOOD
         stats = loader.stats()
-        assert (stats.batches, stats.samples, sorted(stats.skipped)) == (6, 48, list(range(1, 60, 5)))
+        assert (stats.batches, stats.samples, sorted(stats.skipped)) == (
+            6,
+            48,
+            list(range(1, 60, 5)),
+        )
 
 
 @pytest.mark.parametrize("act", ["close", "epoch"])
-def test_a_handler_that_ends_the_epoch_of_the_batch_being_settled(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_ends_the_epoch_of_the_batch_being_settled(
+    act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its caller is told, and nothing of the batch is handed out."""
-    with ringfeed.Loader(Gaps(60), batch_size=10, workers=1, backend="thread", slots=2, on_error="skip") as loader:
+    with ringfeed.Loader(
+        Gaps(60), batch_size=10, workers=1, backend="thread", slots=2, on_error="skip"
+    ) as loader:
         batches = iter(loader)
         newer: list[Any] = []
         original = settling.find_place
@@ -106,7 +118,12 @@ def test_each_stall_is_waited_for_as_long() -> None:
     """After a StallError the next wait has all of timeout_s, and the batch comes when it can."""
     gate = Gate()
     with ringfeed.Loader(
-        gate, batch_size=4, workers=1, backend="thread", timeout_s=0.2, spec=ringfeed.Array((), "int64")
+        gate,
+        batch_size=4,
+        workers=1,
+        backend="thread",
+        timeout_s=0.2,
+        spec=ringfeed.Array((), "int64"),
     ) as loader:
         batches = iter(loader)
         for _ in range(2):
@@ -120,7 +137,9 @@ def test_each_stall_is_waited_for_as_long() -> None:
 
 def test_what_is_dropped_before_it_is_handed_out_is_not_counted() -> None:
     """A batch whose warning is raised as an error, and whose epoch is then broken off, is no delivered one."""
-    with ringfeed.Loader(Gaps(60), batch_size=10, workers=1, backend="thread", slots=3, on_error="skip") as loader:
+    with ringfeed.Loader(
+        Gaps(60), batch_size=10, workers=1, backend="thread", slots=3, on_error="skip"
+    ) as loader:
         batches = iter(loader)
         kept = [next(batches), next(batches)]
         with warnings.catch_warnings():
@@ -128,7 +147,10 @@ def test_what_is_dropped_before_it_is_handed_out_is_not_counted() -> None:
             with pytest.raises(ringfeed.SlotsHeldWarning):
                 next(batches)
         newer = iter(loader)
-        assert (loader.stats().batches, loader.stats().samples) == (2, sum(len(check(batch)) for batch in kept))
+        assert (loader.stats().batches, loader.stats().samples) == (
+            2,
+            sum(len(check(batch)) for batch in kept),
+        )
         del newer
 
 

@@ -24,7 +24,8 @@ def loaders(
     """Return the loaders of all ranks, which fill in this process unless told otherwise."""
     given = {"batch_size": 4, "workers": 0, "slots": 3, "timeout_s": 120, **parameters}
     return [
-        ringfeed.Loader(dataset, shard=ringfeed.Shard(rank, world_size, uneven), **given) for rank in range(world_size)
+        ringfeed.Loader(dataset, shard=ringfeed.Shard(rank, world_size, uneven), **given)
+        for rank in range(world_size)
     ]
 
 
@@ -45,9 +46,14 @@ def test_the_ranks_have_each_epoch_between_them(uneven: str, workers: int) -> No
         order = Shuffled(37, 7).epoch(epoch).take(37).tolist()
         taken = [batches(loader) for loader in made]
         for number in range(3):
-            assert [*chain(*(one[number] for one in taken))] == order[12 * number : 12 * number + 12]
+            assert [*chain(*(one[number] for one in taken))] == order[
+                12 * number : 12 * number + 12
+            ]
         rest = [one[3:] for one in taken]
-        assert rest == {"pad": [[order[36:]]] * 3, "drop": [[]] * 3, "keep": [[order[36:]], [], []]}[uneven]
+        assert (
+            rest
+            == {"pad": [[order[36:]]] * 3, "drop": [[]] * 3, "keep": [[order[36:]], [], []]}[uneven]
+        )
         assert [*map(len, made)] == [*map(len, taken)]
 
 
@@ -71,7 +77,10 @@ def test_whole_batches_are_shared_out_by_number() -> None:
             return (np.full(2, index),)
 
     made = loaders(2, Batches(), batch_size=None)
-    assert [batches(loader) for loader in made] == [[[0, 0], [2, 2], [4, 4]], [[1, 1], [3, 3], [4, 4]]]
+    assert [batches(loader) for loader in made] == [
+        [[0, 0], [2, 2], [4, 4]],
+        [[1, 1], [3, 3], [4, 4]],
+    ]
     assert [*map(len, made)] == [3, 3]
     kept = loaders(2, Batches(), batch_size=None, uneven="keep")
     assert [*map(len, kept)] == [len(batches(loader)) for loader in kept] == [3, 2]
@@ -96,7 +105,10 @@ def test_a_hook_that_changes_the_length_changes_all_ranks_alike() -> None:
         def on_epoch_begin(self) -> None:
             self.rows += 1
 
-    made = [ringfeed.Loader(Growing(), batch_size=2, shard=ringfeed.Shard(rank, 2), workers=0) for rank in range(2)]
+    made = [
+        ringfeed.Loader(Growing(), batch_size=2, shard=ringfeed.Shard(rank, 2), workers=0)
+        for rank in range(2)
+    ]
     assert [batches(loader) for loader in made] == [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [8]]]
     assert [batches(loader) for loader in made] == [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
     assert [*map(len, made)] == [3, 3]
@@ -128,7 +140,9 @@ def test_one_rank_alone_is_not_shown() -> None:
         ({"drop_remainder": True, "uneven": "keep"}, 4, 3),
     ],
 )
-def test_frameworks_know_the_shapes_of_a_rank(parameters: dict[str, Any], fixed: int | None, count: int) -> None:
+def test_frameworks_know_the_shapes_of_a_rank(
+    parameters: dict[str, Any], fixed: int | None, count: int
+) -> None:
     """The length is exact, and rows are fixed where no batch is shorter."""
     loader = loaders(**parameters)[-1]
     stream = loader._stream
@@ -174,8 +188,18 @@ class Ours(DistributedSampler):
 @pytest.mark.parametrize(
     ("dataset", "parameters", "kind", "text"),
     [
-        ((ROWS,), {"shard": ringfeed.Shard(2, 2)}, ValueError, "rank=2 with world_size=2; ranks go from 0 to 1"),
-        ((ROWS,), {"shard": ringfeed.Shard(rank=True, world_size=2)}, TypeError, "rank=True must be an int"),
+        (
+            (ROWS,),
+            {"shard": ringfeed.Shard(2, 2)},
+            ValueError,
+            "rank=2 with world_size=2; ranks go from 0 to 1",
+        ),
+        (
+            (ROWS,),
+            {"shard": ringfeed.Shard(rank=True, world_size=2)},
+            TypeError,
+            "rank=True must be an int",
+        ),
         (
             (ROWS,),
             {"shard": ringfeed.Shard(0, 2), "shuffle": True, "seed": None},
@@ -237,7 +261,11 @@ def after(state: dict[str, Any], made: list[ringfeed.Loader]) -> list[ringfeed.L
     """Have the loaders go on from a state."""
     for loader in made:
         loader.load_state_dict(json.loads(json.dumps(state)))
-        assert {**loader.state_dict(), "batch_size": 0, "world_size": 0} == {**state, "batch_size": 0, "world_size": 0}
+        assert {**loader.state_dict(), "batch_size": 0, "world_size": 0} == {
+            **state,
+            "batch_size": 0,
+            "world_size": 0,
+        }
     return made
 
 
@@ -259,10 +287,14 @@ def test_four_ranks_become_two_and_three(uneven: str, order: str) -> None:
     rows = (np.arange(101),)
     four = loaders(4, rows, batch_size=5, uneven=uneven, **ORDERS[order])
     seen = handed_out(four, 2)
-    two = after(four[3].state_dict(), loaders(2, rows, batch_size=7, uneven=uneven, **ORDERS[order]))
+    two = after(
+        four[3].state_dict(), loaders(2, rows, batch_size=7, uneven=uneven, **ORDERS[order])
+    )
     assert [loader.remaining for loader in two] == [{"pad": 5, "drop": 4, "keep": 5}[uneven]] * 2
     seen += handed_out(two, 2)
-    three = after(two[0].state_dict(), loaders(3, rows, batch_size=4, uneven="keep", **ORDERS[order]))
+    three = after(
+        two[0].state_dict(), loaders(3, rows, batch_size=4, uneven="keep", **ORDERS[order])
+    )
     rest = [batches(loader) for loader in three]
     seen += chain(*chain(*rest))
     assert sorted(seen) == [*range(101)]
@@ -282,7 +314,9 @@ def test_a_rank_without_a_last_batch_is_where_the_others_are() -> None:
     assert next(iterators[0])[0].tolist() == [36]
     for batches_ in iterators:
         assert next(batches_, None) is None
-    assert [(state["epoch"], state["samples"]) for state in (loader.state_dict() for loader in made)] == [(1, 0)] * 3
+    assert [
+        (state["epoch"], state["samples"]) for state in (loader.state_dict() for loader in made)
+    ] == [(1, 0)] * 3
 
 
 def test_skip_leaves_out_global_batches() -> None:
@@ -319,9 +353,9 @@ def test_a_state_after_the_last_batch_can_be_loaded(world_size: int) -> None:
     iterators = [iter(loader) for loader in made]
     for batches_ in iterators * len(made[0]):
         next(batches_)
-    assert [(state["epoch"], state["samples"]) for state in (loader.state_dict() for loader in made)] == [
-        (0, 37)
-    ] * len(made)
+    assert [
+        (state["epoch"], state["samples"]) for state in (loader.state_dict() for loader in made)
+    ] == [(0, 37)] * len(made)
     again = after(made[-1].state_dict(), made)
     assert [batches(loader) for loader in again] == [[]] * len(made)
 

@@ -62,12 +62,16 @@ SETTINGS: list[dict[str, Any]] = [
 def loader_of(order: str, **settings: Any) -> ringfeed.Loader:
     """Return a loader of augmented samples in some order."""
     dataset: Any = stream if order == "stream" else Augmented()
-    return ringfeed.Loader(dataset, **{"batch_size": ROWS, "workers": 0, **ORDERS.get(order, {}), **settings})
+    return ringfeed.Loader(
+        dataset, **{"batch_size": ROWS, "workers": 0, **ORDERS.get(order, {}), **settings}
+    )
 
 
 def digest(batches: Any) -> str:
     """Return a hash over all rows of some batches."""
-    return hashlib.sha256(b"".join(leaf.tobytes() for batch in batches for leaf in batch)).hexdigest()
+    return hashlib.sha256(
+        b"".join(leaf.tobytes() for batch in batches for leaf in batch)
+    ).hexdigest()
 
 
 def copies(batches: Iterator[Any]) -> list[Any]:
@@ -330,7 +334,10 @@ def test_a_state_whose_seed_is_none(seed: Any) -> None:
         before = loader.state_dict()
         with pytest.raises(ringfeed.StateError) as raised:
             loader.load_state_dict({**before, "seed": seed})
-        assert str(raised.value) == f"the state's seed is {seed!r}, expected an int of 0 or more; it was changed since"
+        assert (
+            str(raised.value)
+            == f"the state's seed is {seed!r}, expected an int of 0 or more; it was changed since"
+        )
         assert loader.state_dict() == before
 
 
@@ -349,7 +356,10 @@ def test_fingerprints() -> None:
 
 def test_several_streams() -> None:
     """Interleaved iterables go on each at its own element."""
-    parts = [partial(range, number * 100, number * 100 + length) for number, length in enumerate((25, 5, 12))]
+    parts = [
+        partial(range, number * 100, number * 100 + length)
+        for number, length in enumerate((25, 5, 12))
+    ]
     settings: dict[str, Any] = {"batch_size": 4, "workers": 0}
     with ringfeed.Loader(ringfeed.datasets.Interleave(parts), **settings) as loader:
         whole = [batch.tolist() for batch in loader]
@@ -485,7 +495,9 @@ def test_a_state_without_epochs_that_were_broken_off_is_as_ever() -> None:
         copies(loader)
         next(iter(loader))
         state = loader.state_dict()
-    assert {name: value for name, value in state.items() if name not in {"spec", "seed", "order"}} == {
+    assert {
+        name: value for name, value in state.items() if name not in {"spec", "seed", "order"}
+    } == {
         "version": 1,
         "epoch": 1,
         "samples": 4,
@@ -499,7 +511,10 @@ def test_a_state_without_epochs_that_were_broken_off_is_as_ever() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hooks": "1"}, "the state's hooks is '1', expected an int of 0 or more; it was changed since"),
+        (
+            {"hooks": "1"},
+            "the state's hooks is '1', expected an int of 0 or more; it was changed since",
+        ),
         (
             {"broken_off": [[1]]},
             "the state's broken_off is [[1]], expected a list of lists of two ints of 0 or more; it was changed since",
@@ -509,7 +524,10 @@ def test_a_state_without_epochs_that_were_broken_off_is_as_ever() -> None:
 )
 def test_hooks_that_no_state_has(change: dict[str, Any], message: str) -> None:
     """What is no count is refused where it is loaded."""
-    with ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader, pytest.raises(ringfeed.StateError) as caught:
+    with (
+        ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader,
+        pytest.raises(ringfeed.StateError) as caught,
+    ):
         loader.load_state_dict({**loader.state_dict(), **change})
     assert str(caught.value) == message
 
@@ -545,7 +563,9 @@ class Shrinking(Augmented):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"shuffle": True}, {"shuffle": True, "workers": 1, "backend": "thread"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"shuffle": True}, {"shuffle": True, "workers": 1, "backend": "thread"}]
+)
 @pytest.mark.parametrize("stop", [4, 5, 6, 8, 9, 11])
 def test_a_hook_may_change_the_length(stop: int, settings: dict[str, Any], *, strict: bool) -> None:
     """The state is of the dataset as its hooks have left it, and is compared when they have run again."""
@@ -610,8 +630,15 @@ class NominalLists(Nominal):
 
 KINDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "iterable": lambda says, has: {"dataset": Nominal(says, has), "batch_size": 4},
-    "sampler": lambda says, has: {"dataset": np.arange(99), "sampler": Nominal(says, has), "batch_size": 4},
-    "batch_sampler": lambda says, has: {"dataset": np.arange(99), "batch_sampler": NominalLists(says, has)},
+    "sampler": lambda says, has: {
+        "dataset": np.arange(99),
+        "sampler": Nominal(says, has),
+        "batch_size": 4,
+    },
+    "batch_sampler": lambda says, has: {
+        "dataset": np.arange(99),
+        "batch_sampler": NominalLists(says, has),
+    },
     "ranks": lambda says, has: {
         "dataset": np.arange(99),
         "sampler": Nominal(says, has),
@@ -622,7 +649,9 @@ KINDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("says", "has"), [(10, 40), (12, 40), (40, 40), (39, 39), (12, 13), (50, 40), (0, 8)])
+@pytest.mark.parametrize(
+    ("says", "has"), [(10, 40), (12, 40), (40, 40), (39, 39), (12, 13), (50, 40), (0, 8)]
+)
 def test_what_len_says_ends_no_epoch(kind: str, says: int, has: int) -> None:
     """A run that goes on from any batch has all that comes, though ``len()`` says more or less."""
     settings = KINDS[kind](says, has)

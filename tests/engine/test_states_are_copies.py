@@ -166,7 +166,10 @@ def in_one_array() -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     "order",
-    [{"sampler": lambda _: of_one_array()}, {"batch_sampler": lambda _: in_one_array(), "max_batch_size": 4}],
+    [
+        {"sampler": lambda _: of_one_array()},
+        {"batch_sampler": lambda _: in_one_array(), "max_batch_size": 4},
+    ],
     ids=["sampler", "batch_sampler"],
 )
 def test_an_order_may_fill_what_it_yields_again(order: dict[str, Any]) -> None:
@@ -185,6 +188,6 @@ def test_a_sampler_of_priorities_keeps_no_state_of_the_users() -> None:
     other.load_state_dict(state)
     for value in state.values():
         value[...] = 0
-    assert {name: value.tolist() for name, value in other.state_dict().items() if name != "beta"} == {
-        name: value.tolist() for name, value in sampler.state_dict().items() if name != "beta"
-    }
+    assert {
+        name: value.tolist() for name, value in other.state_dict().items() if name != "beta"
+    } == {name: value.tolist() for name, value in sampler.state_dict().items() if name != "beta"}

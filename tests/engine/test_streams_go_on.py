@@ -44,7 +44,9 @@ def note(log: Path, number: int) -> None:
 class Counted:
     """Numbers with a state; each one that is read is a line of the file ``log``. It begins where it was left."""
 
-    def __init__(self, log: Path, length: int = LENGTH, base: int = 0, deed: Callable[[int], object] = int) -> None:
+    def __init__(
+        self, log: Path, length: int = LENGTH, base: int = 0, deed: Callable[[int], object] = int
+    ) -> None:
         self.log, self.length, self.base, self.deed = log, length, base, deed
         self.at = 0
 
@@ -158,7 +160,9 @@ def loader_of(dataset: Any, way: str = "here", **settings: Any) -> ringfeed.Load
 
 def rows(batches: Any) -> list[Any]:
     """Return the rows that come."""
-    return [row for batch in batches for row in zip(*(leaf.tolist() for leaf in batch), strict=True)]
+    return [
+        row for batch in batches for row in zip(*(leaf.tolist() for leaf in batch), strict=True)
+    ]
 
 
 def saved(loader: ringfeed.Loader) -> dict[str, Any]:
@@ -188,7 +192,8 @@ def whole_epoch(log: Path, kind: str = "iterable") -> list[Any]:
 
 # How a state is had is a matter of the kind; where it is had, of the way, and the same for all kinds.
 @pytest.mark.parametrize(
-    ("kind", "way"), [*product(KINDS, ["here", "spawn"]), *product(["iterable"], ["thread", "fork", "process"])]
+    ("kind", "way"),
+    [*product(KINDS, ["here", "spawn"]), *product(["iterable"], ["thread", "fork", "process"])],
 )
 def test_a_state_of_its_own_spares_what_was_read(way: str, kind: str, log: Path) -> None:
     """Twice in one epoch; what is read again does not depend on the place, and epochs after it are whole."""
@@ -231,7 +236,9 @@ def test_a_state_holds_in_a_loader_that_has_begun_the_same_epoch_otherwise(way: 
             assert seed not in {int(next(first)[1][0]) for _ in range(batches)}
             loader.load_state_dict(state)
             found = rows(islice(loader, 80))
-            assert found == [(number, seed) for number in range(state["samples"], state["samples"] + 80 * ROWS)]
+            assert found == [
+                (number, seed) for number in range(state["samples"], state["samples"] + 80 * ROWS)
+            ]
             assert loader.state_dict()["streams"][0]["of"]["seed"] == seed
 
 
@@ -251,7 +258,9 @@ def test_an_iterator_goes_on_from_its_state(log: Path) -> None:
 def three(log: Path, kind: type = Counted) -> ringfeed.datasets.Interleave:
     """Return three shards of different lengths."""
     lengths = (LENGTH, 25, 2003)
-    return ringfeed.datasets.Interleave([kind(log, length, number * 10_000) for number, length in enumerate(lengths)])
+    return ringfeed.datasets.Interleave(
+        [kind(log, length, number * 10_000) for number, length in enumerate(lengths)]
+    )
 
 
 @pytest.mark.parametrize("way", ["here", "thread", "spawn"])
@@ -323,9 +332,18 @@ def broken(at: int) -> Any:
 
 READS = "; a loader that goes on from this state reads the iterable from its start"
 ODD: dict[str, tuple[Callable[[int], Any], str]] = {
-    "constant": (lambda _: {"seed": 3}, r"is the same after 1 and after \d+ elements, so it does not say where it is"),
-    "array": (lambda at: {"at": np.int64(at)}, "is not JSON: Object of type int64 is not JSON serializable"),
-    "tuple": (lambda at: (3, at), "is changed by JSON, which has lists for tuples, and no keys but strings"),
+    "constant": (
+        lambda _: {"seed": 3},
+        r"is the same after 1 and after \d+ elements, so it does not say where it is",
+    ),
+    "array": (
+        lambda at: {"at": np.int64(at)},
+        "is not JSON: Object of type int64 is not JSON serializable",
+    ),
+    "tuple": (
+        lambda at: (3, at),
+        "is changed by JSON, which has lists for tuples, and no keys but strings",
+    ),
     "large": (lambda at: [at, "x" * 40_000], r"is 400\d\d bytes of JSON, expected at most 32736"),
     "raises": (broken, r"raised KeyError: \d+"),
 }
@@ -344,7 +362,10 @@ def test_a_state_that_is_not_kept_is_told_once(case: str, way: str, log: Path) -
         with pytest.warns(UserWarning, match=r"^state_dict\(\) of the iterable ") as caught:
             state = saved(loader)
         assert loader.state_dict() == state
-    assert [re.fullmatch(f"state_dict\\(\\) of the iterable {why}{READS}", str(one.message)) for one in caught]
+    assert [
+        re.fullmatch(f"state_dict\\(\\) of the iterable {why}{READS}", str(one.message))
+        for one in caught
+    ]
     assert [one.filename for one in caught] == [__file__]
     assert "streams" not in state
     with loader_of(dataset, way) as loader:
@@ -448,7 +469,8 @@ def test_an_error_of_loading_comes_in_its_place(log: Path) -> None:
     with loader_of(Failing(log)) as loader:
         loader.load_state_dict(state)
         with pytest.raises(
-            ringfeed.WorkerError, match=r"^element 3000 of the iterable raised OSError: no such shard: 0$"
+            ringfeed.WorkerError,
+            match=r"^element 3000 of the iterable raised OSError: no such shard: 0$",
         ):
             rows(loader)
 
@@ -481,10 +503,15 @@ def test_what_is_read_again_is_not_counted(log: Path) -> None:
         assert [number for number, _ in rows(islice(batches, 1))] == [*range(3000, 3010)]
 
 
-CHANGED = ", expected None, or a dict of 'read', an int from 0 to 20, and 'of'; it was changed since"
+CHANGED = (
+    ", expected None, or a dict of 'read', an int from 0 to 20, and 'of'; it was changed since"
+)
 WRONG: dict[str, tuple[Any, str]] = {
     "no list": ({"at": 3}, "is a dict, expected a list of 1; give the iterables it was taken with"),
-    "of others": ([None, None], "is a list of 2, expected a list of 1; give the iterables it was taken with"),
+    "of others": (
+        [None, None],
+        "is a list of 2, expected a list of 1; give the iterables it was taken with",
+    ),
     "no dict": ([3], "[0] is 3" + CHANGED),
     "without a place": ([{"of": 3}], "[0] is {'of': 3}" + CHANGED),
     "without a state": ([{"read": 3}], "[0] is {'read': 3}" + CHANGED),
@@ -529,7 +556,10 @@ def test_a_state_takes_no_part_in_what_it_is_of(log: Path) -> None:
 
 # ---- shards of different lengths ----
 
-SHORT = [partial(range, number * 100, number * 100 + length) for number, length in enumerate((25, 5, 12, 1))]
+SHORT = [
+    partial(range, number * 100, number * 100 + length)
+    for number, length in enumerate((25, 5, 12, 1))
+]
 
 
 def batches_of(loader: ringfeed.Loader) -> list[Any]:
@@ -537,9 +567,13 @@ def batches_of(loader: ringfeed.Loader) -> list[Any]:
     return [batch.tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 3, "backend": "thread", "slots": 3}])
+@pytest.mark.parametrize(
+    "settings", [{"workers": 0}, {"workers": 3, "backend": "thread", "slots": 3}]
+)
 @pytest.mark.parametrize("drop", [False, True])
-def test_shards_of_different_lengths_wherever_they_are_cut(settings: dict[str, Any], *, drop: bool) -> None:
+def test_shards_of_different_lengths_wherever_they_are_cut(
+    settings: dict[str, Any], *, drop: bool
+) -> None:
     """Each stop, and again two batches later: the rest, in the same batches; then whole epochs."""
     dataset = ringfeed.datasets.Interleave(SHORT)
     settings = {"batch_size": 4, "drop_remainder": drop, **settings}

@@ -17,7 +17,9 @@ from ringfeed.loader import runner_of
 from ringfeed.workers.process import WorkerProcess
 from watching import PATIENCE_S
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import this module
+cloudpickle.register_pickle_by_value(
+    sys.modules[__name__]
+)  # or each worker would import this module
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 BATCHES, BEFORE = 6, 2
 
@@ -71,7 +73,9 @@ def test_a_hook_amid_a_pass() -> None:
     with feed.loader:
         for number in range(1, 1 + check_pass(feed, ALL)):
             check_pass(feed, number)
-        assert [read(batch) for batch in feed.begin()] == [[feed.dataset.ended, index] for index in range(BATCHES)]
+        assert [read(batch) for batch in feed.begin()] == [
+            [feed.dataset.ended, index] for index in range(BATCHES)
+        ]
 
 
 def test_workers_that_were_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +85,11 @@ def test_workers_that_were_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
         batches = feed.begin()
         seen = [read(next(batches)) for _ in range(BEFORE)]
         with monkeypatch.context() as patched:
-            patched.setattr(WorkerProcess, "send", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patched.setattr(
+                WorkerProcess, "send", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            )
             with pytest.raises(KeyboardInterrupt):
                 feed.run_hook("on_epoch_end")
-        assert [*seen, *map(read, batches)] == [[index >= BEFORE, index] for index in range(BATCHES)]
+        assert [*seen, *map(read, batches)] == [
+            [index >= BEFORE, index] for index in range(BATCHES)
+        ]

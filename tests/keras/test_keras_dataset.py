@@ -120,17 +120,23 @@ def seen_by_fit(data: Any, **settings: Any) -> list[Any]:
 
 def fed(dataset: Any, **settings: Any) -> Any:
     """Return what `feed` gives, with one worker thread unless told otherwise."""
-    return ringfeed.keras.feed(dataset, **{"workers": 1, "backend": "thread", "timeout_s": 50, **settings})
+    return ringfeed.keras.feed(
+        dataset, **{"workers": 1, "backend": "thread", "timeout_s": 50, **settings}
+    )
 
 
-@pytest.mark.parametrize("settings", [{"backend": "process", "workers": 2}, {"workers": 2}, {"workers": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"backend": "process", "workers": 2}, {"workers": 2}, {"workers": 0}]
+)
 def test_fit_evaluate_and_predict_as_in_keras(settings: dict[str, Any]) -> None:
     """Losses, metrics and predictions are bit for bit those of the dataset in Keras' own hands."""
     found = []
     for data in (fed(Plain(), **settings), Plain()):
         model = small_model()
         history = model.fit(data, epochs=2, verbose=0, shuffle=False, validation_data=data).history
-        found.append((history, model.evaluate(data, verbose=0), model.predict(data, verbose=0).tolist()))
+        found.append(
+            (history, model.evaluate(data, verbose=0), model.predict(data, verbose=0).tolist())
+        )
         if data is not None and hasattr(data, "close"):
             data.close()
     assert found[0] == found[1]
@@ -158,7 +164,9 @@ def test_hooks_amid_a_pass_reach_the_workers(kind: Any, backend: str) -> None:
     """Where a pass goes on over several epochs, each begins with what its hooks have changed, and where it stood."""
     with fed(kind([9]), backend=backend, workers=2) as data:
         seen = [x[0].tolist() for x, _ in seen_by_fit(data, epochs=3, steps_per_epoch=3)]
-    assert seen == [[epoch, epoch, index] for epoch in (1, 2, 3) for index in range(3 * epoch - 3, 3 * epoch)]
+    assert seen == [
+        [epoch, epoch, index] for epoch in (1, 2, 3) for index in range(3 * epoch - 3, 3 * epoch)
+    ]
 
 
 @pytest.mark.filterwarnings(RAN_OUT)
@@ -194,7 +202,9 @@ def test_the_structures_of_keras() -> None:
         with fed(Given([batch])) as data:
             (seen,) = seen_by_fit(data)
         keras.tree.assert_same_structure(seen, arrived)
-        for found, expected in zip(keras.tree.flatten(seen), keras.tree.flatten(arrived), strict=True):
+        for found, expected in zip(
+            keras.tree.flatten(seen), keras.tree.flatten(arrived), strict=True
+        ):
             np.testing.assert_array_equal(found, expected)
             assert found.dtype == expected.dtype
 
@@ -221,15 +231,24 @@ def test_shuffle_and_seed_mean_what_they_mean_to_a_loader() -> None:
     window = ringfeed.orders.WindowShuffle(3).bind(7, 5)
     assert seen == [*window.epoch(0).take(7), *window.epoch(1).take(7)]
     with fed(Changing([7]), shuffle=True, seed=None, workers=0) as data:
-        assert sorted(int(x[0, 2]) for x, _ in seen_by_fit(data, epochs=1, shuffle=True)) == [*range(7)]
+        assert sorted(int(x[0, 2]) for x, _ in seen_by_fit(data, epochs=1, shuffle=True)) == [
+            *range(7)
+        ]
     with pytest.raises(ValueError, match="shuffle") as e:
         ringfeed.keras.feed(Changing([7]), shuffle=1)
-    assert str(e.value) == "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 or more"
+    assert (
+        str(e.value)
+        == "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 or more"
+    )
 
 
-@pytest.mark.parametrize("settings", [{"backend": "process", "workers": 2}, {"workers": 2}, {"workers": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"backend": "process", "workers": 2}, {"workers": 2}, {"workers": 0}]
+)
 @pytest.mark.parametrize("steps", [None, 2])
-def test_what_a_callback_sets_is_in_the_next_epoch(settings: dict[str, Any], steps: int | None) -> None:
+def test_what_a_callback_sets_is_in_the_next_epoch(
+    settings: dict[str, Any], steps: int | None
+) -> None:
     """On every backend, and where a pass goes on over several epochs of Keras, too."""
 
     class Steered(Plain):
@@ -265,7 +284,9 @@ class Growing(Plain):
         self.length += 1
 
 
-@pytest.mark.parametrize("settings", [{"workers": 2}, {"workers": 1, "backend": "thread"}, {"workers": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"workers": 2}, {"workers": 1, "backend": "thread"}, {"workers": 0}]
+)
 def test_a_loader_of_a_dataset_that_grows(settings: dict[str, Any]) -> None:
     """Each epoch of `fit` has all batches that there are by then; a bare array arrives in a tuple, as in Keras."""
     with ringfeed.Loader(Growing(), batch_size=None, timeout_s=50, **settings) as loader:
@@ -286,7 +307,9 @@ def test_batches_have_no_number() -> None:
 def test_one_feed_amid_two_calls() -> None:
     """Where a validation begins while training is amid an epoch of the same feed, the error says what to do."""
     with fed(Plain()) as data, pytest.raises(ringfeed.SupersededError) as caught:
-        small_model().fit(data, validation_data=data, epochs=3, steps_per_epoch=2, verbose=0, shuffle=False)
+        small_model().fit(
+            data, validation_data=data, epochs=3, steps_per_epoch=2, verbose=0, shuffle=False
+        )
     assert str(caught.value) == (
         "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call amid this "
         "epoch cannot go on; give validation_data= a feed() or a loader of its own"
@@ -297,7 +320,10 @@ def test_class_weight() -> None:
     """Given to `feed` or to `fit`, it weighs as it does in Keras."""
     weights = {0: 0.5, 1: 3.0}
     losses = []
-    for here, there, dataset in (({"class_weight": weights}, {}, True), ({}, {"class_weight": weights}, True)):
+    for here, there, dataset in (
+        ({"class_weight": weights}, {}, True),
+        ({}, {"class_weight": weights}, True),
+    ):
         with fed(Plain(), **here) as data:
             losses.append(small_model().fit(data, verbose=0, shuffle=dataset, **there).history)
     own = small_model().fit(Plain(), verbose=0, shuffle=False, class_weight=weights).history
@@ -356,7 +382,11 @@ REFUSED = {
         "a tuple is no Keras dataset, expected a keras.utils.PyDataset or an object whose __getitem__ gives batches; "
         "give arrays and samples to ringfeed.Loader",
     ),
-    "empty": (lambda: fed(Given([])), ValueError, "the dataset (a Given) has length 0, expected a batch or more"),
+    "empty": (
+        lambda: fed(Given([])),
+        ValueError,
+        "the dataset (a Given) has length 0, expected a batch or more",
+    ),
 }
 
 

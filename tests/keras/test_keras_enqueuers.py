@@ -18,7 +18,17 @@ pytest.importorskip("keras")
 from keras.src.trainers.data_adapters import py_dataset_adapter as keras_3
 
 import ringfeed.keras as ours
-from enqueued import Batched, Endless, Failing, Holed, Sequence, Shrinking, Unopened, number_of, numbers
+from enqueued import (
+    Batched,
+    Endless,
+    Failing,
+    Holed,
+    Sequence,
+    Shrinking,
+    Unopened,
+    number_of,
+    numbers,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -55,7 +65,9 @@ def epochs(enqueuer: Any, count: int) -> list[list[int]]:
 @both
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("kind", [Batched, Shrinking])
-def test_epochs_are_those_of_keras_3(kind: type[Batched], *, shuffle: bool, processes: bool) -> None:
+def test_epochs_are_those_of_keras_3(
+    kind: type[Batched], *, shuffle: bool, processes: bool
+) -> None:
     """With the same seed each start has the batches of Keras' own, in its order, also where the dataset shrinks."""
     random.seed(7)
     expected = epochs(keras_3.OrderedEnqueuer(kind(6), 2, False, 4, shuffle), 3)  # noqa: FBT003 - Keras' own
@@ -107,12 +119,20 @@ def test_errors_are_those_of_keras_3(*, processes: bool) -> None:
 
 def test_signature_is_that_of_keras_3() -> None:
     """What Keras takes by position or by name is taken here, with the same defaults."""
-    theirs = [(one.name, one.default) for one in inspect.signature(keras_3.OrderedEnqueuer).parameters.values()]
-    mine = [(one.name, one.default) for one in inspect.signature(ours.OrderedEnqueuer).parameters.values()]
+    theirs = [
+        (one.name, one.default)
+        for one in inspect.signature(keras_3.OrderedEnqueuer).parameters.values()
+    ]
+    mine = [
+        (one.name, one.default)
+        for one in inspect.signature(ours.OrderedEnqueuer).parameters.values()
+    ]
     assert mine[: len(theirs)] == theirs  # those of Keras 3.16 come behind those of older ones
     for method in ("start", "get", "stop", "is_running"):
         names = inspect.signature(getattr(keras_3.OrderedEnqueuer, method)).parameters
-        assert set(names) <= set(inspect.signature(getattr(ours.OrderedEnqueuer, method)).parameters)
+        assert set(names) <= set(
+            inspect.signature(getattr(ours.OrderedEnqueuer, method)).parameters
+        )
 
 
 @pytest.mark.skipif(not NUMBERS_EPOCHS, reason="Keras shards PyDatasets from 3.16 on")
@@ -141,12 +161,19 @@ def unbroken(enqueuer: Any, count: int) -> list[int]:
 
 @both
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_epochs_are_those_of_keras_2(keras_2: ModuleType, *, shuffle: bool, processes: bool) -> None:
+def test_epochs_are_those_of_keras_2(
+    keras_2: ModuleType, *, shuffle: bool, processes: bool
+) -> None:
     """With the same seed all epochs of one start have the order that Keras 2 has."""
     random.seed(7)
     expected = unbroken(keras_2.OrderedEnqueuer(Sequence(6), shuffle=shuffle), 18)
     random.seed(7)
-    assert unbroken(ours.OrderedEnqueuer(Sequence(6), use_multiprocessing=processes, shuffle=shuffle), 18) == expected
+    assert (
+        unbroken(
+            ours.OrderedEnqueuer(Sequence(6), use_multiprocessing=processes, shuffle=shuffle), 18
+        )
+        == expected
+    )
     assert [sorted(expected[at : at + 6]) for at in (0, 6, 12)] == [[*range(6)]] * 3
 
 
@@ -164,7 +191,10 @@ def test_none_is_left_out_as_in_keras_2(keras_2: ModuleType, *, processes: bool)
 def test_generators_are_those_of_keras_2(keras_2: ModuleType) -> None:
     """The same batches in the same order, and a loop that ends with the last; one worker, which is all Keras orders."""
     seen = []
-    for enqueuer in (keras_2.GeneratorEnqueuer(iter(Unopened(9))), ours.GeneratorEnqueuer(iter(Unopened(9)))):
+    for enqueuer in (
+        keras_2.GeneratorEnqueuer(iter(Unopened(9))),
+        ours.GeneratorEnqueuer(iter(Unopened(9))),
+    ):
         enqueuer.start(workers=1, max_queue_size=3)
         seen.append([number_of(batch) for batch in islice(enqueuer.get(), 20)])
         assert [*enqueuer.get()] == []
@@ -176,6 +206,8 @@ def test_signatures_are_those_of_keras_2(keras_2: ModuleType) -> None:
     """The generator's constructor, which Keras 3 has not, and what code for Keras 2 gives to `start`."""
     theirs = inspect.signature(keras_2.GeneratorEnqueuer).parameters
     mine = [*inspect.signature(ours.GeneratorEnqueuer).parameters.values()][: len(theirs)]
-    assert [(one.name, one.default) for one in mine] == [(one.name, one.default) for one in theirs.values()]
+    assert [(one.name, one.default) for one in mine] == [
+        (one.name, one.default) for one in theirs.values()
+    ]
     names = inspect.signature(keras_2.SequenceEnqueuer.start).parameters
     assert [*names] == [*inspect.signature(ours.SequenceEnqueuer.start).parameters]

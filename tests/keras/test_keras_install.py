@@ -128,7 +128,9 @@ def _kept_by_keras() -> None:
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Return what the logger has said so far; nothing stays installed."""
     lines: list[str] = []
-    monkeypatch.setattr(keras_fallback.LOG, "handle", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr(
+        keras_fallback.LOG, "handle", lambda record: lines.append(record.getMessage())
+    )
     yield lines
     ringfeed.keras.uninstall()
 
@@ -169,7 +171,9 @@ def numbers_of(adapter: Any) -> list[list[int]]:
     return seen
 
 
-def test_order_and_length_are_asked_of_keras(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_and_length_are_asked_of_keras(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pass has the batches that Keras' own generator would ask for, and as many as Keras says."""
 
     def every_second_from_behind(adapter: Any) -> Iterator[Any]:
@@ -186,16 +190,24 @@ def test_order_and_length_are_asked_of_keras(said: list[str], monkeypatch: pytes
     assert "runs over ringfeed" in said[0]
 
 
-@pytest.mark.skipif(not hasattr(OWN(Numbered()), "_epoch"), reason="Keras shards PyDatasets from 3.16 on")
-@pytest.mark.parametrize("settings", [{}, {"workers": 2}, {"workers": 1, "use_multiprocessing": True}])
+@pytest.mark.skipif(
+    not hasattr(OWN(Numbered()), "_epoch"), reason="Keras shards PyDatasets from 3.16 on"
+)
+@pytest.mark.parametrize(
+    "settings", [{}, {"workers": 2}, {"workers": 1, "use_multiprocessing": True}]
+)
 @pytest.mark.parametrize("kind", [Numbered, WithoutEnd])
 def test_parts_of_a_distribution_are_those_of_keras(
     kind: Any, settings: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each process of a distribution has the batches that it has with Keras' own adapter, in each epoch."""
     for shard in range(2):
-        parts = types.SimpleNamespace(auto_shard_dataset=True, num_data_shards=2, data_shard_id=shard)
-        monkeypatch.setattr(py_dataset_adapter.distribution_lib, "distribution", lambda parts=parts: parts)
+        parts = types.SimpleNamespace(
+            auto_shard_dataset=True, num_data_shards=2, data_shard_id=shard
+        )
+        monkeypatch.setattr(
+            py_dataset_adapter.distribution_lib, "distribution", lambda parts=parts: parts
+        )
         expected = OWN(kind(), shuffle=True)
         with ringfeed.keras.install():
             adapter = data_adapters.PyDatasetAdapter(kind(**settings), shuffle=True)
@@ -215,7 +227,8 @@ def test_training_is_the_same(kind: Any, said: list[str]) -> None:
     assert after.record == before.record
     assert len(said) == 2
     assert re.fullmatch(
-        rf"{kind.__name__} runs over ringfeed: 1 worker thread, 3 slots, \d+\.\d kB of shared memory", said[0]
+        rf"{kind.__name__} runs over ringfeed: 1 worker thread, 3 slots, \d+\.\d kB of shared memory",
+        said[0],
     )
 
 
@@ -274,7 +287,9 @@ def test_workers_are_those_of_the_dataset(said: list[str]) -> None:
         assert trained(dataset) == expected
         small_model().evaluate(dataset, verbose=0)
         assert len(small_model().predict(dataset, verbose=0)) == len(X)
-    assert [line.partition(" slots")[0] for line in said] == ["Digits runs over ringfeed: 2 worker processes, 4"]
+    assert [line.partition(" slots")[0] for line in said] == [
+        "Digits runs over ringfeed: 2 worker processes, 4"
+    ]
 
 
 class Opening(Digits):
@@ -289,7 +304,9 @@ class Opening(Digits):
         self.file = self.file or self.path.open("rb")
         row = X.itemsize * X.shape[1]
         self.file.seek(16 * index * row)
-        return np.frombuffer(self.file.read(16 * row), X.dtype).reshape(-1, X.shape[1]), Y[16 * index : 16 * index + 16]
+        return np.frombuffer(self.file.read(16 * row), X.dtype).reshape(-1, X.shape[1]), Y[
+            16 * index : 16 * index + 16
+        ]
 
 
 def test_processes_open_their_own_files(said: list[str], tmp_path: Path) -> None:
@@ -300,7 +317,9 @@ def test_processes_open_their_own_files(said: list[str], tmp_path: Path) -> None
     own.file.close()
     with ringfeed.keras.install():
         assert trained(make()) == expected
-    assert [line.partition(" slots")[0] for line in said] == ["Opening runs over ringfeed: 2 worker processes, 4"]
+    assert [line.partition(" slots")[0] for line in said] == [
+        "Opening runs over ringfeed: 2 worker processes, 4"
+    ]
     with ringfeed.keras.feed(make(), shuffle=False) as data:
         small_model().fit(data, epochs=2, verbose=0)
 
@@ -327,7 +346,9 @@ def test_what_the_ring_cannot_serve_is_left_to_keras(make: Any, line: str, said:
     expected = trained(_as_digits(make()), epochs=1)
     with ringfeed.keras.install():
         assert trained(make(), epochs=1) == expected
-    (left,) = [line.partition(" is left to Keras: ")[2] for line in said if " is left to Keras: " in line]
+    (left,) = [
+        line.partition(" is left to Keras: ")[2] for line in said if " is left to Keras: " in line
+    ]
     assert line in left
 
 

@@ -58,7 +58,11 @@ def loader(sleep_s: float) -> ringfeed.Loader:
 def test_the_share_of_each_epoch() -> None:
     """Each epoch's logs say which part of it was waited: nearly all of it where nothing else takes time."""
     with loader(0.01) as slow:
-        logs = model().fit(slow.to_keras(), epochs=2, verbose=0, callbacks=[ringfeed.keras.Monitor()]).history
+        logs = (
+            model()
+            .fit(slow.to_keras(), epochs=2, verbose=0, callbacks=[ringfeed.keras.Monitor()])
+            .history
+        )
     assert len(logs["stall_share"]) == 2
     assert all(0 < share <= 1 for share in logs["stall_share"])
 
@@ -74,7 +78,11 @@ def test_only_the_loaders_given() -> None:
 def test_datasets_under_install() -> None:
     """What `install` serves is counted as well."""
     with ringfeed.keras.install():
-        logs = model().fit(Dataset(), epochs=2, verbose=0, callbacks=[ringfeed.keras.Monitor()]).history
+        logs = (
+            model()
+            .fit(Dataset(), epochs=2, verbose=0, callbacks=[ringfeed.keras.Monitor()])
+            .history
+        )
     assert 0 < logs["stall_share"][1] <= 1
 
 
@@ -122,14 +130,18 @@ def test_without_a_list_of_callbacks() -> None:
 @pytest.mark.parametrize("order", [1, -1], ids=["before", "behind"])
 def test_in_a_file(tmp_path: Path, order: int) -> None:
     """CSVLogger writes it down, before and behind it in the list."""
-    callbacks = [ringfeed.keras.Monitor(), keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))][::order]
+    callbacks = [ringfeed.keras.Monitor(), keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))][
+        ::order
+    ]
     with loader(0.001) as fed:
         history = model().fit(fed.to_keras(), epochs=1, verbose=0, callbacks=callbacks).history
     names, values = (line.split(",") for line in (tmp_path / "log.csv").read_text().splitlines())
     assert float(values[names.index("stall_share")]) == history["stall_share"][0]
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")  # Keras
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)  # Keras
 @pytest.mark.parametrize("order", [1, -1], ids=["before", "behind"])
 def test_in_tensorboard(tmp_path: Path, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorBoard writes it down, before and behind it in the list."""

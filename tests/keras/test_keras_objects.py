@@ -36,7 +36,11 @@ def plain(batch: Any) -> Any:
     if isinstance(batch, tuple):
         return tuple(map(plain, batch))
     if isinstance(batch, tf.SparseTensor):
-        return "sparse", batch.dtype.name, *(plain(part) for part in (batch.indices, batch.values, batch.dense_shape))
+        return (
+            "sparse",
+            batch.dtype.name,
+            *(plain(part) for part in (batch.indices, batch.values, batch.dense_shape)),
+        )
     if isinstance(batch, tf.RaggedTensor):
         return "ragged", batch.dtype.name, plain(batch.values), batch.row_splits.numpy().tolist()
     if hasattr(batch, "tocoo"):
@@ -48,7 +52,13 @@ def epochs(enqueuer: Any, count: int) -> list[Any]:
     """Return epochs as code for Keras 3 reads them: one a start."""
     seen = []
     for number in range(count):
-        enqueuer.start(**({"epoch": number} if "epoch" in signature(keras_3.OrderedEnqueuer.start).parameters else {}))
+        enqueuer.start(
+            **(
+                {"epoch": number}
+                if "epoch" in signature(keras_3.OrderedEnqueuer.start).parameters
+                else {}
+            )
+        )
         seen += [plain(batch) for batch in islice(enqueuer.get(), len(enqueuer.py_dataset))]
         enqueuer.stop()
         enqueuer.py_dataset.on_epoch_end()
@@ -60,7 +70,9 @@ def test_batches_are_those_of_keras() -> None:
     random.seed(7)
     expected = epochs(keras_3.OrderedEnqueuer(Tensors(), 2, False, 4, shuffle=True), 2)  # noqa: FBT003 - Keras' own
     random.seed(7)
-    assert epochs(ringfeed.keras.OrderedEnqueuer(Tensors(), 2, False, 4, shuffle=True), 2) == expected  # noqa: FBT003
+    assert (
+        epochs(ringfeed.keras.OrderedEnqueuer(Tensors(), 2, False, 4, shuffle=True), 2) == expected  # noqa: FBT003
+    )
     assert len({str(batch) for batch in expected}) == len(expected) == 8
 
 
@@ -88,7 +100,9 @@ def test_a_batch_that_does_not_fit_is_made_here(holes: set[int]) -> None:
     assert [plain(batch[0]) for batch in batches] == [plain(batch[0]) for batch in expected]
     makers = [int(batch[1][0]) for batch in batches]
     assert [bool(batch[1][1]) for batch in batches] == [maker == os.getpid() for maker in makers]
-    assert [maker == os.getpid() for maker in makers] == [index == 3 for index in range(5) if index not in holes]
+    assert [maker == os.getpid() for maker in makers] == [
+        index == 3 for index in range(5) if index not in holes
+    ]
 
 
 @clean
@@ -110,7 +124,9 @@ def test_errors_keep_their_place(*, processes: bool) -> None:
     enqueuer = ringfeed.keras.OrderedEnqueuer(MadeHere(failing=2), 1, processes)
     enqueuer.start()
     batches = enqueuer.get()
-    assert [plain(next(batches)[0]) for _ in range(2)] == [plain(MadeHere()[index][0]) for index in range(2)]
+    assert [plain(next(batches)[0]) for _ in range(2)] == [
+        plain(MadeHere()[index][0]) for index in range(2)
+    ]
     with pytest.raises(LookupError, match=r"^two\b"):
         next(batches)
     enqueuer.stop()
@@ -161,7 +177,9 @@ def ragged(index: int) -> Any:
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Return what is logged."""
     lines: list[str] = []
-    monkeypatch.setattr(keras_fallback.LOG, "handle", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr(
+        keras_fallback.LOG, "handle", lambda record: lines.append(record.getMessage())
+    )
     return lines
 
 
@@ -181,7 +199,9 @@ def layers_for(kind: object) -> list[Any]:
     return [keras.layers.Embedding(50, 2), keras.layers.Lambda(lambda x: tf.reduce_mean(x, axis=1))]
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras has ragged tensors on TensorFlow alone")
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="Keras has ragged tensors on TensorFlow alone"
+)
 @pytest.mark.parametrize(
     ("kind", "held"),
     [
@@ -189,7 +209,9 @@ def layers_for(kind: object) -> list[Any]:
         (ragged, "tensorflow.python.ops.ragged.ragged_tensor.RaggedTensor"),
     ],
 )
-def test_install_leaves_them_to_keras(kind: Callable[[int], Any], held: str, said: list[str]) -> None:
+def test_install_leaves_them_to_keras(
+    kind: Callable[[int], Any], held: str, said: list[str]
+) -> None:
     """One line says so, and `fit` has the losses that it has without ringfeed."""
     expected = losses(dataset_of(kind, workers=2), layers_for(kind))
     with ringfeed.keras.install():

@@ -14,28 +14,51 @@ import pytest
 
 ADAPTERS = Path(keras.__file__).parent / "src" / "trainers" / "data_adapters"
 FILES = [ADAPTERS / "py_dataset_adapter_test.py", ADAPTERS.parent / "epoch_iterator_test.py"]
-if all(importlib.util.find_spec(name) for name in ("jax", "torch", "scipy")):  # it takes more of them than their names
+if all(
+    importlib.util.find_spec(name) for name in ("jax", "torch", "scipy")
+):  # it takes more of them than their names
     FILES.append(ADAPTERS / "generator_data_adapter_test.py")
 LIMIT_S = 900  # most of it goes into worker processes that import every framework, since the tests' file does
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not all(file.exists() for file in FILES), reason="this Keras comes without its tests")
+@pytest.mark.skipif(
+    not all(file.exists() for file in FILES), reason="this Keras comes without its tests"
+)
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_keras_own_tests_pass(tmp_path: Path) -> None:
     """None fails, and the datasets that they make run over the ring wherever they give arrays."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "keras_own", "-p", "no:cacheprovider", "-W", "ignore"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "keras_own",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore",
+    ]
     command += ["-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path), *map(str, FILES)]
     here = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path])}
     ended = subprocess.run(
-        command, capture_output=True, text=True, env=here, timeout=LIMIT_S, check=False, cwd=tmp_path
+        command,
+        capture_output=True,
+        text=True,
+        env=here,
+        timeout=LIMIT_S,
+        check=False,
+        cwd=tmp_path,
     )
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
     passed = re.search(r"^(\d+) passed", ended.stdout, re.MULTILINE)
     assert passed is not None, ended.stdout
     assert "failed" not in ended.stdout.splitlines()[-1]
     assert int(passed[1]) >= 20
-    fed = re.search(r"^datasets over ringfeed: (\d+), left to Keras: (\d+)$", ended.stdout, re.MULTILINE)
+    fed = re.search(
+        r"^datasets over ringfeed: (\d+), left to Keras: (\d+)$", ended.stdout, re.MULTILINE
+    )
     assert fed is not None, ended.stdout
     assert int(fed[1]) >= 10

@@ -19,7 +19,9 @@ from tf_keras.src.engine.data_adapter import KerasSequenceAdapter  # noqa: E402 
 
 from ringfeed.keras import legacy  # noqa: E402
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import all of the above
+cloudpickle.register_pickle_by_value(
+    sys.modules[__name__]
+)  # or each worker would import all of the above
 
 X = np.random.default_rng(0).random((100, 6), np.float32)
 Y = np.random.default_rng(1).random((100, 1), np.float32)
@@ -59,7 +61,11 @@ def trained(data: Any, **settings: Any) -> Any:
     model.compile("sgd", "mse")
     random.seed(5)
     history = model.fit(data, epochs=3, verbose=0, **settings).history
-    return history, [weights.tolist() for weights in model.get_weights()], model.evaluate(data, verbose=0)
+    return (
+        history,
+        [weights.tolist() for weights in model.get_weights()],
+        model.evaluate(data, verbose=0),
+    )
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
@@ -78,7 +84,9 @@ def test_feed(backend: Any) -> None:
 def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else changes: losses, weights and the order that Keras draws; and nothing is left patched."""
     said: list[str] = []
-    monkeypatch.setattr(keras_fallback.LOG, "handle", lambda record: said.append(record.getMessage()))
+    monkeypatch.setattr(
+        keras_fallback.LOG, "handle", lambda record: said.append(record.getMessage())
+    )
     expected = [trained(Rows()), trained(Growing())]
     with ringfeed.keras.install():
         assert KerasSequenceAdapter._handle_multiprocessing is legacy.over_ring
@@ -86,10 +94,15 @@ def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
         assert trained(Growing()) == expected[1]
     assert KerasSequenceAdapter._handle_multiprocessing is legacy.OWN
     assert said[0].startswith("Rows runs over ringfeed: 1 worker thread, 3 slots, ")
-    assert "Growing is left to Keras: dataset[3]: batch[0] has 32 rows, expected at most 16; " in "\n".join(said)
+    assert (
+        "Growing is left to Keras: dataset[3]: batch[0] has 32 rows, expected at most 16; "
+        in "\n".join(said)
+    )
 
 
 def test_class_weight_is_for_fit() -> None:
     """Keras 2 weighs classes itself."""
-    with pytest.raises(TypeError, match=r"^class_weight= is for Keras 3; give it to fit\(\) of the tf_keras model$"):
+    with pytest.raises(
+        TypeError, match=r"^class_weight= is for Keras 3; give it to fit\(\) of the tf_keras model$"
+    ):
         ringfeed.keras.feed(Rows(), class_weight={0: 1.0})

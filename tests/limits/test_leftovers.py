@@ -86,7 +86,9 @@ sys.stdin.read()
 def test_named_memory_of_another_program_is_not_reported() -> None:
     """A semaphore of multiprocessing's, in a process that is none of ours, stays as long as that process likes."""
     before = leftovers.present()
-    with subprocess.Popen([sys.executable, "-c", SEMAPHORE], stdin=-1, stdout=-1, text=True) as program:
+    with subprocess.Popen(
+        [sys.executable, "-c", SEMAPHORE], stdin=-1, stdout=-1, text=True
+    ) as program:
         assert program.stdout is not None
         name = program.stdout.readline().strip().removeprefix("/")
         program.wait()

@@ -42,17 +42,23 @@ def test_half_of_them_end_by_an_exception_or_a_kill() -> None:
 def test_a_seed_decides_everything() -> None:
     """The same seed gives the same loaders."""
     one, other = lives.Rotation(SEED), lives.Rotation(SEED)
-    assert [one.life(number) for number in range(100)] == [other.life(number) for number in range(100)]
+    assert [one.life(number) for number in range(100)] == [
+        other.life(number) for number in range(100)
+    ]
 
 
-PEACEFUL = [(kind, name) for kind in ("in process", "fork") for name in lives.BY_NAME if "kill" not in name]
+PEACEFUL = [
+    (kind, name) for kind in ("in process", "fork") for name in lives.BY_NAME if "kill" not in name
+]
 KILLED = [("fork", name) for name in lives.BY_NAME if "kill" in name]
 
 
 @pytest.mark.parametrize(("kind", "ending"), PEACEFUL + KILLED)
 def test_each_ending_leaves_nothing(nothing_left: None, kind: str, ending: str) -> None:  # noqa: ARG001
     """Each way to end leaves nothing, in this process and with forked workers."""
-    lives.BY_NAME[ending](lives.Life(1, kind, ending, 0 if kind == "in process" else 2, 3, 3, 35, 4))
+    lives.BY_NAME[ending](
+        lives.Life(1, kind, ending, 0 if kind == "in process" else 2, 3, 3, 35, 4)
+    )
 
 
 def first_failure() -> AssertionError:
@@ -77,8 +83,14 @@ def keeping(call: Callable[[Any], Any], kept: list[Any]) -> Callable[[Any], Any]
     return called
 
 
-@pytest.mark.parametrize("leak", ["descriptors of a lifeline", "descriptors of memory", "a mapping"])
-def test_it_sees_what_is_left(nothing_left: None, leak: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+@pytest.mark.parametrize(
+    "leak", ["descriptors of a lifeline", "descriptors of memory", "a mapping"]
+)
+def test_it_sees_what_is_left(
+    nothing_left: None,  # noqa: ARG001
+    leak: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What is not closed, or kept mapped, ends the run, and the error names the seed and the loader."""
     kept: list[Any] = []
     monkeypatch.setattr(many, "PATIENCE_S", 0.1)
@@ -91,7 +103,9 @@ def test_it_sees_what_is_left(nothing_left: None, leak: str, monkeypatch: pytest
         error = first_failure()
     for thing in kept:
         getattr(thing, "close", int)()
-    where = "left behind up to loader 4: ['" + ("mapping of /memfd:" if leak == "a mapping" else "fd ")
+    where = "left behind up to loader 4: ['" + (
+        "mapping of /memfd:" if leak == "a mapping" else "fd "
+    )
     assert str(error).startswith("python tests/support/many.py --seed 202700")
     assert where in str(error)
 
@@ -99,8 +113,14 @@ def test_it_sees_what_is_left(nothing_left: None, leak: str, monkeypatch: pytest
 def test_it_tells_growth_from_a_level() -> None:
     """Memory that grows by more than fragments, or by an object a loader, is not flat; a short run is not judged."""
     level = [many.Footprint(5, 0, 300, 1, 20_000_000, 100_000)] * 6
-    growing = [many.Footprint(5, 0, 300, 1, 20_000_000 + number * 500_000, 100_000) for number in range(6)]
-    leaking = [many.Footprint(5, 0, 300, 1, 20_000_000, 100_000 + number * 100) for number in range(6)]
-    verdicts = [many.is_flat(many.growth(found, 100) or (0, 0)) for found in (level, growing, leaking)]
+    growing = [
+        many.Footprint(5, 0, 300, 1, 20_000_000 + number * 500_000, 100_000) for number in range(6)
+    ]
+    leaking = [
+        many.Footprint(5, 0, 300, 1, 20_000_000, 100_000 + number * 100) for number in range(6)
+    ]
+    verdicts = [
+        many.is_flat(many.growth(found, 100) or (0, 0)) for found in (level, growing, leaking)
+    ]
     assert verdicts == [True, False, False]
     assert many.growth(level[:3], 100) is None

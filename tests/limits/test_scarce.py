@@ -100,7 +100,9 @@ def test_what_can_be_done_without(poverty: str) -> None:
 def test_few_descriptors() -> None:
     """64 descriptors are enough for 8 workers; 32 are refused with how many can be had, and they can."""
     counts = [f"workers={count}, backend={method!r}" for count in (2, 8, 32) for method in METHODS]
-    found = live("limit(NOFILE=64)", *trials([*counts, "workers=32, backend='thread'", "workers=0"]))
+    found = live(
+        "limit(NOFILE=64)", *trials([*counts, "workers=32, backend='thread'", "workers=0"])
+    )
     # The warm forkserver's are in use, too, where there is one.
     limits = [re.findall(r"the (\d+) in use.*workers=(\d+)", refusal)[0] for refusal in found[6:9]]
     refusals = [
@@ -109,7 +111,10 @@ def test_few_descriptors() -> None:
         for opened, most in limits
     ]
     assert found == ["right"] * 6 + refusals + ["right"] * 2
-    again = [f"workers={most}, backend={method!r}" for method, (_, most) in zip(METHODS, limits, strict=True)]
+    again = [
+        f"workers={most}, backend={method!r}"
+        for method, (_, most) in zip(METHODS, limits, strict=True)
+    ]
     assert live("limit(NOFILE=64)", *trials(again)) == ["right"] * 3
 
 
@@ -126,10 +131,14 @@ def test_too_few_descriptors_for_any_worker() -> None:
 
 def test_no_descriptor_for_a_replacement() -> None:
     """Where a dead worker cannot be replaced, the consumer hears why; the next epoch is right once there is room."""
-    found = live("limit(NOFILE=64)", *[f"outcome_of_a_death(backend={method!r})" for method in METHODS])
+    found = live(
+        "limit(NOFILE=64)", *[f"outcome_of_a_death(backend={method!r})" for method in METHODS]
+    )
     limit = "RLIMIT_NOFILE (ulimit -n) is 64; raise it, or use fewer workers"
     full = f"WorkerError: no worker can be started: Too many open files: {limit}"
-    no_room = f"WorkerError: no worker can be started: no room for the descriptors of a message: {limit}"
+    no_room = (
+        f"WorkerError: no worker can be started: no room for the descriptors of a message: {limit}"
+    )
     assert found == [[text, "4000 samples"] for text in (full, no_room, no_room)]
 
 
@@ -139,7 +148,9 @@ def test_little_address_space() -> None:
         "PlanError: cannot map 64.1 MB of shared memory: Cannot allocate memory; RLIMIT_AS (ulimit -v) is N; raise "
         "it, use fewer slots, or memory="
     )
-    found = live("limit_beyond('AS', 40 * MB)", *trials(WAYS, ", size=4 * MB"), "outcome(workers=2)")
+    found = live(
+        "limit_beyond('AS', 40 * MB)", *trials(WAYS, ", size=4 * MB"), "outcome(workers=2)"
+    )
     assert list(map(said, found)) == [refusal] * 5 + ["right"]
 
 
@@ -150,12 +161,17 @@ def test_no_address_space_at_all() -> None:
         "it, use fewer slots, or memory="
     )
     found = live("outcome(workers=1); limit(AS=4096)", "outcome(workers=2)")
-    assert [re.sub(r"(?<=map )[\d.]+", "8.2", re.sub(r"(?<=is )\d+", "N", text)) for text in found] == [refusal]
+    assert [
+        re.sub(r"(?<=map )[\d.]+", "8.2", re.sub(r"(?<=is )\d+", "N", text)) for text in found
+    ] == [refusal]
 
 
 def test_little_address_space_of_workers_alone() -> None:
     """What a worker cannot map ends the epoch with its reason."""
-    found = live("limit_address_space_of_workers(300 * MB)", *trials(["workers=1", "workers=1, size=16 * MB"]))
+    found = live(
+        "limit_address_space_of_workers(300 * MB)",
+        *trials(["workers=1", "workers=1, size=16 * MB"]),
+    )
     refusal = (
         "WorkerError: a worker could not start: cannot map 256.1 MB of shared memory: Cannot allocate memory; "
         "RLIMIT_AS (ulimit -v) is 300000000; raise it, use fewer slots, or memory="
@@ -170,7 +186,9 @@ def test_small_files_only() -> None:
         "use fewer slots, or memory="
     )
     poverty = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); limit(FSIZE=10 * MB)"
-    assert live(poverty, *trials(WAYS, ", size=4 * MB"), "outcome(workers=2)") == [refusal] * 5 + ["right"]
+    assert live(poverty, *trials(WAYS, ", size=4 * MB"), "outcome(workers=2)") == [refusal] * 5 + [
+        "right"
+    ]
 
 
 def test_few_processes() -> None:
@@ -206,7 +224,9 @@ def _wants(most: int) -> Iterator[str]:
 # ---- file systems ----
 
 
-@pytest.mark.parametrize("options", ["size=8m", "size=4k,nr_inodes=1,mode=000"], ids=["8 MB", "none"])
+@pytest.mark.parametrize(
+    "options", ["size=8m", "size=4k,nr_inodes=1,mode=000"], ids=["8 MB", "none"]
+)
 def test_little_dev_shm(options: str) -> None:
     """64 MB of slots do not care how large /dev/shm is, nor whether anything can be made there."""
     assert live(f"cover('/dev/shm', {options!r})", *trials(WAYS, ", size=4 * MB")) == ["right"] * 5
@@ -214,7 +234,9 @@ def test_little_dev_shm(options: str) -> None:
 
 def test_nothing_can_be_written() -> None:
     """With every file system read-only, /tmp and the working directory too, and no HOME, all is right."""
-    assert live("make_all_read_only()", *trials(WAYS), through=("env", "-u", "HOME")) == ["right"] * 5
+    assert (
+        live("make_all_read_only()", *trials(WAYS), through=("env", "-u", "HOME")) == ["right"] * 5
+    )
 
 
 def test_no_proc() -> None:
@@ -224,7 +246,9 @@ def test_no_proc() -> None:
 
 def test_what_needs_proc_says_so() -> None:
     """A private map of a file travels by value, as it may have been written to; `ringfeed top` is refused."""
-    refusal = "loaders are found through /proc, which is not here: mount it (mount -t proc proc /proc)"
+    refusal = (
+        "loaders are found through /proc, which is not here: mount it (mount -t proc proc /proc)"
+    )
     assert live("have_own_mounts()", "looks_without_proc()") == [[True, refusal, refusal]]
 
 
@@ -271,12 +295,18 @@ def limited(folder: Path) -> bool:
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """Return a cgroup of our own that is limited to 256 MB."""
-    folders = (around / f"ringfeed-test-{os.getpid()}" for around in free_memory._cgroups(Path("/")))
+    folders = (
+        around / f"ringfeed-test-{os.getpid()}" for around in free_memory._cgroups(Path("/"))
+    )
     folder = next(filter(limited, folders), None)
     if folder is None:
-        pytest.skip("no memory cgroup can be made here: only root may, and only where the controller is passed on")
+        pytest.skip(
+            "no memory cgroup can be made here: only root may, and only where the controller is passed on"
+        )
     yield folder
-    wait_until(lambda: not (folder / "cgroup.procs").read_text())  # what a process was is counted until it is gone
+    wait_until(
+        lambda: not (folder / "cgroup.procs").read_text()
+    )  # what a process was is counted until it is gone
     folder.rmdir()
 
 
@@ -286,7 +316,9 @@ def test_the_limit_of_a_cgroup(cgroup: Path) -> None:
     found = live(f"be_in_cgroup({str(cgroup)!r})", within, beyond, "take_memory(200 * MB)", within)
     name = next(name for name in LIMITS if (cgroup / name).exists())
     refusal = (
-        "PlanError: the plan needs {} ({} of {}), but its cgroup (" + str(cgroup / name) + ") has N free; use fewer "
+        "PlanError: the plan needs {} ({} of {}), but its cgroup ("
+        + str(cgroup / name)
+        + ") has N free; use fewer "
         "slots, a smaller batch_size, or memory=: with 2 slots, batches of N rows fit"
     )
     assert [said(text or "") for text in found] == [
@@ -295,7 +327,9 @@ def test_the_limit_of_a_cgroup(cgroup: Path) -> None:
         "",
         refusal.format("64.1 MB", "4 slots", "16.0 MB"),
     ]
-    events = (cgroup / ("memory.events" if name == "memory.max" else "memory.oom_control")).read_text()
+    events = (
+        cgroup / ("memory.events" if name == "memory.max" else "memory.oom_control")
+    ).read_text()
     assert "oom_kill 0" in events
 
 
@@ -306,7 +340,9 @@ def test_the_limit_of_a_cgroup(cgroup: Path) -> None:
 def test_no_exec_keeps_what_is_ours(method: str) -> None:
     """No descriptor of a consumer or of a worker, beside the standard streams, goes to what they start."""
     consumer, worker = live("", f"descriptors_of(backend={method!r})")[0]
-    assert {"/memfd:ringfeed-control (deleted)", "/memfd:ringfeed-slots (deleted)"} <= {what for _, what, _ in consumer}
+    assert {"/memfd:ringfeed-control (deleted)", "/memfd:ringfeed-slots (deleted)"} <= {
+        what for _, what, _ in consumer
+    }
     assert [each for each in consumer + worker if each[0] > 2 and each[2]] == []
 
 

@@ -19,7 +19,9 @@ from ringfeed.workers import processes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-pytestmark = pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")  # rounds hold as many slots as they like
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ringfeed.SlotsHeldWarning"
+)  # rounds hold as many slots as they like
 SEED = 20_260_000
 SLICE_S = 6.0
 
@@ -104,9 +106,15 @@ def test_it_sees_a_ticket_that_is_not_given_back(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("fault", "text"),
-    [("byte", "has 1 wrong bytes"), ("swap", "has samples"), ("late", "a view that was held has changed")],
+    [
+        ("byte", "has 1 wrong bytes"),
+        ("swap", "has samples"),
+        ("late", "a view that was held has changed"),
+    ],
 )
-def test_it_sees_what_is_wrong_in_a_batch(fault: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_sees_what_is_wrong_in_a_batch(
+    fault: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wrong byte, two rows that changed places, and a write into a view that is held are all found."""
     past: list[Any] = []
     take = BatchIterator.__next__

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
-OPEN = (
-    'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); batches = iter(loader)'
-)
+OPEN = 'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); batches = iter(loader)'
 MORE = "more = ringfeed.Loader(Oracle(96), batch_size=8, workers=0, slots=2); next(iter(more))"
 
 
@@ -45,7 +43,10 @@ def test_a_loader_is_looked_at(trainer: Trainer) -> None:
             loader.observer.geometry.workers,
         ) == (1, 3, 4, 2)
         wait_until(
-            lambda: sorted(slot.state for slot in loader.observer.snapshot().slots) == ["held", "ready", "ready"]
+            lambda: (
+                sorted(slot.state for slot in loader.observer.snapshot().slots)
+                == ["held", "ready", "ready"]
+            )
         )
         look = loader.observer.snapshot()
         assert (look.consumer.batches, look.consumer.samples, look.consumer.open_slots) == (1, 4, 3)
@@ -68,7 +69,10 @@ def test_loaders_keep_their_numbers(trainer: Trainer) -> None:
     trainer.do(OPEN)
     trainer.do(MORE)
     with Target(trainer.pid) as target:
-        assert [(loader.number, loader.observer.geometry.rows) for loader in target.loaders()] == [(1, 4), (2, 8)]
+        assert [(loader.number, loader.observer.geometry.rows) for loader in target.loaders()] == [
+            (1, 4),
+            (2, 8),
+        ]
         second = target.loaders()[1]
         trainer.do("copy = os.dup(loader._runner.engine.segment.control_fd)")
         assert len(target.loaders()) == 2
@@ -84,7 +88,9 @@ def test_loaders_keep_their_numbers(trainer: Trainer) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_worker_processes(trainer: Trainer) -> None:
     """They are known by their pids; one that is stopped is said to be, and goes on where it is let."""
-    trainer.do("loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=1, slots=2); batches = iter(loader)")
+    trainer.do(
+        "loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=1, slots=2); batches = iter(loader)"
+    )
     trainer.do("held = next(batches)")
     with Target(trainer.pid) as target:
         (loader,) = target.loaders()
@@ -95,7 +101,11 @@ def test_worker_processes(trainer: Trainer) -> None:
         trainer.do(f"os.kill({pid}, signal.SIGCONT)")
         wait_until(lambda: target.conditions(loader.observer.snapshot()) == {})
         trainer.do(f"os.kill({pid}, signal.SIGKILL)")
-        wait_until(lambda: {worker.pid for worker in loader.observer.snapshot().workers} - {0, pid} != set())
+        wait_until(
+            lambda: (
+                {worker.pid for worker in loader.observer.snapshot().workers} - {0, pid} != set()
+            )
+        )
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -198,7 +208,9 @@ def test_a_block_of_another_version(monkeypatch: pytest.MonkeyPatch, trainer: Tr
 
     monkeypatch.setattr(attach, "Attached", Picky)
     with Target(trainer.pid) as target:
-        assert [(loader.number, loader.observer.geometry.rows) for loader in target.loaders()] == [(1, 8)]
+        assert [(loader.number, loader.observer.geometry.rows) for loader in target.loaders()] == [
+            (1, 8)
+        ]
         assert target.refusal == "another version; run the ringfeed of its own environment"
 
 

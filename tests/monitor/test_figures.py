@@ -75,7 +75,9 @@ def test_time_by_intervals() -> None:
     ended_s = began_s + random.exponential(0.5, 200)
     edges_s = np.linspace(0, 10, 21)
     instants = np.linspace(0, 10, 200_000, endpoint=False) + 2.5e-5
-    covered = sum((begin <= instants) & (instants < end) for begin, end in zip(began_s, ended_s, strict=True))
+    covered = sum(
+        (begin <= instants) & (instants < end) for begin, end in zip(began_s, ended_s, strict=True)
+    )
     expected = np.asarray(covered).reshape(20, -1).mean(1)
     assert in_intervals(began_s, ended_s, edges_s) == pytest.approx(expected, abs=0.02)
 

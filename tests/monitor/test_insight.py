@@ -101,13 +101,18 @@ def test_before_the_first_batch(backend: Any) -> None:
     with ringfeed.Loader(Slow(8), batch_size=8, **how) as loader, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: (time.sleep(1.5), loader.stats().verdict)[1])
         next(iter(loader))
-    assert re.fullmatch(r"no batch in [\d.]+ s: workers start and read the dataset", asked.result(60))
+    assert re.fullmatch(
+        r"no batch in [\d.]+ s: workers start and read the dataset", asked.result(60)
+    )
 
 
 def test_imports_of_workers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The libraries that worker processes map tell which frameworks they import."""
     monkeypatch.setattr(memory, "PROC", tmp_path)
-    for pid, lines in {7: "/a/torch/lib/libtorch.so\n/b/libc.so\n", 8: "/a/jaxlib/x.so.1\n/a/torch/x.so\n"}.items():
+    for pid, lines in {
+        7: "/a/torch/lib/libtorch.so\n/b/libc.so\n",
+        8: "/a/jaxlib/x.so.1\n/a/torch/x.so\n",
+    }.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "maps").write_text(lines)
     assert memory.frameworks_in([7, 8, 9]) == ["jax", "torch"]

@@ -13,7 +13,14 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
-from ringfeed.monitor.lease_tracker import Debug, LeaseTracker, callers_place, from_here, show_ages, summed_up
+from ringfeed.monitor.lease_tracker import (
+    Debug,
+    LeaseTracker,
+    callers_place,
+    from_here,
+    show_ages,
+    summed_up,
+)
 from ringfeed.ring import _ring
 from watching import wait_until
 
@@ -31,9 +38,15 @@ def debug_ends() -> Iterator[None]:
     ringfeed.debug(on=False)
 
 
-def calling(module: str, called: Callable[[], Any], found: list[Any] | None = None) -> Callable[[], Any]:
+def calling(
+    module: str, called: Callable[[], Any], found: list[Any] | None = None
+) -> Callable[[], Any]:
     """Return a function of some module that calls another, and keeps what that returns."""
-    space: dict[str, Any] = {"__name__": module, "called": called, "found": [] if found is None else found}
+    space: dict[str, Any] = {
+        "__name__": module,
+        "called": called,
+        "found": [] if found is None else found,
+    }
     source = "def passes_on():\n    found.append(called())\n    return found[-1]"
     exec(compile(source, f"/there/{module}.py", "exec"), space)  # noqa: S102 - a module that is not there
     passes_on: Callable[[], Any] = space["passes_on"]
@@ -42,7 +55,11 @@ def calling(module: str, called: Callable[[], Any], found: list[Any] | None = No
 
 def line_of(mark: str) -> int:
     """Return the number of the only line of this file that ends with a mark."""
-    (number,) = (number for number, line in enumerate(HERE.read_text().splitlines(), 1) if line.endswith(f"# {mark}"))
+    (number,) = (
+        number
+        for number, line in enumerate(HERE.read_text().splitlines(), 1)
+        if line.endswith(f"# {mark}")
+    )
     return number
 
 
@@ -56,27 +73,38 @@ def here(mark: str, function: str) -> str:
 
 def test_the_users_own_line_is_the_place() -> None:
     """Frames of this package and of frameworks are passed over, however many."""
-    deep = calling("keras.src.trainers", calling("tensorflow.python", calling("ringfeed.engine.engine", callers_place)))
+    deep = calling(
+        "keras.src.trainers",
+        calling("tensorflow.python", calling("ringfeed.engine.engine", callers_place)),
+    )
     place = deep()  # outermost
     assert place == f"{__file__}:{line_of('outermost')} in test_the_users_own_line_is_the_place"
 
 
 def test_the_innermost_of_the_users_lines_is_the_place() -> None:
     """A callback that asks is named, and not the framework's caller."""
-    place = calling("keras.src.trainers", calling("mine.callbacks", calling("ringfeed.loader", callers_place)))()
+    place = calling(
+        "keras.src.trainers", calling("mine.callbacks", calling("ringfeed.loader", callers_place))
+    )()
     assert place == "/there/mine.callbacks.py:2 in passes_on"
 
 
 def test_a_name_that_only_begins_like_the_packages_is_the_users() -> None:
     """A package ringfeed_recipes is not ours, and kerastuner is no part of Keras."""
-    assert calling("ringfeed_recipes", callers_place)() == "/there/ringfeed_recipes.py:2 in passes_on"
+    assert (
+        calling("ringfeed_recipes", callers_place)() == "/there/ringfeed_recipes.py:2 in passes_on"
+    )
     assert calling("kerastuner.run", callers_place)() == "/there/kerastuner.run.py:2 in passes_on"
 
 
 def test_in_a_thread_of_a_framework_its_line_is_the_place() -> None:
     """Where no line is the user's, the innermost outside this package is told."""
     found: list[Any] = []
-    work = calling("keras.src.queue", calling("tensorflow.python", calling("ringfeed.loader", callers_place)), found)
+    work = calling(
+        "keras.src.queue",
+        calling("tensorflow.python", calling("ringfeed.loader", callers_place)),
+        found,
+    )
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(PATIENCE_S)
@@ -86,7 +114,9 @@ def test_in_a_thread_of_a_framework_its_line_is_the_place() -> None:
 def test_where_only_c_code_asks_there_is_no_place() -> None:
     """A thread that C code made has no line but this package's own."""
     found: list[Any] = []
-    _thread.start_new_thread(calling("ringfeed.frameworks.tensorflow.feed", callers_place, found), ())
+    _thread.start_new_thread(
+        calling("ringfeed.frameworks.tensorflow.feed", callers_place, found), ()
+    )
     wait_until(lambda: bool(found))
     assert found == [""]
 

@@ -72,7 +72,9 @@ def used(loader: ringfeed.Loader) -> Any:
     while not all(Observer(ring).worker(number).samples for number in range(loader.plan.workers)):
         if next(batches, None) is None:
             batches = iter(loader)
-    wait_until(lambda: "filling" not in loader.slot_states())  # processes are looked at one after another
+    wait_until(
+        lambda: "filling" not in loader.slot_states()
+    )  # processes are looked at one after another
     return batches
 
 
@@ -110,7 +112,9 @@ def test_the_kernel_agrees_with_the_plan(method: str) -> None:
     assert (after.reserved, after.touched, after.workers) == (0, 0, ())
 
 
-@pytest.mark.parametrize("how", [{"workers": 0}, {"workers": 2, "backend": "thread"}], ids=["none", "threads"])
+@pytest.mark.parametrize(
+    "how", [{"workers": 0}, {"workers": 2, "backend": "thread"}], ids=["none", "threads"]
+)
 def test_without_processes_there_are_no_workers(how: dict[str, Any]) -> None:
     """The consumer has it all."""
     with ringfeed.Loader(Filled(BIG), batch_size=64, slots=40, **how) as loader:
@@ -163,7 +167,10 @@ def test_held_slots_are_told_with_their_ages() -> None:
 
 def test_statistics_do_not_look() -> None:
     """Only who asks for the memory waits for the kernel."""
-    with ringfeed.Loader(Oracle(40), batch_size=4, workers=0) as loader, pytest.MonkeyPatch.context() as patch:
+    with (
+        ringfeed.Loader(Oracle(40), batch_size=4, workers=0) as loader,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         kept = next(iter(loader))
         patch.setattr("ringfeed.monitor.memory.look", None)
         stats = loader.stats()
@@ -246,7 +253,11 @@ def test_a_worker_is_replaced_in_the_figures() -> None:
         batches = used(loader)
         (first,) = loader.stats().memory.workers
         os.kill(first.pid, signal.SIGKILL)
-        wait_until(lambda: [worker.pid for worker in loader.stats().memory.workers] not in ([], [first.pid]))
+        wait_until(
+            lambda: (
+                [worker.pid for worker in loader.stats().memory.workers] not in ([], [first.pid])
+            )
+        )
         assert loader.stats().memory.reserved == shared_plan(loader)
         del batches
 
@@ -261,7 +272,9 @@ def test_where_proc_is_hidden_it_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         assert (now.pages, now.touched, now.resident) == (None, None, None)
         assert now.workers == (WorkerMemory(pid, None, None, None),)
         assert now.reserved == shared_plan(loader)
-        assert str(now).splitlines()[2] == f"touched    unknown: {tmp_path}/self/smaps cannot be read"
+        assert (
+            str(now).splitlines()[2] == f"touched    unknown: {tmp_path}/self/smaps cannot be read"
+        )
         assert str(now).splitlines()[4] == f"worker {pid}: unknown, {tmp_path}/{pid} cannot be read"
         del kept
 
@@ -283,7 +296,12 @@ def test_another_files_descriptor_is_never_counted(tmp_path: Path) -> None:
     large.write_bytes(bytes(1_000_000))
 
     with large.open("rb") as file:
-        known = [[file.fileno()], [], [], []]  # closed while it is looked at; the number is another file's at once
+        known = [
+            [file.fileno()],
+            [],
+            [],
+            [],
+        ]  # closed while it is looked at; the number is another file's at once
         assert memory._sizes(lambda: known.pop(0)) == {}
 
 

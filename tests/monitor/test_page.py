@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from ringfeed.monitor.snapshot import Slot, Worker
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("bokeh") is None, reason="bokeh is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("bokeh") is None, reason="bokeh is not installed"
+)
 
 HINT = 'give the file that `with loader.trace("run.json"):` has written'
 FACTS = {
@@ -62,13 +64,19 @@ def write_trace(path: Path, **facts: Any) -> None:
 def read(page: Path) -> str:
     """Return what can be read on a page, without its scripts and styles."""
     body = page.read_text().partition("<body>")[2]
-    return unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)))
+    return unescape(
+        re.sub(r"<[^>]*>", " ", re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL))
+    )
 
 
 def loads(page: Path) -> list[str]:
     """Return what a page would fetch."""
     tags = re.sub(r"(<script[^>]*>).*?</script>", r"\1", page.read_text(), flags=re.DOTALL)
-    return [url for url in re.findall(r"""\b(?:src|href)=["']?([^"'\s>]+)""", tags) if not url.startswith("data:")]
+    return [
+        url
+        for url in re.findall(r"""\b(?:src|href)=["']?([^"'\s>]+)""", tags)
+        if not url.startswith("data:")
+    ]
 
 
 def test_what_is_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +146,10 @@ def test_a_loader_draws_its_own(tmp_path: Path, name: str) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_nothing_ran(tmp_path: Path) -> None:
     """A page without an epoch says so, and draws nothing."""
-    with ringfeed.Loader(Oracle(64), batch_size=8, workers=0) as loader, loader.trace(tmp_path / "run.html"):
+    with (
+        ringfeed.Loader(Oracle(64), batch_size=8, workers=0) as loader,
+        loader.trace(tmp_path / "run.html"),
+    ):
         pass
     text = " ".join(read(tmp_path / "run.html").split())
     assert "Too short to say what limits it 0 batches in 0.0 s" in text
@@ -161,7 +172,10 @@ def test_nothing_ran(tmp_path: Path) -> None:
         ),
         (
             "in this process",
-            [["90% of the time went into filling batches, 1.0 ms a sample"], ["workers= would do it beside"]],
+            [
+                ["90% of the time went into filling batches, 1.0 ms a sample"],
+                ["workers= would do it beside"],
+            ],
             "Batches are filled in the training process itself 90% of the time went into filling batches, 1.0 ms a "
             "sample workers= would do it beside workers=1 or more",
         ),
@@ -186,7 +200,9 @@ def test_each_verdict_has_a_heading(tmp_path: Path, limit: str, seen: Any, shown
 
 def test_a_trace_of_an_older_version(tmp_path: Path) -> None:
     """It has the verdict as a text alone, which is shown as it is."""
-    write_trace(tmp_path / "run.json", program="ringfeed", verdict="too early to say: 3 batches in 0.1 s")
+    write_trace(
+        tmp_path / "run.json", program="ringfeed", verdict="too early to say: 3 batches in 0.1 s"
+    )
     assert main(["report", str(tmp_path / "run.json")]) == 0
     text = " ".join(read(tmp_path / "run.html").split())
     assert "What limits the run too early to say: 3 batches in 0.1 s" in text
@@ -194,10 +210,15 @@ def test_a_trace_of_an_older_version(tmp_path: Path) -> None:
 
 def test_a_trace_of_nothing(tmp_path: Path) -> None:
     """Without an event there is nothing to say but how to trace."""
-    Trace(lambda: None, tmp_path / "run.json", every_s=600, facts=lambda: {"program": "ringfeed"}).stop()
+    Trace(
+        lambda: None, tmp_path / "run.json", every_s=600, facts=lambda: {"program": "ringfeed"}
+    ).stop()
     assert main(["report", str(tmp_path / "run.json")]) == 0
     text = " ".join(read(tmp_path / "run.html").split())
-    assert "Nothing ran while the trace was made no epoch was under way; put the loop or fit() into the with" in text
+    assert (
+        "Nothing ran while the trace was made no epoch was under way; put the loop or fit() into the with"
+        in text
+    )
 
 
 def test_a_trace_without_words(tmp_path: Path) -> None:
@@ -205,13 +226,20 @@ def test_a_trace_without_words(tmp_path: Path) -> None:
     write_trace(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json")]) == 0
     text = " ".join(read(tmp_path / "run.html").split())
-    assert "The trace does not say what limits the run training waited 20% of the time; workers were 15% busy" in text
+    assert (
+        "The trace does not say what limits the run training waited 20% of the time; workers were 15% busy"
+        in text
+    )
 
 
-def test_without_bokeh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_bokeh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Where the library is missing, that is said before anything is traced, with the line to type."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    text = "the page is drawn by the package bokeh, which is missing: pip install 'ringfeed[report]'"
+    text = (
+        "the page is drawn by the package bokeh, which is missing: pip install 'ringfeed[report]'"
+    )
     with ringfeed.Loader(Oracle(8), batch_size=8, workers=0) as loader:
         with pytest.raises(ModuleNotFoundError) as caught:
             loader.trace(tmp_path / "run.html")
@@ -253,11 +281,18 @@ STEP = {"ph": "X", "pid": 1, "tid": 1000, "name": "step 0", "ts": 1.0, "dur": 2.
             [GROUP, LINE, {**STEP, "ts": float("nan")}],
             f"run.json has an event that is damaged (ValueError: nan is no time); {HINT}",
         ),
-        ([GROUP, LINE, {**STEP, "tid": 7}], f"run.json has an event that is damaged (KeyError: 7); {HINT}"),
+        (
+            [GROUP, LINE, {**STEP, "tid": 7}],
+            f"run.json has an event that is damaged (KeyError: 7); {HINT}",
+        ),
     ],
 )
 def test_no_trace(
-    content: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    content: Any,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What is no trace of ringfeed is refused with the reason, and no page is made."""
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,9 @@ def cells(html: str | None) -> list[list[str]]:
     """Return the texts of a table, row by row."""
     assert html is not None
     rows = re.findall(r"<tr>(.*?)</tr>", html)
-    return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+    return [
+        [unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows
+    ]
 
 
 @pytest.fixture
@@ -52,7 +54,9 @@ def test_a_loader(loader: ringfeed.Loader) -> None:
     assert rows["epochs"] == "number 1 is next, 8 batches each"
     assert rows["memory"] == str(loader.plan)
     assert rows["batches"] == "8 of 64 samples"
-    assert rows["verdict"].startswith(("too early to say", "no batch", "input-bound", "compute-bound"))
+    assert rows["verdict"].startswith(
+        ("too early to say", "no batch", "input-bound", "compute-bound")
+    )
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -83,7 +87,15 @@ def test_a_plan(loader: ringfeed.Loader) -> None:
 
 def test_statistics() -> None:
     """Counts and times; what is rare stands there only if it happened."""
-    usual = Stats(batches=1200, samples=9600, stall_s=1.0, startup_s=0.25, busy_s=3.0, elapsed_s=4.0, read_s=2e-3)
+    usual = Stats(
+        batches=1200,
+        samples=9600,
+        stall_s=1.0,
+        startup_s=0.25,
+        busy_s=3.0,
+        elapsed_s=4.0,
+        read_s=2e-3,
+    )
     assert cells(usual._repr_html_()) == [
         ["batches", "1,200 of 9,600 samples"],
         ["time", "4.0 s, of it 1.0 s waited for batches"],

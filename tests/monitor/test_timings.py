@@ -78,7 +78,11 @@ def timings(dataset: Any, workers: dict[str, Any], **settings: Any) -> tuple[int
         return rows, read_ns, write_ns, tickets
 
 
-WORKERS: list[dict[str, Any]] = [{"workers": 0}, {"workers": 2, "backend": "thread"}, {"workers": 2}]
+WORKERS: list[dict[str, Any]] = [
+    {"workers": 0},
+    {"workers": 2, "backend": "thread"},
+    {"workers": 2},
+]
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
@@ -109,12 +113,16 @@ class Watching:
 def test_every_place_in_a_batch_has_its_turn() -> None:
     """Which row of a ticket it is changes, so that no place in a batch is never looked at."""
     dataset = Watching()
-    with ringfeed.Loader(dataset, batch_size=8, workers=0, spec=ringfeed.Array((4,), "uint8")) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=8, workers=0, spec=ringfeed.Array((4,), "uint8")
+    ) as loader:
         dataset.loader = loader
         for batch in loader:
             del batch
         dataset.loader = None
-    timed = [index for index, (one, two) in enumerate(itertools.pairwise(dataset.counts)) if two > one]
+    timed = [
+        index for index, (one, two) in enumerate(itertools.pairwise(dataset.counts)) if two > one
+    ]
     assert {index % 8 for index in timed} == set(range(8))
 
 

@@ -98,7 +98,10 @@ def test_the_consumer(tmp_path: Path) -> None:
     """
     with quiet(tmp_path / "run.json") as trace:
         at = trace._began_ns
-        held = [slot("held", number, held_ns=at + ms * MS) for number, ms in ((8, 4), (9, 10), (10, 11), (11, 12))]
+        held = [
+            slot("held", number, held_ns=at + ms * MS)
+            for number, ms in ((8, 4), (9, 10), (10, 11), (11, 12))
+        ]
         waits: list[tuple[int, list[Slot], int]] = [
             (3, [], 3),  # counted before the batch is taken
             (5, held[:1], 4),
@@ -125,7 +128,12 @@ def test_the_names_of_the_lines(tmp_path: Path) -> None:
     groups = {e["pid"]: e["args"]["name"] for e in titles if e["name"] == "process_name"}
     assert groups == {1: "ringfeed consumer", 2: "ringfeed workers", 3: "ringfeed slots"}
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in titles if e["name"] == "thread_name"}
-    assert names == {(1, 1000): "consumer", (2, 2000): "worker 0", (3, 3000): "slot 0", (3, 3001): "slot 1"}
+    assert names == {
+        (1, 1000): "consumer",
+        (2, 2000): "worker 0",
+        (3, 3000): "slot 0",
+        (3, 3001): "slot 1",
+    }
     order = [e["args"]["sort_index"] for e in titles if e["name"] == "process_sort_index"]
     assert order == [1, 2, 3]
 
@@ -134,24 +142,41 @@ def test_the_names_of_the_lines(tmp_path: Path) -> None:
 def test_a_loader_that_runs(tmp_path: Path) -> None:
     """The lines add up to the statistics, nothing overlaps on a line, and each batch is a step."""
     path = tmp_path / "run.json"
-    settings: Any = {"workers": 2, "slots": 2, "ahead": False}  # so that the workers rest at the end
+    settings: Any = {
+        "workers": 2,
+        "slots": 2,
+        "ahead": False,
+    }  # so that the workers rest at the end
     with loader_with(Oracle(200, sleep_s=0.002), batch_size=8, **settings) as loader:
         with loader.trace(path) as trace:
             for _ in loader:
                 time.sleep(0.005)  # longer than the time between two looks
             stats = loader.stats()
             busy_s, stall_s = stats.busy_s, stats.stall_s
-            wait_until(lambda: sum(busy_ns for _, busy_ns in trace._counts.values()) >= busy_s * 0.999e9)
+            wait_until(
+                lambda: sum(busy_ns for _, busy_ns in trace._counts.values()) >= busy_s * 0.999e9
+            )
             wait_until(lambda: trace._stall_ns >= stall_s * 0.999e9)
         lines = [event for event in events(path) if event["ph"] == "X"]
     at_work = [event for event in lines if event["pid"] == 2]
-    assert sum(event["args"].get("busy_us", event["dur"]) for event in at_work) == pytest.approx(busy_s * 1e6, 1e-3)
+    assert sum(event["args"].get("busy_us", event["dur"]) for event in at_work) == pytest.approx(
+        busy_s * 1e6, 1e-3
+    )
     waited = sum(event["dur"] for event in lines if event["name"] == "stall")
     assert waited == pytest.approx(stall_s * 1e6, 1e-3, abs=1000)
-    assert {event["name"] for event in lines if event["name"].startswith("step")} >= {"step 0", "step 24"}
-    assert {event["name"].split()[0] for event in lines if event["pid"] == 3} <= {"filling", "ready", "held"}
+    assert {event["name"] for event in lines if event["name"].startswith("step")} >= {
+        "step 0",
+        "step 24",
+    }
+    assert {event["name"].split()[0] for event in lines if event["pid"] == 3} <= {
+        "filling",
+        "ready",
+        "held",
+    }
     for number in {event["tid"] for event in lines}:
-        line = sorted((event["ts"], event["ts"] + event["dur"]) for event in lines if event["tid"] == number)
+        line = sorted(
+            (event["ts"], event["ts"] + event["dur"]) for event in lines if event["tid"] == number
+        )
         assert line[0][0] >= 0
         assert all(ended <= began + 0.001 for (_, ended), (began, _) in pairwise(line)), number
 
@@ -191,7 +216,11 @@ def test_what_was_before_is_not_drawn(tmp_path: Path) -> None:
         with loader.trace(path) as trace:
             wait_until(lambda: trace._states.get((3, 1)) is not None)
         del held
-    names = [event["name"].split()[0] for event in events(path) if event["ph"] == "X" and event["pid"] != 3]
+    names = [
+        event["name"].split()[0]
+        for event in events(path)
+        if event["ph"] == "X" and event["pid"] != 3
+    ]
     assert names == []
 
 

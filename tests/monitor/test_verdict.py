@@ -17,7 +17,11 @@ FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
 @pytest.mark.parametrize(
     ("times", "form", "text"),
     [
-        ({"batches": 0, "elapsed_s": 9.0}, {}, "no batch in 9.0 s: workers start and read the dataset"),
+        (
+            {"batches": 0, "elapsed_s": 9.0},
+            {},
+            "no batch in 9.0 s: workers start and read the dataset",
+        ),
         ({"batches": 0, "elapsed_s": 9.0}, {"workers": 0}, "too early to say: 0 batches in 9.0 s"),
         ({"elapsed_s": 0.4}, {}, "too early to say: 100 batches in 0.4 s"),
         (
@@ -116,7 +120,9 @@ def test_the_whole_text(times: dict[str, Any], form: dict[str, int], text: str) 
 
 def test_work_before_the_first_batch_is_not_of_the_run() -> None:
     """Workers that import in their first dataset[i] are not busier afterwards for it."""
-    stats = Stats(batches=100, samples=3200, stall_s=5.04, startup_s=5.0, elapsed_s=15.0, busy_s=26.0)
+    stats = Stats(
+        batches=100, samples=3200, stall_s=5.04, startup_s=5.0, elapsed_s=15.0, busy_s=26.0
+    )
     stats.startup_busy_s = 20.0
     assert verdict(stats, **FORM) == (
         "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would do, "
@@ -126,7 +132,9 @@ def test_work_before_the_first_batch_is_not_of_the_run() -> None:
 
 def test_a_verdict_has_parts() -> None:
     """The kind, and what was seen with what to change; a copy and a pickle have the same."""
-    stats = Stats(batches=100, samples=3200, stall_s=6.3, startup_s=0.0, elapsed_s=10.0, busy_s=19.6)
+    stats = Stats(
+        batches=100, samples=3200, stall_s=6.3, startup_s=0.0, elapsed_s=10.0, busy_s=19.6
+    )
     found = verdict(stats, **{**FORM, "workers": 2})
     assert (found.kind, found.lines) == (
         "input-bound",

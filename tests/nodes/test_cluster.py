@@ -61,11 +61,15 @@ except ZeroDivisionError:
 def actors(found: cluster.Cluster, *nodes: cluster.Node) -> Iterator[dict[int, str]]:
     """Have an actor on each of the nodes: its process, and the node's id as Ray tells it."""
     command = [sys.executable, "-c", DRIVER, found.address, *[node.id for node in nodes]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
         try:
             assert driver.stdout is not None
             lines = iter(driver.stdout.readline, "")
-            line = next(line for line in lines if line.startswith("{"))  # Ray says there which nodes are dead
+            line = next(
+                line for line in lines if line.startswith("{")
+            )  # Ray says there which nodes are dead
             yield {int(pid): node for pid, node in json.loads(line).items()}
         finally:
             driver.kill()
@@ -142,7 +146,11 @@ def test_an_exception_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["plain", pytest.param("network", marks=pytest.mark.skipif(bool(NO_NETWORK), reason=NO_NETWORK))]
+    "kind",
+    [
+        "plain",
+        pytest.param("network", marks=pytest.mark.skipif(bool(NO_NETWORK), reason=NO_NETWORK)),
+    ],
 )
 def test_a_test_that_is_killed_leaves_nothing(kind: str) -> None:
     """Neither process nor file nor link."""
@@ -155,7 +163,12 @@ def test_a_test_that_is_killed_leaves_nothing(kind: str) -> None:
     program.communicate(timeout=60)
     wait_until(lambda: not any(leftovers.runs(int(pid)) for pid in pids))
     wait_until(lambda: not Path(folder).exists())
-    wait_until(lambda: f"rf{program.pid}" not in {link.name for link in Path("/sys/class/net").iterdir()} - before)
+    wait_until(
+        lambda: (
+            f"rf{program.pid}"
+            not in {link.name for link in Path("/sys/class/net").iterdir()} - before
+        )
+    )
 
 
 def reaches(address: str) -> bool:

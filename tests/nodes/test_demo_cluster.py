@@ -34,10 +34,17 @@ def test_the_demo() -> None:
     mark = {"RINGFEED_TEST_DEMO": str(os.getpid())}  # what the demo starts has it, too
     environment = {**os.environ, **mark}
     done = subprocess.run(
-        [sys.executable, str(DEMO)], check=False, capture_output=True, text=True, timeout=580, env=environment
+        [sys.executable, str(DEMO)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=580,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert re.search(r"killing node 127\.0\.0\.[23] with its [1-4] actors, in epoch 2\n", done.stdout)
+    assert re.search(
+        r"killing node 127\.0\.0\.[23] with its [1-4] actors, in epoch 2\n", done.stdout
+    )
     assert "the actors are gone\n" in done.stdout
     (hashes,) = re.findall(r"Hash of all batches\W+(\w{16})\W+(\w{16})", done.stdout)
     assert hashes[0] == hashes[1]

@@ -52,7 +52,10 @@ def test_a_command_is_run(keeper: Keeper) -> None:
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        (["sh", "-c", "echo no; exit 3"], "['sh', '-c', 'echo no; exit 3'] ended with status 3:\nno\n"),
+        (
+            ["sh", "-c", "echo no; exit 3"],
+            "['sh', '-c', 'echo no; exit 3'] ended with status 3:\nno\n",
+        ),
         (
             ["no such command"],
             "['no such command'] ended with status 127:\nno such command: No such file or directory\n",
@@ -94,10 +97,14 @@ def test_it_is_no_child(keeper: Keeper) -> None:
 
 @pytest.mark.parametrize("forks", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_process_that_is_served_dies(tmp_path: Path, number: signal.Signals, *, forks: bool) -> None:
+def test_the_process_that_is_served_dies(
+    tmp_path: Path, number: signal.Signals, *, forks: bool
+) -> None:
     """All that it has had started is gone, the stopped ones too, and the folder; also where a fork of it lives on."""
     (tmp_path / "folder").mkdir()
-    program = start_script(SERVED.format(folder=str(tmp_path / "folder"), daemon=DAEMON, forks=forks))
+    program = start_script(
+        SERVED.format(folder=str(tmp_path / "folder"), daemon=DAEMON, forks=forks)
+    )
     assert program.stdout is not None
     fork, keeper, *pids = map(int, program.stdout.readline().split())
     os.kill(pids[0], signal.SIGSTOP)

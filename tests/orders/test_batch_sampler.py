@@ -33,10 +33,14 @@ class Numbers:
 
 def loader(batch_sampler: Any, **given_settings: Any) -> ringfeed.Loader:
     """Return a loader over the numbers that fills in this process, unless told otherwise."""
-    return ringfeed.Loader(Numbers(), batch_sampler=batch_sampler, **{"workers": 0, "timeout_s": 60, **given_settings})
+    return ringfeed.Loader(
+        Numbers(), batch_sampler=batch_sampler, **{"workers": 0, "timeout_s": 60, **given_settings}
+    )
 
 
-def epoch_of(batch_sampler: Any, most: int = 8, number: int = 0, start: int = 0, state: Any = None) -> Reading:
+def epoch_of(
+    batch_sampler: Any, most: int = 8, number: int = 0, start: int = 0, state: Any = None
+) -> Reading:
     """Return an epoch of lists over the numbers."""
     found: Any = Lists(batch_sampler, most).bind(LENGTH, 0).epoch(number, start, state)
     return found  # type: ignore[no-any-return]
@@ -128,7 +132,11 @@ def test_the_epoch_is_passed_on() -> None:
     """To the sampler inside, too, which torch's users have to do by themselves."""
     outer = Outer()
     with loader(outer, max_batch_size=2) as batches:
-        assert [[batch.tolist() for batch in batches] for _ in range(3)] == [[[0, 5]], [[1, 5]], [[2, 5]]]
+        assert [[batch.tolist() for batch in batches] for _ in range(3)] == [
+            [[0, 5]],
+            [[1, 5]],
+            [[2, 5]],
+        ]
     assert outer.sampler.epochs == [0, 1, 2]
 
 
@@ -138,10 +146,14 @@ def test_the_epoch_is_passed_on() -> None:
     start=st.integers(0, 12),
     counts=st.lists(st.integers(1, 4), max_size=5),
 )
-def test_an_epoch_goes_on_at_any_list(lists: list[list[int]], start: int, counts: list[int]) -> None:
+def test_an_epoch_goes_on_at_any_list(
+    lists: list[list[int]], start: int, counts: list[int]
+) -> None:
     """A position counts lists; what comes is what comes there in an epoch from its start."""
     epoch = epoch_of(lists, start=start)
-    assert [one for count in counts for one in lists_of(epoch, count)] == lists[start : start + sum(counts)]
+    assert [one for count in counts for one in lists_of(epoch, count)] == lists[
+        start : start + sum(counts)
+    ]
     assert lists_of(epoch_of(lists, start=start)) == lists[start:]
     assert epoch.state(start) is None
 
@@ -175,7 +187,9 @@ def test_a_batch_sampler_that_has_a_state_goes_on_from_it(position: int) -> None
     whole = [one for _ in range(5) for one in lists_of(epoch, 5)]
     state = json.loads(json.dumps(epoch.state(position)))
     walk = Walk()
-    assert lists_of(epoch_of(walk, start=position, state=state), 5) == whole[position : position + 5]
+    assert (
+        lists_of(epoch_of(walk, start=position, state=state), 5) == whole[position : position + 5]
+    )
     assert walk.made == 5 + position % 5
 
 
@@ -358,7 +372,9 @@ def test_the_default_size_is_shown_as_a_number() -> None:
         ),
     ],
 )
-def test_what_does_not_go_with_lists_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_what_does_not_go_with_lists_is_refused(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
     """By its name, as torch does, when the loader is made."""
     given_arguments = {"batch_sampler": [[0, 1]], "workers": 0, **arguments}
     with pytest.raises(error) as e:
@@ -379,7 +395,10 @@ def test_an_iterator_serves_one_epoch() -> None:
         )
         with pytest.raises(TypeError) as unknown:
             len(batches)
-        assert str(unknown.value) == "the length of this loader is unknown: its batch_sampler has no len()"
+        assert (
+            str(unknown.value)
+            == "the length of this loader is unknown: its batch_sampler has no len()"
+        )
 
 
 class Fails(Numbers):
@@ -405,7 +424,10 @@ def test_columns_have_lists_too() -> None:
     """Rows of arrays are gathered by lists, and max_batch_size alone is still for whole batches."""
     columns = (np.arange(LENGTH) * 2, np.arange(LENGTH))
     with ringfeed.Loader(columns, batch_sampler=[[5, 1, 5], [2]], workers=0) as batches:
-        assert [[leaf.tolist() for leaf in batch] for batch in batches] == [[[10, 2, 10], [5, 1, 5]], [[4], [2]]]
+        assert [[leaf.tolist() for leaf in batch] for batch in batches] == [
+            [[10, 2, 10], [5, 1, 5]],
+            [[4], [2]],
+        ]
 
 
 def test_lists_are_not_cut_into_parts_of_ranks() -> None:
@@ -415,4 +437,6 @@ def test_lists_are_not_cut_into_parts_of_ranks() -> None:
         "of its own lists, and leave shard= out"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        ringfeed.Loader([*range(8)], batch_sampler=[[0, 1], [2]], shard=ringfeed.Shard(0, 2), workers=0)
+        ringfeed.Loader(
+            [*range(8)], batch_sampler=[[0, 1], [2]], shard=ringfeed.Shard(0, 2), workers=0
+        )

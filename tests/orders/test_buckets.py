@@ -34,13 +34,19 @@ BOUNDARIES = (10, 100)
 
 
 def order_of(
-    buckets: ringfeed.orders.Buckets, ranks: int = 1, uneven: Uneven = "pad", seed: int = 0, most: int | None = None
+    buckets: ringfeed.orders.Buckets,
+    ranks: int = 1,
+    uneven: Uneven = "pad",
+    seed: int = 0,
+    most: int | None = None,
 ) -> BucketOrder:
     """Return a loader's order."""
     return buckets.shared_by(ranks, uneven, most).bind(None, seed)
 
 
-def lists_of(order: BucketOrder, shard: Part | None = None, epoch: int = 0, start: int = 0) -> list[list[int]]:
+def lists_of(
+    order: BucketOrder, shard: Part | None = None, epoch: int = 0, start: int = 0
+) -> list[list[int]]:
     """Return the batches of an epoch, or of a rank's part."""
     whole = order.epoch(epoch, start)
     part = whole if shard is None else whole.part_of(shard)
@@ -51,9 +57,14 @@ def lists_of(order: BucketOrder, shard: Part | None = None, epoch: int = 0, star
 def settings_of_buckets(draw: Any, lengths: list[int]) -> dict[str, Any]:
     """Return parameters that fit these lengths."""
     boundaries = draw(st.sampled_from([(), BOUNDARIES, (5,)]))
-    found: dict[str, Any] = {"boundaries": boundaries, "window": draw(st.sampled_from([None, 1, 7, 30, 1000]))}
+    found: dict[str, Any] = {
+        "boundaries": boundaries,
+        "window": draw(st.sampled_from([None, 1, 7, 30, 1000])),
+    }
     if draw(st.booleans()):
-        each = st.lists(st.integers(1, 9), min_size=len(boundaries) + 1, max_size=len(boundaries) + 1)
+        each = st.lists(
+            st.integers(1, 9), min_size=len(boundaries) + 1, max_size=len(boundaries) + 1
+        )
         return {**found, "batch_sizes": draw(st.integers(1, 40) | each)}
     cost = draw(st.sampled_from([None, np.sum, lambda some: some.size + some[-1].item() ** 2]))
     alone = max(lengths) if cost is None else float(cost(np.array([max(lengths)])))
@@ -63,7 +74,9 @@ def settings_of_buckets(draw: Any, lengths: list[int]) -> dict[str, Any]:
 # ---- the order, as it is written down ----
 
 
-def cut_of(lengths: list[int], ranks: int, given: dict[str, Any]) -> tuple[list[int], list[tuple[int, int, int]]]:
+def cut_of(
+    lengths: list[int], ranks: int, given: dict[str, Any]
+) -> tuple[list[int], list[tuple[int, int, int]]]:
     """Return the row of sorted samples, and (first, end, samples of a batch) of each bucket, as the docstring says."""
     row = sorted(range(len(lengths)), key=lambda sample: (lengths[sample], sample))
     found, end = [], len(row)
@@ -92,13 +105,17 @@ def size_of(lengths: list[int], part: int, given: dict[str, Any]) -> int:
     cost = given["cost"] or (lambda some: len(some) * some[-1].item())
     if given["cost"] is None:
         return max(n for n in range(1, len(lengths) + 1) if n * lengths[-1] <= given["max_tokens"])
-    return max(n for n in range(1, len(lengths) + 1) if cost(np.array(lengths[-n:])) <= given["max_tokens"])
+    return max(
+        n for n in range(1, len(lengths) + 1) if cost(np.array(lengths[-n:])) <= given["max_tokens"]
+    )
 
 
 class Model:
     """An epoch in plain Python, one place at a time."""
 
-    def __init__(self, lengths: list[int], ranks: int, uneven: Uneven, given: dict[str, Any], seed: int) -> None:
+    def __init__(
+        self, lengths: list[int], ranks: int, uneven: Uneven, given: dict[str, Any], seed: int
+    ) -> None:
         self.lengths, self.ranks, self.uneven, self.seed = lengths, ranks, uneven, seed
         self.row, self.buckets = cut_of(lengths, ranks, given)
 
@@ -113,12 +130,18 @@ class Model:
         for begin, end, size in self.buckets:
             step = size * self.ranks
             count = (end - begin) // step
-            full += [((begin, end, size), range(begin + step * i, begin + step * (i + 1))) for i in range(count)]
+            full += [
+                ((begin, end, size), range(begin + step * i, begin + step * (i + 1)))
+                for i in range(count)
+            ]
             if (end - begin) % step:
                 rests.append(((begin, end, size), range(begin + step * count, end)))
         last = rests.pop() if rests and rests[-1][0] == self.buckets[-1] else None
         rests = [] if self.uneven == "drop" else rests
-        found = [self.shared(*full[self.mixed("step", place, 0, len(full))]) for place in range(len(full))]
+        found = [
+            self.shared(*full[self.mixed("step", place, 0, len(full))])
+            for place in range(len(full))
+        ]
         for place in range(len(rests)):
             drawn = self.mixed("step", len(full) + place, len(full), len(rests)) - len(full)
             found.append(self.shared(*rests[drawn]))
@@ -129,9 +152,15 @@ class Model:
     def shared(self, bucket: tuple[int, int, int], places: range) -> list[list[int]]:
         """Return each rank's samples of a run of places, none where it has none."""
         begin, end, size = bucket
-        parts = [Part(rank, self.ranks, size, self.uneven).select(np.array(places)) for rank in range(self.ranks)]
+        parts = [
+            Part(rank, self.ranks, size, self.uneven).select(np.array(places))
+            for rank in range(self.ranks)
+        ]
         mixed = end - begin > size or self.ranks > 1
-        return [[self.sample(place, begin, end, mixed=mixed) for place in part.tolist()] for part in parts]
+        return [
+            [self.sample(place, begin, end, mixed=mixed) for place in part.tolist()]
+            for part in parts
+        ]
 
     def sample(self, place: int, begin: int, end: int, *, mixed: bool) -> int:
         row = self.mixed("bucket", place, begin, end - begin) if mixed else place
@@ -144,7 +173,9 @@ class Model:
 
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.data(), st.sampled_from([1, 2, 3, 4, 7]), UNEVEN)
-def test_the_order_is_what_the_docstrings_say(lengths: list[int], data: Any, ranks: int, uneven: Uneven) -> None:
+def test_the_order_is_what_the_docstrings_say(
+    lengths: list[int], data: Any, ranks: int, uneven: Uneven
+) -> None:
     """Cut, mixed and shared by plain Python as by the arrays, for each rank."""
     seed, epoch = data.draw(st.integers(0, 2**70)), data.draw(st.integers(0, 2**62))
     given_settings = data.draw(settings_of_buckets(lengths))
@@ -158,7 +189,10 @@ def test_the_order_is_what_the_docstrings_say(lengths: list[int], data: Any, ran
 def test_long_rows_are_mixed_in_the_same_way() -> None:
     """Buckets, equal lengths and steps of more than 4096, which are not kept."""
     lengths = np.random.default_rng(0).integers(1, 4, 12_000).tolist()
-    for given_settings in ({"batch_sizes": 7, "boundaries": (1,)}, {"batch_sizes": 2, "boundaries": ()}):
+    for given_settings in (
+        {"batch_sizes": 7, "boundaries": (1,)},
+        {"batch_sizes": 2, "boundaries": ()},
+    ):
         every = {"window": None, **given_settings}
         order = order_of(ringfeed.orders.Buckets(lengths, **every), 1, "pad", 5)
         whole = lists_of(order, epoch=3)
@@ -166,10 +200,16 @@ def test_long_rows_are_mixed_in_the_same_way() -> None:
         model.epoch = 3
         assert Counter(chain(*whole)) == Counter(range(12_000))
         place = 17
-        full = [(begin, end, size, i) for begin, end, size in model.buckets for i in range((end - begin) // size)]
+        full = [
+            (begin, end, size, i)
+            for begin, end, size in model.buckets
+            for i in range((end - begin) // size)
+        ]
         begin, end, size, i = full[model.mixed("step", place, 0, len(full))]
         places = range(begin + size * i, begin + size * (i + 1))
-        assert whole[place] == [model.sample(at, begin, end, mixed=end - begin > size) for at in places]
+        assert whole[place] == [
+            model.sample(at, begin, end, mixed=end - begin > size) for at in places
+        ]
 
 
 def test_the_order_stays_as_it_is() -> None:
@@ -200,7 +240,9 @@ def test_each_sample_comes_once_and_no_batch_is_over_its_budget(
     assert sum(len(part) for part in parts) == order.length
     seen = Counter(chain(*chain(*parts)))
     padding = [order.padding(shard, order.length or 0) for shard in shards]
-    ends = [part[-1][: -pad or None] if part else [] for part, pad in zip(parts, padding, strict=True)]
+    ends = [
+        part[-1][: -pad or None] if part else [] for part, pad in zip(parts, padding, strict=True)
+    ]
     kept = Counter(chain(*ends, *(chain(*part[:-1]) for part in parts)))
     assert set(kept.values()) <= {1}
     assert uneven == "drop" or kept == Counter(range(len(lengths)))
@@ -220,7 +262,9 @@ def test_an_epoch_goes_on_at_any_position(
     lengths: list[int], data: Any, ranks: int, uneven: Uneven, counts: list[int]
 ) -> None:
     """What comes is what comes there in an epoch from its start, however it is taken, and it needs no state."""
-    order = order_of(ringfeed.orders.Buckets(lengths, **data.draw(settings_of_buckets(lengths))), ranks, uneven)
+    order = order_of(
+        ringfeed.orders.Buckets(lengths, **data.draw(settings_of_buckets(lengths))), ranks, uneven
+    )
     whole = lists_of(order, epoch=4)
     start = data.draw(st.integers(0, len(whole) + 2))
     rest = order.epoch(4, start)
@@ -237,7 +281,9 @@ def test_an_epoch_goes_on_at_any_position(
 def test_uneven_concerns_the_end_alone(lengths: list[int], data: Any, ranks: int) -> None:
     """The full steps are the same, so that a state is good for each."""
     buckets = ringfeed.orders.Buckets(lengths, **data.draw(settings_of_buckets(lengths)))
-    found: list[Any] = [lists_of(order_of(buckets, ranks, uneven)) for uneven in ("pad", "keep", "drop")]
+    found: list[Any] = [
+        lists_of(order_of(buckets, ranks, uneven)) for uneven in ("pad", "keep", "drop")
+    ]
     padded, kept, full = found
     assert padded[: len(full)] == kept[: len(full)] == full
     assert padded[:-ranks] == kept[: max(len(padded) - ranks, 0)]
@@ -249,7 +295,9 @@ def test_batches_are_of_like_length() -> None:
     lengths = rng.gamma(2.0, 40.0, 20_480).astype(np.int64) + 1
 
     def padding_of(batches: Any) -> float:
-        return 1 - float(lengths.sum() / sum(lengths[batch].max() * len(batch) for batch in batches))
+        return 1 - float(
+            lengths.sum() / sum(lengths[batch].max() * len(batch) for batch in batches)
+        )
 
     def padding(**given_settings: Any) -> tuple[float, int]:
         whole = lists_of(order_of(ringfeed.orders.Buckets(lengths, **given_settings)))
@@ -257,7 +305,9 @@ def test_batches_are_of_like_length() -> None:
 
     anyhow = rng.permutation(20_480)
     windows = [sorted(window, key=lengths.__getitem__) for window in anyhow.reshape(-1, 1024)]
-    sorted_windows = padding_of(window[at : at + 32] for window in windows for at in range(0, 1024, 32))
+    sorted_windows = padding_of(
+        window[at : at + 32] for window in windows for at in range(0, 1024, 32)
+    )
     assert padding_of(anyhow.reshape(-1, 32)) > 0.5
     assert padding(batch_sizes=32)[0] < 0.01
     assert padding(batch_sizes=32, window=1024)[0] < 1.1 * sorted_windows < 0.11
@@ -278,7 +328,9 @@ def test_each_epoch_and_each_seed_has_batches_of_its_own() -> None:
         ]
         assert len(whole[0] & whole[1]) < 5
         assert len(whole[0] & whole[2]) < 5
-    sorted_whole = ringfeed.orders.Buckets(lengths, batch_sizes=10)  # in one window: batches stay, but not their order
+    sorted_whole = ringfeed.orders.Buckets(
+        lengths, batch_sizes=10
+    )  # in one window: batches stay, but not their order
     one, two = (lists_of(order_of(sorted_whole), epoch=epoch) for epoch in range(2))
     assert one != two
     assert sorted(one) == sorted(two)
@@ -348,7 +400,11 @@ def test_the_name_tells_orders_apart() -> None:
         assert len(found) <= 40
         return found
 
-    assert name(lengths, batch_sizes=4) == name(lengths.tolist(), batch_sizes=4) == name(lengths, batch_sizes=[4])
+    assert (
+        name(lengths, batch_sizes=4)
+        == name(lengths.tolist(), batch_sizes=4)
+        == name(lengths, batch_sizes=[4])
+    )
     others = [
         name(lengths, batch_sizes=4),
         name(lengths[::-1], batch_sizes=4),
@@ -416,6 +472,8 @@ def test_another_process_has_the_same_order() -> None:
         "import ringfeed; order = ringfeed.orders.Buckets(range(50), max_tokens=99, window=9).shared_by(2, 'pad', None)"
         ".bind(50, 3); print(order.order, [batch.tolist() for batch in order.epoch(2).take(99)])"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     order = order_of(ringfeed.orders.Buckets(range(50), max_tokens=99, window=9), 2, "pad", 3)
     assert ran.stdout.strip() == f"{order.order} {lists_of(order, epoch=2)}"

@@ -19,15 +19,60 @@ pytestmark = pytest.mark.once
 @pytest.mark.parametrize(
     ("lengths", "given_settings", "error", "text"),
     [
-        (5, {"batch_sizes": 2}, TypeError, "lengths is 5, expected an array or another iterable of integers or floats"),
-        (["a"], {"batch_sizes": 2}, TypeError, "lengths is an array of <U1, expected integers or floats"),
-        ([True], {"batch_sizes": 2}, TypeError, "lengths is an array of bool, expected integers or floats"),
-        ([None], {"batch_sizes": 2}, TypeError, "lengths is an array of object, expected integers or floats"),
-        ([[1, 2]], {"batch_sizes": 2}, ValueError, "lengths is an array of shape (1, 2), expected one axis"),
-        ([], {"batch_sizes": 2}, ValueError, "lengths is empty, expected the length of each sample"),
-        ([3, -1], {"batch_sizes": 2}, ValueError, "lengths[1] is -1, expected a number from 0 to 2**53"),
-        ([3, np.nan], {"batch_sizes": 2}, ValueError, "lengths[1] is nan, expected a number from 0 to 2**53"),
-        ([np.inf], {"batch_sizes": 2}, ValueError, "lengths[0] is inf, expected a number from 0 to 2**53"),
+        (
+            5,
+            {"batch_sizes": 2},
+            TypeError,
+            "lengths is 5, expected an array or another iterable of integers or floats",
+        ),
+        (
+            ["a"],
+            {"batch_sizes": 2},
+            TypeError,
+            "lengths is an array of <U1, expected integers or floats",
+        ),
+        (
+            [True],
+            {"batch_sizes": 2},
+            TypeError,
+            "lengths is an array of bool, expected integers or floats",
+        ),
+        (
+            [None],
+            {"batch_sizes": 2},
+            TypeError,
+            "lengths is an array of object, expected integers or floats",
+        ),
+        (
+            [[1, 2]],
+            {"batch_sizes": 2},
+            ValueError,
+            "lengths is an array of shape (1, 2), expected one axis",
+        ),
+        (
+            [],
+            {"batch_sizes": 2},
+            ValueError,
+            "lengths is empty, expected the length of each sample",
+        ),
+        (
+            [3, -1],
+            {"batch_sizes": 2},
+            ValueError,
+            "lengths[1] is -1, expected a number from 0 to 2**53",
+        ),
+        (
+            [3, np.nan],
+            {"batch_sizes": 2},
+            ValueError,
+            "lengths[1] is nan, expected a number from 0 to 2**53",
+        ),
+        (
+            [np.inf],
+            {"batch_sizes": 2},
+            ValueError,
+            "lengths[0] is inf, expected a number from 0 to 2**53",
+        ),
         (
             [3],
             {"batch_sizes": 2, "boundaries": (4, 8, 8)},
@@ -48,7 +93,12 @@ pytestmark = pytest.mark.once
             "one number for all",
         ),
         ([3], {"batch_sizes": 0}, ValueError, "batch_sizes is 0, expected an integer of 1 or more"),
-        ([3], {"batch_sizes": 1.5}, TypeError, "batch_sizes is 1.5, expected an integer of 1 or more"),
+        (
+            [3],
+            {"batch_sizes": 1.5},
+            TypeError,
+            "batch_sizes is 1.5, expected an integer of 1 or more",
+        ),
         (
             [3],
             {"batch_sizes": (2, True), "boundaries": (4,)},
@@ -70,7 +120,12 @@ pytestmark = pytest.mark.once
         ),
         ([3], {"max_tokens": "9"}, TypeError, "max_tokens is '9', expected a number above 0"),
         ([3], {"max_tokens": 0}, ValueError, "max_tokens is 0, expected a finite number above 0"),
-        ([3], {"max_tokens": np.nan}, ValueError, "max_tokens is nan, expected a finite number above 0"),
+        (
+            [3],
+            {"max_tokens": np.nan},
+            ValueError,
+            "max_tokens is nan, expected a finite number above 0",
+        ),
         (
             [3, 600, 4],
             {"max_tokens": 512},
@@ -118,8 +173,18 @@ pytestmark = pytest.mark.once
             "cost= returned nan for 1 samples of lengths 7 to 7, expected a finite number of 0 or more, what a batch "
             "of them costs",
         ),
-        ([3], {"batch_sizes": 2, "window": 0}, ValueError, "window is 0, expected an integer of 1 or more"),
-        ([3], {"batch_sizes": 2, "window": 2.5}, TypeError, "window is 2.5, expected an integer of 1 or more"),
+        (
+            [3],
+            {"batch_sizes": 2, "window": 0},
+            ValueError,
+            "window is 0, expected an integer of 1 or more",
+        ),
+        (
+            [3],
+            {"batch_sizes": 2, "window": 2.5},
+            TypeError,
+            "window is 2.5, expected an integer of 1 or more",
+        ),
     ],
 )
 def test_what_cannot_be_cut_is_refused(
@@ -148,17 +213,24 @@ def made(**given_settings: Any) -> ringfeed.Loader:
             "Buckets gives whole batches: give it as batch_sampler=, and leave sampler= out",
         ),
         (
-            lambda: made(batch_sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=4), max_batch_size=2),
+            lambda: made(
+                batch_sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=4), max_batch_size=2
+            ),
             "batch_sizes has 4, but a batch may have max_batch_size=2 samples; leave max_batch_size= out, or make "
             "batch_sizes smaller",
         ),
         (
-            lambda: made(batch_sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=4), batch_size=4, shuffle=True),
+            lambda: made(
+                batch_sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=4),
+                batch_size=4,
+                shuffle=True,
+            ),
             "batch_sampler= says which samples each batch has; leave batch_size= and shuffle= out",
         ),
         (
             lambda: ringfeed.Loader(
-                lambda: iter(range(3)), batch_sampler=ringfeed.orders.Buckets([1] * 3, batch_sizes=2)
+                lambda: iter(range(3)),
+                batch_sampler=ringfeed.orders.Buckets([1] * 3, batch_sizes=2),
             ),
             "batch_sampler= needs a dataset whose samples have numbers, and an iterable comes in its own order; "
             "shuffle inside the iterable, or give a dataset with __len__ and __getitem__",

@@ -44,7 +44,9 @@ class Counted:
 
 def mix(weights: Any, **settings: Any) -> MixSampler:
     """Return a mix of three datasets, in batches of 3."""
-    return MixSampler((7, 11, 9), weights, "first", 3, **{"per_batch": False, "seed": 4, **settings})
+    return MixSampler(
+        (7, 11, 9), weights, "first", 3, **{"per_batch": False, "seed": 4, **settings}
+    )
 
 
 BUCKETS = Buckets([1 + i % 7 for i in range(30)], max_tokens=20, window=9)
@@ -56,13 +58,17 @@ EPOCHS: dict[str, Callable[[], Epoch]] = {
     "a sampler with a state": lambda: Custom(Counted(), 30).epoch(1),
     "lists": lambda: Lists([[i, i + 1] for i in range(20)], 2).bind(30, 0).epoch(1),
     "buckets": lambda: BUCKETS.shared_by(1, "pad", None).bind(30, 5).epoch(1),
-    "a rank of buckets": lambda: Part(1, 2, 1, "pad").part_of(BUCKETS.shared_by(2, "pad", None).bind(30, 5).epoch(1)),
+    "a rank of buckets": lambda: Part(1, 2, 1, "pad").part_of(
+        BUCKETS.shared_by(2, "pad", None).bind(30, 5).epoch(1)
+    ),
     "a mix": lambda: mix((3, 2, 1)).epoch(1),
     "a mix with quotas": lambda: mix((3, 2, 1), per_batch=True).epoch(1),
     "a mix of changing weights": lambda: mix(lambda _, batch: (1, 1 + batch % 3, 2)).epoch(1),
     "streams": lambda: RoundRobinEpoch(3, 3),
     "a rank": lambda: Part(1, 2, 3, "keep").part_of(Shuffled(29, 3).epoch(1)),
-    "a rank of a mix": lambda: Part(0, 2, 3, "pad").part_of(mix(lambda _, batch: (1, 1 + batch % 3, 2)).epoch(1)),
+    "a rank of a mix": lambda: Part(0, 2, 3, "pad").part_of(
+        mix(lambda _, batch: (1, 1 + batch % 3, 2)).epoch(1)
+    ),
 }
 
 

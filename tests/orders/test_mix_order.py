@@ -29,7 +29,9 @@ NEAR = 6  # draws that a dataset may be off its share, at any moment
 pytestmark = pytest.mark.once  # arithmetic
 
 
-def mixed(lengths: Sequence[int], weights: Any = None, stop: str = "first", rows: int = 8, **more: Any) -> MixSampler:
+def mixed(
+    lengths: Sequence[int], weights: Any = None, stop: str = "first", rows: int = 8, **more: Any
+) -> MixSampler:
     """Return an order as a loader makes it."""
     if not callable(weights):
         weights = tuple(lengths) if weights is None else shares_of(weights, len(lengths))
@@ -48,15 +50,26 @@ def counts_of(sampler: MixSampler, indices: Any) -> list[int]:
 
 
 @st.composite
-def mixes(draw: st.DrawFn, stops: Sequence[str] = ("first", "all", "never"), *, per_batch: bool | None = None) -> Any:
+def mixes(
+    draw: st.DrawFn,
+    stops: Sequence[str] = ("first", "all", "never"),
+    *,
+    per_batch: bool | None = None,
+) -> Any:
     """Return any order of small datasets."""
     lengths = draw(st.lists(st.integers(1, 300), min_size=1, max_size=5))
-    weight = st.one_of(st.integers(1, 5), st.floats(0.01, 1), st.sampled_from([0.1, 0.25, 0.5, 1 / 3]))
-    weights = draw(st.one_of(st.none(), st.lists(weight, min_size=len(lengths), max_size=len(lengths))))
+    weight = st.one_of(
+        st.integers(1, 5), st.floats(0.01, 1), st.sampled_from([0.1, 0.25, 0.5, 1 / 3])
+    )
+    weights = draw(
+        st.one_of(st.none(), st.lists(weight, min_size=len(lengths), max_size=len(lengths)))
+    )
     per_batch = draw(st.booleans()) if per_batch is None else per_batch
     seed = draw(st.sampled_from([None, 0, 5]))
     rows = draw(st.sampled_from([1, 2, 7, 32, 500]))
-    return mixed(lengths, weights, draw(st.sampled_from(stops)), rows, per_batch=per_batch, seed=seed)
+    return mixed(
+        lengths, weights, draw(st.sampled_from(stops)), rows, per_batch=per_batch, seed=seed
+    )
 
 
 # ---- going on ----
@@ -85,14 +98,22 @@ def test_past_the_end_there_is_nothing(sampler: MixSampler, past: int) -> None:
     assert sampler.epoch(0, sampler.length + past).take(10).size == 0
 
 
-@given(sampler=mixes(("first", "all"), per_batch=True), data=st.data(), rows=st.sampled_from([1, 3, 32]))
-def test_another_batch_size_loses_and_repeats_nothing(sampler: MixSampler, data: st.DataObject, rows: int) -> None:
+@given(
+    sampler=mixes(("first", "all"), per_batch=True),
+    data=st.data(),
+    rows=st.sampled_from([1, 3, 32]),
+)
+def test_another_batch_size_loses_and_repeats_nothing(
+    sampler: MixSampler, data: st.DataObject, rows: int
+) -> None:
     """With quotas for each batch too, an epoch that goes on in other batches has the same draws in all."""
     assert sampler.length is not None
     epoch = sampler.epoch(1)
     whole = epoch.take(sampler.length)
     first, second = sorted(data.draw(st.integers(0, len(whole))) for _ in range(2))
-    other = MixSampler(sampler.lengths, sampler.weights, sampler.stop, rows, per_batch=True, seed=sampler._seed)
+    other = MixSampler(
+        sampler.lengths, sampler.weights, sampler.stop, rows, per_batch=True, seed=sampler._seed
+    )
     assert (other.length, other.order) == (sampler.length, sampler.order)
     then = other.epoch(1, first, json.loads(json.dumps(epoch.state(first))))
     middle = then.take(second - first)
@@ -111,12 +132,16 @@ def test_two_changes_of_batch_size_keep_the_totals() -> None:
 
 
 @given(
-    line=st.tuples(st.integers(0, 60), st.integers(0, 500), st.integers(0, 500), st.integers(1, 200)),
+    line=st.tuples(
+        st.integers(0, 60), st.integers(0, 500), st.integers(0, 500), st.integers(1, 200)
+    ),
 )
 def test_floors_of_a_line_are_summed(line: tuple[int, int, int, int]) -> None:
     """The sum that a position's counts come from is that of its terms."""
     count, first, step, period = line
-    assert floor_sum(count, first, step, period) == sum((first + k * step) // period for k in range(count))
+    assert floor_sum(count, first, step, period) == sum(
+        (first + k * step) // period for k in range(count)
+    )
 
 
 # ---- where it ends ----
@@ -132,7 +157,10 @@ def test_first_ends_when_a_dataset_is_used_up(sampler: MixSampler) -> None:
     assert any(count == length for count, length in zip(counts, sampler.lengths, strict=True))
     parts = sampler.weights
     assert not callable(parts)
-    assert all(abs(count - len(whole) * part / sum(parts)) < 1 for count, part in zip(counts, parts, strict=True))
+    assert all(
+        abs(count - len(whole) * part / sum(parts)) < 1
+        for count, part in zip(counts, parts, strict=True)
+    )
 
 
 @given(sampler=mixes(("all",)))
@@ -145,7 +173,8 @@ def test_all_ends_when_every_dataset_was_used_up(sampler: MixSampler) -> None:
     parts = sampler.weights
     assert not callable(parts)
     shorter = [
-        (len(whole) - 1) * part < length * sum(parts) for part, length in zip(parts, sampler.lengths, strict=True)
+        (len(whole) - 1) * part < length * sum(parts)
+        for part, length in zip(parts, sampler.lengths, strict=True)
     ]
     assert any(shorter)
     assert all(count >= length for count, length in zip(counts, sampler.lengths, strict=True))
@@ -154,7 +183,11 @@ def test_all_ends_when_every_dataset_was_used_up(sampler: MixSampler) -> None:
 @pytest.mark.parametrize("stop", ["first", "all"])
 @pytest.mark.parametrize("per_batch", [False, True])
 @given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6))
-def test_without_weights_each_sample_comes_once(lengths: list[int], stop: str, per_batch: bool) -> None:  # noqa: FBT001
+def test_without_weights_each_sample_comes_once(
+    lengths: list[int],
+    stop: str,
+    per_batch: bool,  # noqa: FBT001
+) -> None:
     """The lengths are the weights, and all datasets end together."""
     whole = mixed(lengths, None, stop, per_batch=per_batch, seed=1).epoch(0).take(10**4)
     assert sorted(whole.tolist()) == [*range(sum(lengths))]
@@ -178,8 +211,13 @@ def test_never_goes_on() -> None:
 
 
 @pytest.mark.parametrize("per_batch", [False, True])
-@pytest.mark.parametrize("weights", [[0.7, 0.2, 0.1], [1, 1], [1 / 3, 2 / 3], [3**0.5, 2**0.5, 1, 0.001], [5, 1] * 10])
-def test_a_million_draws_have_the_shares_of_the_weights(weights: list[float], per_batch: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(
+    "weights", [[0.7, 0.2, 0.1], [1, 1], [1 / 3, 2 / 3], [3**0.5, 2**0.5, 1, 0.001], [5, 1] * 10]
+)
+def test_a_million_draws_have_the_shares_of_the_weights(
+    weights: list[float],
+    per_batch: bool,  # noqa: FBT001
+) -> None:
     """At every moment each dataset is within a few draws of its share: far nearer than chance would be."""
     sampler = mixed([MANY] * len(weights), weights, "never", 32, per_batch=per_batch)
     members = members_of(sampler, sampler.epoch(0).take(10**6))
@@ -313,8 +351,14 @@ def test_weights_that_are_a_function_of_the_batch() -> None:
             assert abs(np.cumsum(members == member) - shares[:, member]).max() < 2 * NEAR
         for position in (0, 160, 167, 2000):
             state = json.loads(json.dumps(epoch.state(position)))
-            assert sampler.epoch(5, position).take(500).tolist() == whole[position : position + 500].tolist()
-            assert sampler.epoch(5, position, state).take(500).tolist() == whole[position : position + 500].tolist()
+            assert (
+                sampler.epoch(5, position).take(500).tolist()
+                == whole[position : position + 500].tolist()
+            )
+            assert (
+                sampler.epoch(5, position, state).take(500).tolist()
+                == whole[position : position + 500].tolist()
+            )
             later = sampler.epoch(5, position + 32, state)  # a loader that skips batches
             assert later.take(99).tolist() == whole[position + 32 : position + 131].tolist()
 

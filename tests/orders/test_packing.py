@@ -44,14 +44,20 @@ def fitted(lengths: list[int], room: int) -> list[int]:
     found = []
     for length in lengths:
         bin_ = next((number for number, free in enumerate(left) if free >= length), len(left))
-        left[bin_:] = [room - length] if bin_ == len(left) else [left[bin_] - length, *left[bin_ + 1 :]]
+        left[bin_:] = (
+            [room - length] if bin_ == len(left) else [left[bin_] - length, *left[bin_ + 1 :]]
+        )
         found.append(bin_)
     return found
 
 
-def packed(lengths: list[int], room: int, window: int, seed: int | None, epoch: int) -> Iterator[list[Part]]:
+def packed(
+    lengths: list[int], room: int, window: int, seed: int | None, epoch: int
+) -> Iterator[list[Part]]:
     """Give the rows of "ffd"."""
-    samples = sorted((sample for sample, length in enumerate(lengths) if length), key=lambda s: (-lengths[s], s))
+    samples = sorted(
+        (sample for sample, length in enumerate(lengths) if length), key=lambda s: (-lengths[s], s)
+    )
     windows = -(-len(samples) // window)
     classes = [samples[first : first + windows] for first in range(0, len(samples), windows)]
     fit = fitted([lengths[members[0]] for members in classes], room)
@@ -64,7 +70,9 @@ def packed(lengths: list[int], room: int, window: int, seed: int | None, epoch: 
         for row in range(max(fit) + 1):
             those = [one for one, place in enumerate(fit) if place == row]
             rest = [one for one in those if number < len(classes[one])]
-            found = [sorted(classes[one])[(number + shifts[one]) % len(classes[one])] for one in rest]
+            found = [
+                sorted(classes[one])[(number + shifts[one]) % len(classes[one])] for one in rest
+            ]
             parts = [(sample, 0, lengths[sample]) for sample in found]
             if those == [len(classes) - 1] and len(classes[-1]) < windows:
                 alone += [parts] * bool(parts)
@@ -73,16 +81,28 @@ def packed(lengths: list[int], room: int, window: int, seed: int | None, epoch: 
     yield from alone
 
 
-def wrapped(lengths: list[int], room: int, window: int, seed: int | None, epoch: int) -> Iterator[list[Part]]:
+def wrapped(
+    lengths: list[int], room: int, window: int, seed: int | None, epoch: int
+) -> Iterator[list[Part]]:
     """Give the rows of "wrap"."""
     samples = [sample for sample, length in enumerate(lengths) if length]
     if seed is not None:
         windows = -(-len(samples) // window)
         parts = [samples[number::windows] for number in range(windows)]
-        seeds = [int.from_bytes(derive("pack", (seed, number), 16), "little") for number in range(windows)]
+        seeds = [
+            int.from_bytes(derive("pack", (seed, number), 16), "little")
+            for number in range(windows)
+        ]
         turns = permute(np.arange(windows), windows, seed, epoch).tolist()
-        mixed = [permute(np.arange(len(parts[turn])), len(parts[turn]), seeds[turn], epoch).tolist() for turn in turns]
-        samples = [parts[turn][place] for turn, places in zip(turns, mixed, strict=True) for place in places]
+        mixed = [
+            permute(np.arange(len(parts[turn])), len(parts[turn]), seeds[turn], epoch).tolist()
+            for turn in turns
+        ]
+        samples = [
+            parts[turn][place]
+            for turn, places in zip(turns, mixed, strict=True)
+            for place in places
+        ]
     elements = [(sample, element) for sample in samples for element in range(lengths[sample])]
     for first in range(0, len(elements), room):
         row = elements[first : first + room]
@@ -102,13 +122,17 @@ def test_first_fit_of_many_at_once(lengths: list[int], more: int) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(LENGTHS, st.integers(0, 40), WINDOWS, SEEDS, st.integers(0, 2**62))
-def test_rows_of_whole_samples(lengths: list[int], more: int, window: int | None, seed: int | None, epoch: int) -> None:
+def test_rows_of_whole_samples(
+    lengths: list[int], more: int, window: int | None, seed: int | None, epoch: int
+) -> None:
     """Those that the docstring says; each sample once, in a row that has room for it."""
     room = max(lengths) + more
     packing = FirstFit(np.array(lengths), room, window)
     found = rows_of(packing, seed, epoch)
     assert found == [*packed(lengths, room, window or max(2048, len(lengths)), seed, epoch)]
-    assert sorted(sample for row in found for sample, _, _ in row) == np.flatnonzero(lengths).tolist()
+    assert (
+        sorted(sample for row in found for sample, _, _ in row) == np.flatnonzero(lengths).tolist()
+    )
     assert all(0 < sum(end for _, _, end in row) <= room for row in found)
     assert max(map(len, found)) <= packing.most
 
@@ -122,8 +146,15 @@ def test_rows_of_samples_side_by_side(
     packing = Wrapped(np.array(lengths), room, window)
     found = rows_of(packing, seed, epoch)
     assert found == [*wrapped(lengths, room, window or len(lengths), seed, epoch)]
-    elements = [(sample, element) for row in found for sample, begin, end in row for element in range(begin, end)]
-    assert sorted(elements) == [(sample, element) for sample, length in enumerate(lengths) for element in range(length)]
+    elements = [
+        (sample, element)
+        for row in found
+        for sample, begin, end in row
+        for element in range(begin, end)
+    ]
+    assert sorted(elements) == [
+        (sample, element) for sample, length in enumerate(lengths) for element in range(length)
+    ]
     sizes = [sum(end - begin for _, begin, end in row) for row in found]
     assert sizes[:-1] == [room] * (len(sizes) - 1)
     assert max(map(len, found)) <= packing.most
@@ -164,7 +195,9 @@ def test_samples_meet_all_others() -> None:
     packing = FirstFit(texts(3, 1, 600, 128), 128, 60)
     met: set[int] = set()
     for epoch in range(20):
-        row = next(row for row in rows_of(packing, 0, epoch) if any(sample == 5 for sample, _, _ in row))
+        row = next(
+            row for row in rows_of(packing, 0, epoch) if any(sample == 5 for sample, _, _ in row)
+        )
         met |= {sample for sample, _, _ in row}
     assert len(met) > 25
 

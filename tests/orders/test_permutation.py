@@ -48,7 +48,9 @@ keys_of_rounds = st.lists(st.integers(0, 2**32 - 1), min_size=ROUNDS, max_size=R
 
 @settings(deadline=None)
 @given(length=lengths, keys=keys_of_rounds, count=st.integers(0, 200), seed=st.integers(0, 2**32))
-def test_numbers_go_where_plain_ints_go(length: int, keys: list[int], count: int, seed: int) -> None:
+def test_numbers_go_where_plain_ints_go(
+    length: int, keys: list[int], count: int, seed: int
+) -> None:
     """Whatever the length and the number of them at once: blocks, their rests, and those that walk on."""
     numbers = np.random.default_rng(seed).integers(0, length, count, dtype=np.uint64)
     expected = [walked(int(number), keys, length) for number in numbers]
@@ -56,12 +58,16 @@ def test_numbers_go_where_plain_ints_go(length: int, keys: list[int], count: int
     assert numbers.tolist() == expected
 
 
-@pytest.mark.parametrize("length", [MAX_SORTED_LENGTH + 1, 2**13, 2**13 + 1, 50_000, 2**31 + 5, MAX_LENGTH])
+@pytest.mark.parametrize(
+    "length", [MAX_SORTED_LENGTH + 1, 2**13, 2**13 + 1, 50_000, 2**31 + 5, MAX_LENGTH]
+)
 def test_an_order_is_that_of_plain_ints(length: int) -> None:
     """With the keys that the order is defined by."""
     keys = np.frombuffer(derive("order", (7, 3, length), 4 * ROUNDS), "<u4").tolist()
     positions = [0, 1, 2, length // 2, length - 2, length - 1]
-    assert permute(np.array(positions), length, 7, 3).tolist() == [walked(at, keys, length) for at in positions]
+    assert permute(np.array(positions), length, 7, 3).tolist() == [
+        walked(at, keys, length) for at in positions
+    ]
 
 
 def test_every_number_of_a_whole_order_comes_once() -> None:
@@ -71,7 +77,9 @@ def test_every_number_of_a_whole_order_comes_once() -> None:
     assert sorted(numbers.tolist()) == list(range(2**14 + 1))
 
 
-@pytest.mark.parametrize(("keys", "length"), [(ROUNDS - 1, 5), (ROUNDS, 1), (ROUNDS, MAX_LENGTH + 1)])
+@pytest.mark.parametrize(
+    ("keys", "length"), [(ROUNDS - 1, 5), (ROUNDS, 1), (ROUNDS, MAX_LENGTH + 1)]
+)
 def test_what_it_cannot_do_is_refused(keys: int, length: int) -> None:
     """Too few keys, and lengths whose halves have no room."""
     with pytest.raises(ValueError, match=r".") as caught:

@@ -87,7 +87,9 @@ def test_the_stream_is_the_documented_one(seed: int, epoch: int, index: int) -> 
         (2**100, MASK, 2**63, [5971706912606051043, 16654389760126477077, 14884749063657218230]),
     ],
 )
-def test_no_version_changes_anyones_numbers(seed: int, epoch: int, index: int, expected: list[int]) -> None:
+def test_no_version_changes_anyones_numbers(
+    seed: int, epoch: int, index: int, expected: list[int]
+) -> None:
     """These first words were given by the first release, and so they stay."""
     assert words_of(seed, epoch, index, len(expected)) == expected
 
@@ -197,7 +199,15 @@ def test_streams_are_unrelated() -> None:
 
 def test_every_bit_of_the_numbers_counts() -> None:
     """Seeds beyond 64 bits, and numbers that trade places, give other streams."""
-    samples = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (2**64, 0, 0), (2**64 + 1, 0, 0), (2**5000, 0, 0), (1, 16, 1)]
+    samples = [
+        (1, 0, 0),
+        (0, 1, 0),
+        (0, 0, 1),
+        (2**64, 0, 0),
+        (2**64 + 1, 0, 0),
+        (2**5000, 0, 0),
+        (1, 16, 1),
+    ]
     assert len({tuple(words_of(*sample)) for sample in samples}) == len(samples)
 
 
@@ -223,7 +233,9 @@ def test_spawned_generators_belong_to_the_sample(context: SampleContext) -> None
     assert len({tuple(words) for words in first + other}) == 6
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda generator: pickle.loads(pickle.dumps(generator))])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda generator: pickle.loads(pickle.dumps(generator))]
+)
 @pytest.mark.usefixtures("context")
 def test_a_copy_goes_on_alone(copied: Callable[[np.random.Generator], np.random.Generator]) -> None:
     """Copies and pickles keep their place in the stream and among the children."""
@@ -306,7 +318,9 @@ def test_the_stream_of_a_batch(context: SampleContext) -> None:
     first = rng()
     assert rng() is first
     entropy = int.from_bytes(shake_256(b"ringfeed batch b/2/3/1/4").digest(16), "little")
-    assert first.bytes(32) == np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))).bytes(32)
+    assert first.bytes(32) == np.random.Generator(
+        np.random.Philox(np.random.SeedSequence(entropy))
+    ).bytes(32)
     context.index = 5
     assert rng().bytes(8) != first.bytes(8)
     context.index = 5

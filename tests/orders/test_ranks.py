@@ -34,7 +34,13 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def torch_distributed(rank: int, world_size: int, **changed: Any) -> SimpleNamespace:
     """Return what stands for the module."""
-    given = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": world_size, **changed}
+    given = {
+        "is_available": True,
+        "is_initialized": True,
+        "get_rank": rank,
+        "get_world_size": world_size,
+        **changed,
+    }
     return SimpleNamespace(**{name: lambda value=value: value for name, value in given.items()})
 
 
@@ -44,15 +50,21 @@ def jax_distributed(rank: int, world_size: int, client: object = "client") -> Si
     return SimpleNamespace(global_state=state)
 
 
-def mpi(rank: int, world_size: int, *, initialized: bool = True, finalized: bool = False) -> SimpleNamespace:
+def mpi(
+    rank: int, world_size: int, *, initialized: bool = True, finalized: bool = False
+) -> SimpleNamespace:
     """Return what stands for mpi4py's module."""
     world = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: world_size)
-    return SimpleNamespace(Is_initialized=lambda: initialized, Is_finalized=lambda: finalized, COMM_WORLD=world)
+    return SimpleNamespace(
+        Is_initialized=lambda: initialized, Is_finalized=lambda: finalized, COMM_WORLD=world
+    )
 
 
 def config(kind: str, index: int, **cluster: int) -> str:
     """Return a TF_CONFIG with so many tasks of each kind."""
-    hosts = {name: [f"{name}{number}:1" for number in range(count)] for name, count in cluster.items()}
+    hosts = {
+        name: [f"{name}{number}:1" for number in range(count)] for name, count in cluster.items()
+    }
     return json.dumps({"cluster": hosts, "task": {"type": kind, "index": index}})
 
 
@@ -99,7 +111,10 @@ def test_a_seed_that_is_drawn_is_refused_for_several_ranks() -> None:
     Shard(0, 2).check(None, 0)
     with pytest.raises(ValueError, match="seed") as raised:
         Shard(0, 2).check(None, None)
-    assert str(raised.value) == "seed=None draws a seed, and each rank of 2 another; give all of them one number"
+    assert (
+        str(raised.value)
+        == "seed=None draws a seed, and each rank of 2 another; give all of them one number"
+    )
 
 
 # ---- found ----
@@ -123,7 +138,9 @@ def test_what_is_initialized_knows_the_rank(
 
 
 @pytest.mark.parametrize(("name", "variables"), WORLDS.items())
-def test_the_environment_knows_the_rank(monkeypatch: pytest.MonkeyPatch, name: str, variables: tuple[str, str]) -> None:
+def test_the_environment_knows_the_rank(
+    monkeypatch: pytest.MonkeyPatch, name: str, variables: tuple[str, str]
+) -> None:
     """So do the variables of each launcher."""
     monkeypatch.setenv(variables[0], "1")
     monkeypatch.setenv(variables[1], "2")
@@ -137,7 +154,10 @@ def test_the_environment_knows_the_rank(monkeypatch: pytest.MonkeyPatch, name: s
         (config("chief", 0, chief=1, worker=2), (0, 3)),
         (config("worker", 1, chief=1, worker=2), (2, 3)),
         (config("worker", 0, worker=2, evaluator=1), (0, 2)),
-        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "1"}}', (1, 2)),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "1"}}',
+            (1, 2),
+        ),
     ],
 )
 def test_the_cluster_of_tensorflow_knows_the_rank(

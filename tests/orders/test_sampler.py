@@ -104,7 +104,12 @@ def test_the_order_is_the_documented_one(length: int, seed: int, epoch: int, sou
         (50_000, 0, 0, [25449, 18173, 28646, 12529, 27324, 48845, 48444, 20735]),
         (50_000, 0, 1, [20281, 25556, 22408, 9830, 14613, 45973, 6367, 38076]),
         (1_281_167, 0, 0, [991189, 1134123, 268978, 904540, 547642, 683720, 761395, 784345]),
-        (10**9, 1, 2, [911559995, 484319554, 465351609, 926135966, 258609452, 866167044, 214450110]),
+        (
+            10**9,
+            1,
+            2,
+            [911559995, 484319554, 465351609, 926135966, 258609452, 866167044, 214450110],
+        ),
         (
             2**62,
             2**64,
@@ -122,7 +127,9 @@ def test_the_order_is_the_documented_one(length: int, seed: int, epoch: int, sou
         ),
     ],
 )
-def test_no_version_changes_anyones_order(length: int, seed: int, epoch: int, expected: list[int]) -> None:
+def test_no_version_changes_anyones_order(
+    length: int, seed: int, epoch: int, expected: list[int]
+) -> None:
     """These first samples were given by the first release, and so they stay."""
     assert Shuffled(length, seed).epoch(epoch).take(len(expected)).tolist() == expected
 
@@ -169,7 +176,9 @@ def test_positions_may_come_in_any_order(length: int, dtype: type[Any]) -> None:
         ([4, -1], 5000, "positions are -1 to 4, expected 0 to 4999: the epoch has 5000 samples"),
     ],
 )
-def test_a_position_outside_the_epoch_is_refused(positions: list[int], length: int, text: str) -> None:
+def test_a_position_outside_the_epoch_is_refused(
+    positions: list[int], length: int, text: str
+) -> None:
     """Walking from outside might collide with a true position, so it is an error."""
     with pytest.raises(IndexError) as e:
         permute(np.array(positions), length, 0, 0)
@@ -230,7 +239,9 @@ def test_neighbours_come_in_any_distance(length: int) -> None:
 @pytest.mark.parametrize("length", [6, 5000, 8192])
 def test_of_two_samples_either_comes_first(length: int) -> None:
     """Samples 0 and 1, and the first and last, stand in both orders about equally often in 500 epochs."""
-    places = np.array([np.argsort(order(length, 2, epoch))[[0, 1, length - 1]] for epoch in range(500)])
+    places = np.array(
+        [np.argsort(order(length, 2, epoch))[[0, 1, length - 1]] for epoch in range(500)]
+    )
     for one, other in [(0, 1), (0, 2), (1, 2)]:
         assert_uniform(np.bincount(places[:, one] < places[:, other], minlength=2))
 
@@ -332,10 +343,26 @@ def test_a_billion_samples_take_no_memory() -> None:
 
 def test_lengths_and_purity() -> None:
     """What a loader asks of each sampler before it reads."""
-    assert (Sequential(5).length, Sequential(5).pure, Sequential(5).order) == (5, True, "sequential")
-    assert (Shuffled(5, 0).length, Shuffled(5, 0).pure, Shuffled(5, 0).order) == (5, True, "shuffled")
-    assert (Custom([1, 2], 5).length, Custom([1, 2], 5).pure, Custom([1, 2], 5).order) == (2, False, "custom")
-    assert (PassOrder(lambda: 5).length, PassOrder(lambda: 5).pure, PassOrder(lambda: 5).order) == (5, True, "passes")
+    assert (Sequential(5).length, Sequential(5).pure, Sequential(5).order) == (
+        5,
+        True,
+        "sequential",
+    )
+    assert (Shuffled(5, 0).length, Shuffled(5, 0).pure, Shuffled(5, 0).order) == (
+        5,
+        True,
+        "shuffled",
+    )
+    assert (Custom([1, 2], 5).length, Custom([1, 2], 5).pure, Custom([1, 2], 5).order) == (
+        2,
+        False,
+        "custom",
+    )
+    assert (PassOrder(lambda: 5).length, PassOrder(lambda: 5).pure, PassOrder(lambda: 5).order) == (
+        5,
+        True,
+        "passes",
+    )
     assert (RoundRobinSampler(([],), 2).length, RoundRobinSampler(([],), 2).order) == (0, "streams")
     assert Custom(np.arange(3), 5).length == 3
     assert Custom(iter([1, 2]), 5).length is None
@@ -498,7 +525,9 @@ def test_a_function_must_not_return_the_same_iterator_twice() -> None:
     numbers = iter([1, 2])
     sampler = Custom(lambda _: numbers, 3)
     assert read(sampler.epoch(3)) == [1, 2]
-    with pytest.raises(ValueError, match=r"that epoch 3 has read, and cannot be read again for epoch 4"):
+    with pytest.raises(
+        ValueError, match=r"that epoch 3 has read, and cannot be read again for epoch 4"
+    ):
         sampler.epoch(4)
     fresh = Custom(lambda epoch: iter([epoch]), 3)
     assert [read(fresh.epoch(number)) for number in (1, 2)] == [[1], [2]]
@@ -522,7 +551,9 @@ def test_a_function_must_not_return_the_same_iterator_twice() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("size", [3, 100])
-def test_a_number_that_is_no_sample_is_refused(source: Any, length: int | None, text: str, size: int) -> None:
+def test_a_number_that_is_no_sample_is_refused(
+    source: Any, length: int | None, text: str, size: int
+) -> None:
     """The error names the number, its position in the epoch and what the dataset has."""
     position = int(text.partition(",")[0])
     with pytest.raises(IndexError) as e:
@@ -534,7 +565,10 @@ def test_a_number_that_is_no_sample_is_refused(source: Any, length: int | None, 
     ("source", "text"),
     [
         ([1, True], "sampler yielded True of type bool at position 1, expected an integer"),
-        ([1, 2, 3, np.bool_(1)], "sampler yielded np.True_ of type bool at position 3, expected an integer"),
+        (
+            [1, 2, 3, np.bool_(1)],
+            "sampler yielded np.True_ of type bool at position 3, expected an integer",
+        ),
         ([0, 1.0], "sampler yielded 1.0 of type float at position 1, expected an integer"),
         (
             [[0, 1]],
@@ -546,9 +580,14 @@ def test_a_number_that_is_no_sample_is_refused(source: Any, length: int | None, 
         (np.array([1.0]), "sampler is an array of float64, expected one of integers"),
         (
             np.array([True]),
-            ("sampler is an array of bool, expected one of integers; np.flatnonzero turns a mask into sample numbers"),
+            (
+                "sampler is an array of bool, expected one of integers; np.flatnonzero turns a mask into sample numbers"
+            ),
         ),
-        (lambda epoch: epoch, "sampler(2) returned type int, expected an iterable of sample numbers"),
+        (
+            lambda epoch: epoch,
+            "sampler(2) returned type int, expected an iterable of sample numbers",
+        ),
     ],
 )
 def test_what_is_no_integer_is_refused(source: object, text: str) -> None:
@@ -562,7 +601,9 @@ def test_a_table_of_numbers_is_refused() -> None:
     """One row per batch is another meaning than one row per epoch, so neither is guessed."""
     with pytest.raises(ValueError, match="axis") as e:
         Custom(np.zeros((5, 2), dtype=int), 9).epoch(0)
-    assert str(e.value) == "sampler is an array of shape (5, 2), expected one axis of sample numbers"
+    assert (
+        str(e.value) == "sampler is an array of shape (5, 2), expected one axis of sample numbers"
+    )
 
 
 def test_errors_of_the_users_sampler_pass_through() -> None:
@@ -581,10 +622,17 @@ def test_errors_of_the_users_sampler_pass_through() -> None:
 
 def test_the_arguments_choose_the_sampler() -> None:
     """Sequential without arguments, shuffled on request, the user's where given."""
-    assert make_sampler(3, shuffle=False, seed=0, sampler=None).epoch(0).take(9).tolist() == [0, 1, 2]
+    assert make_sampler(3, shuffle=False, seed=0, sampler=None).epoch(0).take(9).tolist() == [
+        0,
+        1,
+        2,
+    ]
     shuffled = make_sampler(50, shuffle=True, seed=7, sampler=None)
     assert shuffled.epoch(2).take(50).tolist() == order(50, 7, 2).tolist()
-    assert make_sampler(3, shuffle=False, seed=0, sampler=[2, 2]).epoch(0).take(9).tolist() == [2, 2]
+    assert make_sampler(3, shuffle=False, seed=0, sampler=[2, 2]).epoch(0).take(9).tolist() == [
+        2,
+        2,
+    ]
     assert make_sampler(None, shuffle=False, seed=0, sampler=None).length is None
     numpy_seed: Any = np.uint8(7)
     same = make_sampler(50, shuffle=True, seed=numpy_seed, sampler=None)
@@ -622,7 +670,9 @@ def test_the_arguments_choose_the_sampler() -> None:
         ),
     ],
 )
-def test_arguments_that_make_no_order_are_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_arguments_that_make_no_order_are_refused(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
     """Before anything is read, with the remedy."""
     given_arguments = {"length": 10, "shuffle": False, "seed": 0, "sampler": None, **arguments}
     with pytest.raises(error) as e:

@@ -33,7 +33,9 @@ LABELS = RNG.choice(7, LENGTH, p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.04, 0.01])
 MAKE: dict[str, Callable[[], SeededSampler]] = {
     "weighted": lambda: ringfeed.orders.WeightedSampler(WEIGHTS),
     "weighted, longer": lambda: ringfeed.orders.WeightedSampler(WEIGHTS, 2 * LENGTH + 1),
-    "weighted without replacement": lambda: ringfeed.orders.WeightedSampler(WEIGHTS, 5000, replacement=False),
+    "weighted without replacement": lambda: ringfeed.orders.WeightedSampler(
+        WEIGHTS, 5000, replacement=False
+    ),
     "subset": lambda: ringfeed.orders.SubsetSampler(np.arange(LENGTH)[::2]),
     "subset in order": lambda: ringfeed.orders.SubsetSampler([5, 3, 5, 9], shuffle=False),
     "subset of a range": lambda: ringfeed.orders.SubsetSampler(range(LENGTH - 1, 3, -2)),
@@ -52,7 +54,9 @@ BOUND: dict[str, Sampler] = {name: make().bind(LENGTH, 7) for name, make in MAKE
     start=st.integers(0, LENGTH + 3),
     sizes=st.lists(st.integers(1, 2 * CHUNK), max_size=4),
 )
-def test_an_epoch_goes_on_at_any_position(name: str, epoch: int, start: int, sizes: list[int]) -> None:
+def test_an_epoch_goes_on_at_any_position(
+    name: str, epoch: int, start: int, sizes: list[int]
+) -> None:
     """What comes is what comes there in an epoch from its start, however it is taken, and it needs no state."""
     sampler = BOUND[name]
     whole = sampler.epoch(epoch).take(start + sum(sizes))
@@ -69,7 +73,9 @@ def test_the_length_is_known_and_true(name: str) -> None:
     whole = bound.epoch(1).take(3 * LENGTH)
     assert bound.length == len(whole)
     assert not hasattr(made, "__len__") or len(made) == len(whole)
-    assert bound.epoch(1, len(whole)).take(5).size == bound.epoch(1, len(whole) + 7).take(5).size == 0
+    assert (
+        bound.epoch(1, len(whole)).take(5).size == bound.epoch(1, len(whole) + 7).take(5).size == 0
+    )
     assert whole.min() >= 0
     assert whole.max() < LENGTH
 
@@ -78,7 +84,11 @@ def test_the_length_is_known_and_true(name: str) -> None:
 def test_seed_and_epoch_make_the_order(name: str) -> None:
     """Another of either makes another order, unless none was asked for; the same ones the same."""
     one = BOUND[name].epoch(0).take(5000).tolist()
-    others = [BOUND[name].epoch(1), MAKE[name]().bind(LENGTH, 8).epoch(0), MAKE[name]().bind(LENGTH, 2**80).epoch(0)]
+    others = [
+        BOUND[name].epoch(1),
+        MAKE[name]().bind(LENGTH, 8).epoch(0),
+        MAKE[name]().bind(LENGTH, 2**80).epoch(0),
+    ]
     assert [other.take(5000).tolist() == one for other in others] == [name == "subset in order"] * 3
     assert MAKE[name]().bind(LENGTH, 7).epoch(0).take(5000).tolist() == one
 
@@ -97,10 +107,13 @@ def test_a_sampler_is_pickled_and_used_again(name: str) -> None:
 def test_orders_have_names() -> None:
     """Short ones, that tell orders apart: what comes must be the same wherever the name is."""
     names = {name: sampler.order for name, sampler in BOUND.items()}
-    assert len({*names.values()}) == len(names) - 1  # the length alone tells the two weighted ones apart
+    assert (
+        len({*names.values()}) == len(names) - 1
+    )  # the length alone tells the two weighted ones apart
     assert names["weighted"] == names["weighted, longer"]
     assert all(
-        re.fullmatch(r"(weighted|subset|stratified):[0-9a-f]{8}|window:\d+:\d+", name) for name in names.values()
+        re.fullmatch(r"(weighted|subset|stratified):[0-9a-f]{8}|window:\d+:\d+", name)
+        for name in names.values()
     )
     assert [names["window"], names["wide window"]] == ["window:1000:31", "window:7000:64"]
     assert all(len(order) <= 40 for order in names.values())
@@ -151,7 +164,9 @@ window window:300:7 2493 592 2616 345 430 2763 2688 4159 187 967
 
 def test_the_orders_are_what_they_were() -> None:
     """In another process, too."""
-    run = subprocess.run([sys.executable, "-c", PREFIXES], capture_output=True, text=True, check=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", PREFIXES], capture_output=True, text=True, check=True, timeout=120
+    )
     assert run.stdout == EXPECTED.lstrip()
 
 
@@ -185,7 +200,9 @@ def test_memory_is_what_the_docstring_says(name: str, most: int) -> None:
     size = 100_000
     make: Callable[[], Any] = {
         "weighted": lambda: ringfeed.orders.WeightedSampler(np.arange(size)),
-        "weighted without replacement": lambda: ringfeed.orders.WeightedSampler(np.arange(size), replacement=False),
+        "weighted without replacement": lambda: ringfeed.orders.WeightedSampler(
+            np.arange(size), replacement=False
+        ),
         "subset": lambda: ringfeed.orders.SubsetSampler(np.arange(size)),
         "stratified": lambda: ringfeed.orders.StratifiedSampler(np.arange(size) % 10),
     }[name]
@@ -220,7 +237,9 @@ class Numbers:
 def test_a_loader_hands_out_the_order(name: str, workers: int) -> None:
     """Batch by batch, in each epoch, with its own seed, from the workers too."""
     sampler = MAKE[name]()
-    with ringfeed.Loader(Numbers(), batch_size=500, seed=7, sampler=sampler, workers=workers, timeout_s=60) as loader:
+    with ringfeed.Loader(
+        Numbers(), batch_size=500, seed=7, sampler=sampler, workers=workers, timeout_s=60
+    ) as loader:
         length = BOUND[name].length or 0
         assert len(loader) == -(-length // 500)
         for epoch in range(2):
@@ -236,7 +255,9 @@ def test_a_loader_goes_on_in_the_order(name: str) -> None:
     found: list[int] = []
     state: dict[str, Any] | None = None
     for batches in (1, 0, 4):
-        with ringfeed.Loader(Numbers(), batch_size=batch_size, seed=7, sampler=MAKE[name](), workers=0) as loader:
+        with ringfeed.Loader(
+            Numbers(), batch_size=batch_size, seed=7, sampler=MAKE[name](), workers=0
+        ) as loader:
             if state is not None:
                 loader.load_state_dict(state)
             iterator = iter(loader)
@@ -249,9 +270,13 @@ def test_a_loader_goes_on_in_the_order(name: str) -> None:
 
 def test_a_state_of_other_weights_is_refused() -> None:
     """The same length, seed and dataset do not make the same order."""
-    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 3])) as loader:
+    with ringfeed.Loader(
+        Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 3])
+    ) as loader:
         state = loader.state_dict()
-    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 4])) as other:
+    with ringfeed.Loader(
+        Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 4])
+    ) as other:
         with pytest.raises(ringfeed.StateError) as e:
             other.load_state_dict(state)
         ours = other.state_dict()["order"]
@@ -270,13 +295,21 @@ class Growing(Numbers):
 
 def test_a_dataset_that_grew_is_measured_again() -> None:
     """A sampler that does not fit it any more says so, in the epoch that it does not fit."""
-    with ringfeed.Loader(Growing(3), batch_size=9, workers=0, sampler=ringfeed.orders.WindowShuffle(2)) as loader:
-        assert [sorted(next(iter(loader)).tolist()) for _ in range(2)] == [[0, 1, 2, 3], [0, 1, 2, 3, 4]]
+    with ringfeed.Loader(
+        Growing(3), batch_size=9, workers=0, sampler=ringfeed.orders.WindowShuffle(2)
+    ) as loader:
+        assert [sorted(next(iter(loader)).tolist()) for _ in range(2)] == [
+            [0, 1, 2, 3],
+            [0, 1, 2, 3, 4],
+        ]
     given = ringfeed.orders.WeightedSampler([1, 2, 3])
     with ringfeed.Loader(Growing(3), batch_size=9, workers=0, sampler=given) as loader:
         with pytest.raises(ValueError, match="weights") as e:
             iter(loader)
-        assert str(e.value) == "WeightedSampler has 3 weights, but the dataset has 4 samples; give one for each"
+        assert (
+            str(e.value)
+            == "WeightedSampler has 3 weights, but the dataset has 4 samples; give one for each"
+        )
 
 
 def test_positions_are_asked_a_chunk_at_a_time() -> None:
@@ -317,7 +350,9 @@ def test_a_number_shuffles_windows() -> None:
     with ringfeed.Loader(Numbers(), batch_size=100, shuffle=counted, seed=7, workers=0) as loader:
         assert loader.shuffle is True
         assert not loader.is_in_order
-        assert np.array_equal(np.concatenate([batch.copy() for batch in loader]), window.epoch(0).take(LENGTH))
+        assert np.array_equal(
+            np.concatenate([batch.copy() for batch in loader]), window.epoch(0).take(LENGTH)
+        )
 
 
 @pytest.mark.parametrize(
@@ -372,7 +407,9 @@ def test_a_number_shuffles_windows() -> None:
         ),
     ],
 )
-def test_what_is_no_order_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_what_is_no_order_is_refused(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
     """By the loader, when it is made; 1 may mean True or a window of one, so it is not guessed."""
     with pytest.raises(error) as e:
         ringfeed.Loader(arguments.pop("dataset", Numbers(9)), workers=0, **arguments)
@@ -383,21 +420,31 @@ def test_a_window_needs_a_length() -> None:
     """Nothing says how many samples there are to mix."""
     with pytest.raises(ValueError, match="shuffle") as e:
         make_sampler(None, shuffle=10, seed=0, sampler=None)
-    assert str(e.value) == "shuffle=10 needs a dataset with a length; shuffle inside the dataset instead"
+    assert (
+        str(e.value)
+        == "shuffle=10 needs a dataset with a length; shuffle inside the dataset instead"
+    )
 
 
 def test_a_seed_is_drawn_once() -> None:
     """``seed=None`` is another one for each loader, which its repr shows; with it the run comes again."""
     drawn = []
     for _ in range(2):
-        with ringfeed.Loader(Numbers(), batch_size=LENGTH, shuffle=True, seed=None, workers=0) as loader:
+        with ringfeed.Loader(
+            Numbers(), batch_size=LENGTH, shuffle=True, seed=None, workers=0
+        ) as loader:
             first, second = (next(iter(loader)).tolist() for _ in range(2))
             head, seed, tail = repr(loader).split(", ", 2)
-        assert (head, tail.split(",", maxsplit=1)[0]) == ("<Loader of Numbers: batches of 10000", "no workers")
+        assert (head, tail.split(",", maxsplit=1)[0]) == (
+            "<Loader of Numbers: batches of 10000",
+            "no workers",
+        )
         number = int(seed.removeprefix("seed: "))
         assert 0 <= number < 2**53
         drawn.append(number)
-        with ringfeed.Loader(Numbers(), batch_size=LENGTH, shuffle=True, seed=number, workers=0) as again:
+        with ringfeed.Loader(
+            Numbers(), batch_size=LENGTH, shuffle=True, seed=number, workers=0
+        ) as again:
             assert [next(iter(again)).tolist() for _ in range(2)] == [first, second]
             assert "seed" not in repr(again)
     assert drawn[0] != drawn[1]

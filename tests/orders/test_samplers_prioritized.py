@@ -31,7 +31,9 @@ def unpack(draws: Any) -> tuple[Any, Any]:
     return draws & (2**32 - 1), (draws >> 32).astype(np.uint32).view(np.float32)
 
 
-def drawn(sampler: ringfeed.orders.PrioritizedSampler, count: int, epoch: int = 0, start: int = 0) -> tuple[Any, Any]:
+def drawn(
+    sampler: ringfeed.orders.PrioritizedSampler, count: int, epoch: int = 0, start: int = 0
+) -> tuple[Any, Any]:
     """Return some draws."""
     return unpack(sampler.bind(None, SEED).epoch(epoch, start).take(count))
 
@@ -54,7 +56,9 @@ def test_the_tree_agrees_with_sums(size: int) -> None:
         assert tree.total() == values.sum()
         assert tree.least() == min(values[values > 0], default=np.inf)
         points = random.random(300) * values.sum() if values.any() else np.empty(0)
-        assert np.array_equal(tree.find(points), np.searchsorted(values.cumsum(), points, side="right"))
+        assert np.array_equal(
+            tree.find(points), np.searchsorted(values.cumsum(), points, side="right")
+        )
 
 
 def test_the_tree_depends_on_its_numbers_alone() -> None:
@@ -74,7 +78,13 @@ def test_a_point_that_rounding_moved_is_in_no_number_of_0() -> None:
     values = np.array([1e-17, 1.0, 0.1, 0.0, 0.2, 1e-300, 0.0, 0.0, 0.7, 0.0])
     tree = SumTree(values.size)
     tree.put(np.arange(values.size), values)
-    points = np.array([0.0, *[np.nextafter(end, 0) for end in values.cumsum()[:-1]], np.nextafter(tree.total(), 0)])
+    points = np.array(
+        [
+            0.0,
+            *[np.nextafter(end, 0) for end in values.cumsum()[:-1]],
+            np.nextafter(tree.total(), 0),
+        ]
+    )
     assert (values[tree.find(np.append(points, [tree.total(), 9.0]))] > 0).all()
 
 
@@ -146,7 +156,10 @@ def test_draws_depend_on_seed_epoch_and_position() -> None:
     parts = [unpack(epoch.take(count))[0] for count in (1, 2, 300, 0, 5, 1000, 1)]
     assert np.array_equal(np.concatenate(parts), whole)
     assert [part.size for part in parts] == [1, 2, 300, 0, 5, 692, 0]
-    others = [drawn(sampler, 1000, epoch=1)[0], unpack(sampler.bind(None, 8).epoch(0).take(1000))[0]]
+    others = [
+        drawn(sampler, 1000, epoch=1)[0],
+        unpack(sampler.bind(None, 8).epoch(0).take(1000))[0],
+    ]
     assert not any(np.array_equal(whole, other) for other in others)
 
 
@@ -196,7 +209,10 @@ def test_what_is_not_there_is_not_drawn() -> None:
 
     def there() -> dict[int, int]:
         numbers, count = np.unique(unpack(order.take(10_000))[0], return_counts=True)
-        return {int(number): round(float(share) * 20) for number, share in zip(numbers, count / 10_000, strict=True)}
+        return {
+            int(number): round(float(share) * 20)
+            for number, share in zip(numbers, count / 10_000, strict=True)
+        }
 
     sampler.add(2)
     assert there() == {2: 20}
@@ -417,7 +433,10 @@ EXPECTED = "expected what PrioritizedSampler.state_dict() returned"
     ("change", "text"),
     [
         (lambda _: [1], f"the sampler's state is a list, {EXPECTED}"),
-        (lambda state: {**state, "powers": 3.0}, f"the sampler's state has no 'powers'; {EXPECTED}"),
+        (
+            lambda state: {**state, "powers": 3.0},
+            f"the sampler's state has no 'powers'; {EXPECTED}",
+        ),
         (
             lambda state: {name: value for name, value in state.items() if name != "most"},
             f"the sampler's state has no 'most'; {EXPECTED}",
@@ -489,16 +508,34 @@ def test_it_is_not_pickled() -> None:
         ({"alpha": math.nan}, ValueError, "alpha is nan, expected a finite number of 0 or more"),
         ({"alpha": math.inf}, ValueError, "alpha is inf, expected a finite number of 0 or more"),
         ({"alpha": "1"}, TypeError, "alpha is '1', expected a finite number of 0 or more"),
-        ({"beta": 1.1}, ValueError, "beta is 1.1, expected a number from 0 to 1, or a function to one"),
-        ({"beta": -1}, ValueError, "beta is -1, expected a number from 0 to 1, or a function to one"),
-        ({"beta": math.nan}, ValueError, "beta is nan, expected a number from 0 to 1, or a function to one"),
-        ({"beta": None}, TypeError, "beta is None, expected a number from 0 to 1, or a function to one"),
+        (
+            {"beta": 1.1},
+            ValueError,
+            "beta is 1.1, expected a number from 0 to 1, or a function to one",
+        ),
+        (
+            {"beta": -1},
+            ValueError,
+            "beta is -1, expected a number from 0 to 1, or a function to one",
+        ),
+        (
+            {"beta": math.nan},
+            ValueError,
+            "beta is nan, expected a number from 0 to 1, or a function to one",
+        ),
+        (
+            {"beta": None},
+            TypeError,
+            "beta is None, expected a number from 0 to 1, or a function to one",
+        ),
         ({"num_samples": 0}, ValueError, "num_samples is 0, expected an integer of 1 or more"),
         ({"filled": -1}, ValueError, "filled is -1, expected an integer of 0 or more"),
         ({"filled": 101}, ValueError, "filled is 101, expected at most 100"),
     ],
 )
-def test_parameters_that_do_not_fit(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_parameters_that_do_not_fit(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
     """When the sampler is made."""
     with pytest.raises(error) as raised:
         ringfeed.orders.PrioritizedSampler(**{"n": LENGTH, **arguments})
@@ -508,20 +545,40 @@ def test_parameters_that_do_not_fit(arguments: dict[str, Any], error: type[Excep
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        (([0, 100], [1, 1]), IndexError, "indices[1] is 100, expected 0 to 99: the sampler is of 100 samples"),
-        (([-1], [1]), IndexError, "indices[0] is -1, expected 0 to 99: the sampler is of 100 samples"),
+        (
+            ([0, 100], [1, 1]),
+            IndexError,
+            "indices[1] is 100, expected 0 to 99: the sampler is of 100 samples",
+        ),
+        (
+            ([-1], [1]),
+            IndexError,
+            "indices[0] is -1, expected 0 to 99: the sampler is of 100 samples",
+        ),
         (([0.5], [1]), TypeError, "indices are an array of float64, expected integers"),
         (([True], [1]), TypeError, "indices are an array of bool, expected integers"),
         (([[0, 1]], [1, 1]), ValueError, "indices are an array of shape (1, 2), expected one axis"),
-        (([0, 1], [1]), ValueError, "priorities are an array of shape (1,), expected (2,): one for each index"),
+        (
+            ([0, 1], [1]),
+            ValueError,
+            "priorities are an array of shape (1,), expected (2,): one for each index",
+        ),
         (
             ([0, 1], [[1], [1]]),
             ValueError,
             "priorities are an array of shape (2, 1), expected (2,): one for each index",
         ),
         (([0], ["a"]), TypeError, "priorities are an array of <U1, expected numbers"),
-        (([0, 1], [1, math.nan]), ValueError, "priorities[1] is nan, expected a finite number of 0 or more"),
-        (([0, 1], [1, math.inf]), ValueError, "priorities[1] is inf, expected a finite number of 0 or more"),
+        (
+            ([0, 1], [1, math.nan]),
+            ValueError,
+            "priorities[1] is nan, expected a finite number of 0 or more",
+        ),
+        (
+            ([0, 1], [1, math.inf]),
+            ValueError,
+            "priorities[1] is inf, expected a finite number of 0 or more",
+        ),
         (
             ([0, 1], [-0.5, 1]),
             ValueError,

@@ -32,7 +32,9 @@ def test_a_subset_is_permuted(indices: list[int], epoch: int) -> None:
     assert kept.epoch(epoch).take(99).tolist() == indices
 
 
-@pytest.mark.parametrize("indices", [range(3, 30, 4), range(30, 3, -5), range(5, 5), range(7, 8)], ids=str)
+@pytest.mark.parametrize(
+    "indices", [range(3, 30, 4), range(30, 3, -5), range(5, 5), range(7, 8)], ids=str
+)
 def test_a_range_is_not_unfolded(indices: range) -> None:
     """It comes as the list of its numbers would."""
     one, other = (
@@ -60,7 +62,11 @@ def test_indices_are_copied() -> None:
             "indices are an array of bool, expected integers; np.flatnonzero turns a mask into sample numbers",
         ),
         (["a"], TypeError, "indices are an array of <U1, expected integers"),
-        (np.zeros((2, 2), int), ValueError, "indices are an array of shape (2, 2), expected one axis"),
+        (
+            np.zeros((2, 2), int),
+            ValueError,
+            "indices are an array of shape (2, 2), expected one axis",
+        ),
     ],
 )
 def test_what_are_no_indices_is_refused(indices: Any, error: type[Exception], text: str) -> None:
@@ -75,7 +81,10 @@ def test_shuffle_is_a_bool() -> None:
     window: Any = 100
     with pytest.raises(TypeError) as e:
         ringfeed.orders.SubsetSampler([1], shuffle=window)
-    assert str(e.value) == "shuffle is 100, expected True or False; the order of indices= is kept by False"
+    assert (
+        str(e.value)
+        == "shuffle is 100, expected True or False; the order of indices= is kept by False"
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,11 +94,17 @@ def test_shuffle_is_a_bool() -> None:
         ([0, -1], 7, "SubsetSampler has the index -1, but the dataset has 7 samples"),
         (range(3, 10), 7, "SubsetSampler has the index 9, but the dataset has 7 samples"),
         (range(3, -3, -1), 7, "SubsetSampler has the index -2, but the dataset has 7 samples"),
-        (range(2**70, 2**70 + 1), 7, f"SubsetSampler has the index {2**70}, but the dataset has 7 samples"),
+        (
+            range(2**70, 2**70 + 1),
+            7,
+            f"SubsetSampler has the index {2**70}, but the dataset has 7 samples",
+        ),
         ([-3], None, "SubsetSampler has the index -3, expected one of 0 or more"),
     ],
 )
-def test_an_index_that_the_dataset_has_not_is_refused(indices: Any, length: int | None, text: str) -> None:
+def test_an_index_that_the_dataset_has_not_is_refused(
+    indices: Any, length: int | None, text: str
+) -> None:
     """When a loader is made, before anything is read."""
     with pytest.raises(IndexError) as e:
         ringfeed.orders.SubsetSampler(indices).bind(length, 0)
@@ -159,7 +174,10 @@ def documented_order(labels: list[Any], seed: int, epoch: int) -> list[int]:
 
 
 @settings(deadline=None)
-@given(labels=st.lists(st.sampled_from([3, -1, 7, 0]), min_size=1, max_size=60), epoch=st.integers(0, 3))
+@given(
+    labels=st.lists(st.sampled_from([3, -1, 7, 0]), min_size=1, max_size=60),
+    epoch=st.integers(0, 3),
+)
 def test_the_order_is_what_the_docstring_says(labels: list[int], epoch: int) -> None:
     """Every sample once, each class permuted by a seed of its own; names of classes make no difference."""
     expected = documented_order(labels, 5, epoch)
@@ -177,7 +195,9 @@ def test_batches_are_alike() -> None:
     bound = ringfeed.orders.StratifiedSampler(labels).bind(100, 0)
     epochs = [bound.epoch(epoch).take(100) for epoch in range(2)]
     for order in epochs:
-        assert [Counter(batch.tolist()) for batch in labels[order].reshape(10, 10)] == [Counter({0: 9, 1: 1})] * 10
+        assert [Counter(batch.tolist()) for batch in labels[order].reshape(10, 10)] == [
+            Counter({0: 9, 1: 1})
+        ] * 10
     assert np.array_equal(labels[epochs[0]], labels[epochs[1]])
     assert not np.array_equal(*epochs)
 
@@ -209,7 +229,11 @@ def test_classes_are_permuted_apart() -> None:
         (["a", 1], TypeError, "labels[1] is 1, expected all integers or all strings"),
         ([1, "a"], TypeError, "labels[1] is 'a', expected all integers or all strings"),
         ([0.5], TypeError, "labels[0] is 0.5, expected all integers or all strings"),
-        (np.zeros(2, complex), TypeError, "labels are an array of complex128, expected integers or strings"),
+        (
+            np.zeros(2, complex),
+            TypeError,
+            "labels are an array of complex128, expected integers or strings",
+        ),
     ],
 )
 def test_what_are_no_labels_is_refused(labels: Any, error: type[Exception], text: str) -> None:
@@ -223,4 +247,7 @@ def test_there_is_a_label_for_each_sample() -> None:
     """More or fewer are of another dataset."""
     with pytest.raises(ValueError, match="labels") as e:
         ringfeed.orders.StratifiedSampler([1, 2, 3]).bind(4, 0)
-    assert str(e.value) == "StratifiedSampler has 3 labels, but the dataset has 4 samples; give one for each"
+    assert (
+        str(e.value)
+        == "StratifiedSampler has 3 labels, but the dataset has 4 samples; give one for each"
+    )

@@ -61,8 +61,15 @@ WEIGHTS = st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_siz
 
 
 @settings(deadline=None)
-@given(weights=WEIGHTS, position=st.integers(0, 2**64), seed=st.integers(0, 2**200), epoch=st.integers(0, 2**70))
-def test_draws_are_what_the_docstring_says(weights: list[float], position: int, seed: int, epoch: int) -> None:
+@given(
+    weights=WEIGHTS,
+    position=st.integers(0, 2**64),
+    seed=st.integers(0, 2**200),
+    epoch=st.integers(0, 2**70),
+)
+def test_draws_are_what_the_docstring_says(
+    weights: list[float], position: int, seed: int, epoch: int
+) -> None:
     """The stream of words, and what a word means, as written down; at any position."""
     bound = ringfeed.orders.WeightedSampler(weights, 2**65).bind(len(weights), seed)
     numbers = bound.epoch(epoch, position).take(3).tolist()
@@ -71,10 +78,14 @@ def test_draws_are_what_the_docstring_says(weights: list[float], position: int, 
 
 @settings(deadline=None)
 @given(weights=WEIGHTS, seed=st.integers(0, 2**200), epoch=st.integers(0, 2**70))
-def test_draws_without_replacement_are_what_the_docstring_says(weights: list[float], seed: int, epoch: int) -> None:
+def test_draws_without_replacement_are_what_the_docstring_says(
+    weights: list[float], seed: int, epoch: int
+) -> None:
     """Each sample of a weight above 0 once, in the order of their keys."""
     sampler = ringfeed.orders.WeightedSampler(weights, replacement=False)
-    assert sampler.bind(len(weights), seed).epoch(epoch).take(99).tolist() == ordered(weights, seed, epoch)
+    assert sampler.bind(len(weights), seed).epoch(epoch).take(99).tolist() == ordered(
+        weights, seed, epoch
+    )
 
 
 def test_the_logarithm_is_one() -> None:
@@ -128,8 +139,16 @@ def test_draws_without_replacement_follow_the_weights_that_are_left() -> None:
 def test_what_weighs_nothing_is_never_drawn() -> None:
     """At the first place, the last, and between."""
     weights = [0, 0, 1, 0, 2, 0]
-    assert {*ringfeed.orders.WeightedSampler(weights, 10_000).bind(6, 0).epoch(0).take(10_000).tolist()} == {2, 4}
-    assert sorted(ringfeed.orders.WeightedSampler(weights, replacement=False).bind(6, 0).epoch(0).take(9).tolist()) == [
+    assert {
+        *ringfeed.orders.WeightedSampler(weights, 10_000).bind(6, 0).epoch(0).take(10_000).tolist()
+    } == {2, 4}
+    assert sorted(
+        ringfeed.orders.WeightedSampler(weights, replacement=False)
+        .bind(6, 0)
+        .epoch(0)
+        .take(9)
+        .tolist()
+    ) == [
         2,
         4,
     ]
@@ -145,7 +164,13 @@ def test_weights_far_apart() -> None:
 
 @pytest.mark.parametrize(
     "weights",
-    [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3], np.uint8), np.array([1, 2, 3], np.float16), iter([1.0, 2.0, 3.0])],
+    [
+        [1, 2, 3],
+        (1, 2, 3),
+        np.array([1, 2, 3], np.uint8),
+        np.array([1, 2, 3], np.float16),
+        iter([1.0, 2.0, 3.0]),
+    ],
     ids=str,
 )
 def test_any_numbers_are_weights(weights: Any) -> None:
@@ -163,7 +188,11 @@ def test_any_numbers_are_weights(weights: Any) -> None:
     [
         (([1, math.nan],), ValueError, "weights[1] is nan, expected a finite number of 0 or more"),
         (([1, math.inf],), ValueError, "weights[1] is inf, expected a finite number of 0 or more"),
-        (([1, 0, -2, -3],), ValueError, "weights[2] is -2.0, expected a finite number of 0 or more"),
+        (
+            ([1, 0, -2, -3],),
+            ValueError,
+            "weights[2] is -2.0, expected a finite number of 0 or more",
+        ),
         (([0, 0],), ValueError, "all 2 weights are 0, expected at least one above 0"),
         (
             ([],),
@@ -178,7 +207,11 @@ def test_any_numbers_are_weights(weights: Any) -> None:
         ),
         ((["a"],), TypeError, "weights are an array of <U1, expected numbers"),
         (([None],), TypeError, "weights are an array of object, expected numbers"),
-        (([1e308] * 2,), ValueError, "the sum of all weights is infinite; divide them by their largest"),
+        (
+            ([1e308] * 2,),
+            ValueError,
+            "the sum of all weights is infinite; divide them by their largest",
+        ),
         (([1], 0), ValueError, "num_samples is 0, expected an integer of 1 or more"),
         (([1], 2.5), TypeError, "num_samples is 2.5, expected an integer of 1 or more"),
         (([1], True), TypeError, "num_samples is True, expected an integer of 1 or more"),
@@ -191,7 +224,9 @@ def test_any_numbers_are_weights(weights: Any) -> None:
         ),
     ],
 )
-def test_what_are_no_weights_is_refused(given_arguments: Any, error: type[Exception], text: str) -> None:
+def test_what_are_no_weights_is_refused(
+    given_arguments: Any, error: type[Exception], text: str
+) -> None:
     """When the sampler is made."""
     with pytest.raises(error) as e:
         ringfeed.orders.WeightedSampler(*given_arguments)
@@ -203,4 +238,7 @@ def test_there_is_a_weight_for_each_sample(length: int) -> None:
     """More or fewer are of another dataset."""
     with pytest.raises(ValueError, match="weights") as e:
         ringfeed.orders.WeightedSampler([1, 2, 3]).bind(length, 0)
-    assert str(e.value) == f"WeightedSampler has 3 weights, but the dataset has {length} samples; give one for each"
+    assert (
+        str(e.value)
+        == f"WeightedSampler has 3 weights, but the dataset has {length} samples; give one for each"
+    )

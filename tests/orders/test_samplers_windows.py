@@ -22,11 +22,15 @@ def documented_order(length: int, window: int, block: int, seed: int, epoch: int
     order = permute(np.arange(whole), whole, seed, epoch).tolist() if whole else []
     blocks = [[*range(i * block, (i + 1) * block)] for i in order]
     if length % block:
-        text = shake_256(f"ringfeed window {seed:x}/{epoch:x}/{length:x}/{block:x}".encode()).digest(8)
+        text = shake_256(
+            f"ringfeed window {seed:x}/{epoch:x}/{length:x}/{block:x}".encode()
+        ).digest(8)
         blocks.insert(int.from_bytes(text, "little") % (whole + 1), [*range(whole * block, length)])
     samples = []
     for number, first in enumerate(range(0, len(blocks), window // block)):
-        side_by_side = [sample for those in blocks[first : first + window // block] for sample in those]
+        side_by_side = [
+            sample for those in blocks[first : first + window // block] for sample in those
+        ]
         text = shake_256(f"ringfeed window {seed:x}/{number:x}".encode()).digest(16)
         places = np.arange(len(side_by_side))
         mixed = permute(places, len(side_by_side), int.from_bytes(text, "little"), epoch)
@@ -42,7 +46,9 @@ def documented_order(length: int, window: int, block: int, seed: int, epoch: int
     seed=st.integers(0, 2**200),
     epoch=st.integers(0, 2**70),
 )
-def test_the_order_is_what_the_docstring_says(length: int, window: int, data: Any, seed: int, epoch: int) -> None:
+def test_the_order_is_what_the_docstring_says(
+    length: int, window: int, data: Any, seed: int, epoch: int
+) -> None:
     """Every sample once, from any position, also where the last block is short."""
     block = data.draw(st.integers(1, window))
     bound = ringfeed.orders.WindowShuffle(window, block).bind(length, seed)
@@ -53,7 +59,9 @@ def test_the_order_is_what_the_docstring_says(length: int, window: int, data: An
     assert bound.epoch(epoch, start).take(7).tolist() == expected[start : start + 7]
 
 
-@pytest.mark.parametrize(("length", "window", "block"), [(100_003, 10_000, 100), (100_000, 9000, 4000)])
+@pytest.mark.parametrize(
+    ("length", "window", "block"), [(100_003, 10_000, 100), (100_000, 9000, 4000)]
+)
 def test_long_orders_are_what_the_docstring_says(length: int, window: int, block: int) -> None:
     """Past the lengths that are sorted."""
     bound = ringfeed.orders.WindowShuffle(window, block=block).bind(length, 3)
@@ -78,7 +86,9 @@ def test_the_short_block_has_no_place_of_its_own() -> None:
 def test_a_window_as_long_as_the_dataset_mixes_all() -> None:
     """So does a longer one; nothing is asked of memory for it."""
     for window in (100, 10**30):
-        order = ringfeed.orders.WindowShuffle(window, block=10).bind(100, 0).epoch(0).take(100).tolist()
+        order = (
+            ringfeed.orders.WindowShuffle(window, block=10).bind(100, 0).epoch(0).take(100).tolist()
+        )
         assert sorted(order) == [*range(100)]
         assert len({number // 10 for number in order[:10]}) > 3
     order = ringfeed.orders.WindowShuffle(10**40).bind(100, 0).epoch(0).take(100).tolist()
@@ -102,7 +112,9 @@ def test_a_window_as_long_as_the_dataset_mixes_all() -> None:
         ),
     ],
 )
-def test_what_is_no_window_is_refused(given_arguments: Any, error: type[Exception], text: str) -> None:
+def test_what_is_no_window_is_refused(
+    given_arguments: Any, error: type[Exception], text: str
+) -> None:
     """When it is made."""
     with pytest.raises(error) as e:
         ringfeed.orders.WindowShuffle(*given_arguments)

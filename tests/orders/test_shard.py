@@ -50,7 +50,9 @@ class Split(NamedTuple):
         return self.samples % (self.world_size * self.rows)
 
 
-SPLITS = st.builds(Split, st.integers(0, 120), st.integers(0, 125), st.integers(1, 7), st.integers(1, 5))
+SPLITS = st.builds(
+    Split, st.integers(0, 120), st.integers(0, 125), st.integers(1, 7), st.integers(1, 5)
+)
 
 
 def samplers(length: int) -> dict[str, Sampler]:
@@ -63,7 +65,9 @@ def samplers(length: int) -> dict[str, Sampler]:
     }
 
 
-def batches_of(shard: Part, sampler: Sampler, start: int = 0, at_once: int = 1, state: Any = None) -> Batches:
+def batches_of(
+    shard: Part, sampler: Sampler, start: int = 0, at_once: int = 1, state: Any = None
+) -> Batches:
     """Return the batches of one rank as the engine cuts them, read so many at a time."""
     rows, taken = shard.rows, []
     epoch = shard.part_of(sampler.epoch(2, start, state))
@@ -89,7 +93,9 @@ def joined(parts: list[tuple[Batches, int]], number: int) -> list[int]:
 @pytest.mark.parametrize("uneven", UNEVEN)
 @pytest.mark.parametrize("name", samplers(1))
 @given(split=SPLITS, at_once=st.integers(1, 9))
-def test_the_ranks_batches_together_are_the_global_batch(name: str, uneven: Uneven, split: Split, at_once: int) -> None:
+def test_the_ranks_batches_together_are_the_global_batch(
+    name: str, uneven: Uneven, split: Split, at_once: int
+) -> None:
     """Rank by rank, without padding, from any position."""
     sampler, size = samplers(split.length)[name], split.world_size * split.rows
     order = sampler.epoch(2).take(split.length + 1).tolist()[split.start :]
@@ -97,8 +103,13 @@ def test_the_ranks_batches_together_are_the_global_batch(name: str, uneven: Unev
     ranks = split.ranks(uneven)
     taken = [batches_of(rank, sampler, split.start, at_once) for rank in ranks]
     for number in range(full):
-        assert joined([(one, 0) for one in taken], number) == order[number * size : (number + 1) * size]
-    rest = joined([(one, rank.padding(split.samples)) for one, rank in zip(taken, ranks, strict=True)], full)
+        assert (
+            joined([(one, 0) for one in taken], number)
+            == order[number * size : (number + 1) * size]
+        )
+    rest = joined(
+        [(one, rank.padding(split.samples)) for one, rank in zip(taken, ranks, strict=True)], full
+    )
     assert rest == ([] if uneven == "drop" else order[full * size :])
     assert max(map(len, taken)) == full + bool(rest)
 
@@ -110,7 +121,9 @@ def test_padded_ranks_are_alike(split: Split) -> None:
     sampler, ranks = Shuffled(split.length, 0), split.ranks("pad")
     taken = [batches_of(rank, sampler, split.start) for rank in ranks]
     assert len({tuple(map(len, one)) for one in taken}) == 1
-    padding = [one[-1][-1] for one, rank in zip(taken, ranks, strict=True) if rank.padding(split.samples)]
+    padding = [
+        one[-1][-1] for one, rank in zip(taken, ranks, strict=True) if rank.padding(split.samples)
+    ]
     rest = sampler.epoch(2).take(split.length)[split.length - split.rest :].tolist()
     assert len(padding) == -split.rest % split.world_size
     assert padding == (rest * split.world_size)[: len(padding)]
@@ -141,7 +154,11 @@ def test_the_batches_are_counted_before(uneven: Uneven, split: Split) -> None:
 def test_batches_of_one_rank_are_counted(samples: int, rows: int, whole: int, begun: int) -> None:
     """With and without the remainder, in exact integers."""
     assert Part(0, 1, rows, "drop").batches(samples) == whole
-    assert Part(0, 1, rows, "pad").batches(samples) == Part(0, 1, rows, "keep").batches(samples) == begun
+    assert (
+        Part(0, 1, rows, "pad").batches(samples)
+        == Part(0, 1, rows, "keep").batches(samples)
+        == begun
+    )
     assert not Part(0, 1, rows, "pad").padding(samples)
 
 
@@ -179,7 +196,9 @@ def test_a_sampler_with_a_state_goes_on_on_other_ranks() -> None:
                 self.left -= 1
                 yield self.left
 
-    epochs = [Part(rank, 4, 2, "pad").part_of(Custom(Countdown(), 40).epoch(0)) for rank in range(4)]
+    epochs = [
+        Part(rank, 4, 2, "pad").part_of(Custom(Countdown(), 40).epoch(0)) for rank in range(4)
+    ]
     for epoch in epochs * 2:
         epoch.take(2)
     states = [epoch.state(16) for epoch in epochs]
@@ -200,12 +219,18 @@ def test_a_sampler_with_a_state_goes_on_on_other_ranks() -> None:
 )
 def test_the_last_global_batch_of_thirteen(uneven: Uneven, expected: list[Batches]) -> None:
     """Written out: 4 ranks with 2 rows each of 13 samples."""
-    assert [batches_of(rank, Sequential(13)) for rank in Split(13, 0, 4, 2).ranks(uneven)] == expected
+    assert [
+        batches_of(rank, Sequential(13)) for rank in Split(13, 0, 4, 2).ranks(uneven)
+    ] == expected
 
 
 @pytest.mark.parametrize(
     ("uneven", "expected"),
-    [("pad", [[[0]], [[0]], [[1]], [[1]]]), ("keep", [[[0]], [], [[1]], []]), ("drop", [[], [], [], []])],
+    [
+        ("pad", [[[0]], [[0]], [[1]], [[1]]]),
+        ("keep", [[[0]], [], [[1]], []]),
+        ("drop", [[], [], [], []]),
+    ],
 )
 def test_fewer_samples_than_ranks(uneven: Uneven, expected: list[Batches]) -> None:
     """A rank without a sample repeats one, or has no batch."""

@@ -48,14 +48,18 @@ def over_samples(**settings: Any) -> ringfeed.Loader:
 
 def over_mix(**settings: Any) -> ringfeed.Loader:
     """Return a loader of two datasets, with a quota of each in every batch."""
-    mix = ringfeed.datasets.Mix([np.arange(12), np.arange(12)], weights=[1, 2], per_batch=True, stop="never")
+    mix = ringfeed.datasets.Mix(
+        [np.arange(12), np.arange(12)], weights=[1, 2], per_batch=True, stop="never"
+    )
     return ringfeed.Loader(mix, batch_size=4, workers=0, **settings)
 
 
 def over_iterables(count: int) -> ringfeed.Loader:
     """Return a loader of iterables in turn."""
     parts = [partial(range, 10 * number, 10 * number + 9) for number in range(count)]
-    return ringfeed.Loader(parts[0] if count == 1 else ringfeed.datasets.Interleave(parts), batch_size=4, workers=0)
+    return ringfeed.Loader(
+        parts[0] if count == 1 else ringfeed.datasets.Interleave(parts), batch_size=4, workers=0
+    )
 
 
 LOADERS = {
@@ -64,13 +68,23 @@ LOADERS = {
     "lists": lambda: over_samples(batch_sampler=Numbers(4)),
     "array": partial(over_samples, batch_size=4, sampler=range(LENGTH)),
     "mix": over_mix,
-    "priorities": lambda: over_samples(batch_size=4, sampler=ringfeed.orders.PrioritizedSampler(LENGTH)),
+    "priorities": lambda: over_samples(
+        batch_size=4, sampler=ringfeed.orders.PrioritizedSampler(LENGTH)
+    ),
     "iterable": partial(over_iterables, 1),
     "iterables": partial(over_iterables, 3),
 }
 REFUSED: list[tuple[str, Any, str]] = [
-    ("sequential", {}, "the state's 'sampler' is {}, expected none with order 'sequential'" + CHANGED),
-    ("iterable", {"given": 4}, "the state's 'sampler' is {'given': 4}, expected none with order 'streams'" + CHANGED),
+    (
+        "sequential",
+        {},
+        "the state's 'sampler' is {}, expected none with order 'sequential'" + CHANGED,
+    ),
+    (
+        "iterable",
+        {"given": 4},
+        "the state's 'sampler' is {'given': 4}, expected none with order 'streams'" + CHANGED,
+    ),
     (
         "array",
         {"position": 4, "of": 1},
@@ -95,18 +109,38 @@ REFUSED: list[tuple[str, Any, str]] = [
         "the state's 'sampler' is {'position': 9, 'of': 1}, whose position is 9, expected at most the state's samples, "
         "8" + CHANGED,
     ),
-    ("mix", {"counts": ...}, "SHOWN, expected a dict of position, start, counts, weights, batch_size" + CHANGED),
-    ("mix", {"counts": 3}, "SHOWN, whose counts is 3, expected a list of 2 ints of 0 or more" + CHANGED),
+    (
+        "mix",
+        {"counts": ...},
+        "SHOWN, expected a dict of position, start, counts, weights, batch_size" + CHANGED,
+    ),
+    (
+        "mix",
+        {"counts": 3},
+        "SHOWN, whose counts is 3, expected a list of 2 ints of 0 or more" + CHANGED,
+    ),
     (
         "mix",
         {"counts": [1, 2, 3]},
         "SHOWN, whose counts is [1, 2, 3], expected a list of 2 ints of 0 or more" + CHANGED,
     ),
-    ("mix", {"weights": [1, -1]}, "SHOWN, whose weights is [1, -1], expected a list of 2 ints of 0 or more" + CHANGED),
+    (
+        "mix",
+        {"weights": [1, -1]},
+        "SHOWN, whose weights is [1, -1], expected a list of 2 ints of 0 or more" + CHANGED,
+    ),
     ("mix", {"weights": [0, 0]}, "SHOWN, expected a weight and a batch_size above 0" + CHANGED),
     ("mix", {"batch_size": 0}, "SHOWN, expected a weight and a batch_size above 0" + CHANGED),
-    ("mix", {"position": None}, "SHOWN, whose position is None, expected an int of 0 or more" + CHANGED),
-    ("mix", {"position": 12}, "SHOWN, whose position is 12, expected at most the state's samples, 8" + CHANGED),
+    (
+        "mix",
+        {"position": None},
+        "SHOWN, whose position is None, expected an int of 0 or more" + CHANGED,
+    ),
+    (
+        "mix",
+        {"position": 12},
+        "SHOWN, whose position is 12, expected at most the state's samples, 8" + CHANGED,
+    ),
     ("mix", {"start": 9}, "SHOWN, whose start is 9, expected at most its position, 8" + CHANGED),
     *(
         (
@@ -118,8 +152,16 @@ REFUSED: list[tuple[str, Any, str]] = [
         for updates in (-1, "3", {"updates": 3}, 2.0)
     ),
     ("iterables", None, "the state's 'sampler' is None, expected a dict of given, read" + CHANGED),
-    ("iterables", {"read": [4, 4]}, "SHOWN, whose read is [4, 4], expected a list of 3 ints of 0 or more" + CHANGED),
-    ("iterables", {"given": 4}, "SHOWN, whose given is 4, expected the state's samples, 8" + CHANGED),
+    (
+        "iterables",
+        {"read": [4, 4]},
+        "SHOWN, whose read is [4, 4], expected a list of 3 ints of 0 or more" + CHANGED,
+    ),
+    (
+        "iterables",
+        {"given": 4},
+        "SHOWN, whose given is 4, expected the state's samples, 8" + CHANGED,
+    ),
     *(
         (
             "iterables",
@@ -141,10 +183,16 @@ def test_a_part_that_does_not_fit(kind: str, change: Any, message: str) -> None:
         state = loader.state_dict()
         part = change
         if "SHOWN" in message and change is not None:
-            part = {name: value for name, value in {**state["sampler"], **change}.items() if value is not ...}
+            part = {
+                name: value
+                for name, value in {**state["sampler"], **change}.items()
+                if value is not ...
+            }
         with pytest.raises(ringfeed.StateError) as raised:
             loader.load_state_dict({**state, "sampler": part})
-        assert re.fullmatch(re.escape(message).replace("SHOWN", SHOWN), str(raised.value)), str(raised.value)
+        assert re.fullmatch(re.escape(message).replace("SHOWN", SHOWN), str(raised.value)), str(
+            raised.value
+        )
         assert loader.state_dict() == state
         loader.load_state_dict(state)
         assert loader.state_dict() == state

@@ -15,7 +15,9 @@ PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md")
 
 def found() -> list[str]:
     """Return each line of the sources and pages with such a word, with its place."""
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in WRITTEN]
+    files = [
+        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in WRITTEN
+    ]
     files += [ROOT / page for page in PAGES] + [*(ROOT / "docs").rglob("*.md")]
     made = [path.with_suffix(".c") for path in files if path.suffix == ".pyx"]  # by Cython
     return [

@@ -69,7 +69,9 @@ def in_python(path: Path) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ringfeed":
             yield from ((f"{node.module}.{name.name}", is_lazy) for name in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((name.name, is_lazy) for name in node.names if name.name.startswith("ringfeed."))
+            yield from (
+                (name.name, is_lazy) for name in node.names if name.name.startswith("ringfeed.")
+            )
         is_lazy |= isinstance(node, ast.FunctionDef)
         for child in ast.iter_child_nodes(node):
             yield from walk(child, is_lazy=is_lazy)
@@ -79,7 +81,9 @@ def in_python(path: Path) -> Iterator[tuple[str, bool]]:
 
 def in_cython(path: Path) -> Iterator[tuple[str, bool]]:
     """Yield the same of a file of Cython."""
-    for indent, module in re.findall(r"^(\s*)from (ringfeed\.[\w.]+) c?import", path.read_text(), re.MULTILINE):
+    for indent, module in re.findall(
+        r"^(\s*)from (ringfeed\.[\w.]+) c?import", path.read_text(), re.MULTILINE
+    ):
         yield module, bool(indent.strip("\n"))
 
 

@@ -56,9 +56,13 @@ def test_every_contender_delivers_right_batches(contender: str, tmp_path: Path) 
 
 def test_ringfeed_loses_no_batch_when_every_worker_is_killed(tmp_path: Path) -> None:
     """Two workers killed with SIGKILL in mid-epoch: every batch arrives, in order, right."""
-    status, [line] = bench(tmp_path / "lines.jsonl", "--workload", "kill", "--contender", "ringfeed")
+    status, [line] = bench(
+        tmp_path / "lines.jsonl", "--workload", "kill", "--contender", "ringfeed"
+    )
     figures = line["figures"]
-    kept = {name: figures[name] for name in ("batches", "expected", "right", "killed", "left_behind")}
+    kept = {
+        name: figures[name] for name in ("batches", "expected", "right", "killed", "left_behind")
+    }
     assert status == 0
     assert kept == {"batches": 400, "expected": 400, "right": 400, "killed": 2, "left_behind": 0}
 
@@ -75,7 +79,9 @@ def test_memory_of_the_tree_is_seen_from_outside(tmp_path: Path) -> None:
 
 def test_line_says_where_and_how_it_was_had(tmp_path: Path) -> None:
     """A line carries machine, versions, commit, settings and load besides its figures."""
-    _, [line] = bench(tmp_path / "lines.jsonl", "--workload", "tiny", "--contender", "plain", "--seconds", "0.01")
+    _, [line] = bench(
+        tmp_path / "lines.jsonl", "--workload", "tiny", "--contender", "plain", "--seconds", "0.01"
+    )
     assert set(line["machine"]) == {"cpu", "cores", "memory_bytes", "kernel", "libc"}
     assert line["versions"]["numpy"] == np.__version__
     assert line["settings"] == {"workers": 0}
@@ -99,7 +105,9 @@ def test_error_of_a_process_is_told_in_one_line() -> None:
 
 def test_contenders_take_turns() -> None:
     """Each workload sees every contender in turn, and each repetition begins with another."""
-    options = run.options_of(["--workload", "tiny", "ready", "--contender", "plain", "ideal", "--repetitions", "2"])
+    options = run.options_of(
+        ["--workload", "tiny", "ready", "--contender", "plain", "ideal", "--repetitions", "2"]
+    )
     order = [(job.repetition, job.workload, job.contender) for job in run.planned(options, "")]
     assert order == [
         (0, "ready", "plain"),
@@ -115,29 +123,65 @@ def test_contenders_take_turns() -> None:
 
 def test_repetitions_go_on_where_a_file_ends() -> None:
     """What is added to a file is numbered after what it holds; what is told by one repetition is not asked again."""
-    names = ["--workload", "slow", "epochs", "--contender", "ringfeed", "ideal", "--first", "1", "--repetitions", "2"]
-    jobs = [(job.repetition, job.workload, job.contender) for job in run.planned(run.options_of(names), "")]
-    assert jobs == [(1, "slow", "ideal"), (1, "slow", "ringfeed"), (2, "slow", "ringfeed"), (2, "slow", "ideal")]
+    names = [
+        "--workload",
+        "slow",
+        "epochs",
+        "--contender",
+        "ringfeed",
+        "ideal",
+        "--first",
+        "1",
+        "--repetitions",
+        "2",
+    ]
+    jobs = [
+        (job.repetition, job.workload, job.contender)
+        for job in run.planned(run.options_of(names), "")
+    ]
+    assert jobs == [
+        (1, "slow", "ideal"),
+        (1, "slow", "ringfeed"),
+        (2, "slow", "ringfeed"),
+        (2, "slow", "ideal"),
+    ]
 
 
 def test_conditions_say_how_many_repetitions_there_are() -> None:
     """From the least of a contender to the most; what one repetition tells does not count."""
     several = [record("ringfeed", number, "slow", per_batch_s=1.0) for number in range(3)]
-    lines = [*several, record("pool", 0, "slow", per_batch_s=1.0), record("ringfeed", 0, "epochs", between_s=1.0)]
-    assert "; medians of 1 to 3 fresh processes each (least - most); " in report.conditions(Results(lines))
-    assert "; medians of 3 fresh processes each (least - most); " in report.conditions(Results([*several, lines[-1]]))
+    lines = [
+        *several,
+        record("pool", 0, "slow", per_batch_s=1.0),
+        record("ringfeed", 0, "epochs", between_s=1.0),
+    ]
+    assert "; medians of 1 to 3 fresh processes each (least - most); " in report.conditions(
+        Results(lines)
+    )
+    assert "; medians of 3 fresh processes each (least - most); " in report.conditions(
+        Results([*several, lines[-1]])
+    )
 
 
 def test_conditions_name_every_commit() -> None:
     """A file that was made at two commits does not hide one of them."""
-    lines = [record("ringfeed", 0, per_batch_s=1.0), {**record("ideal", 0, per_batch_s=1.0), "commit": "fedcba987654+"}]
-    assert "; commit 0123456789ab, fedcba987654+; " in report.conditions(Results([*lines, lines[0]]))
+    lines = [
+        record("ringfeed", 0, per_batch_s=1.0),
+        {**record("ideal", 0, per_batch_s=1.0), "commit": "fedcba987654+"},
+    ]
+    assert "; commit 0123456789ab, fedcba987654+; " in report.conditions(
+        Results([*lines, lines[0]])
+    )
 
 
 def test_names_choose_cases_and_contenders() -> None:
     """What stands before a slash means all behind it; a contender leaves its own cases only when both are named."""
     assert chosen_cases(["memory", "kill"]) == ["memory/plain", "memory/unguarded", "kill"]
-    assert chosen_cases(["fit/jax"]) == ["input/jpeg", "fit/jax/input-bound", "fit/jax/compute-bound"]
+    assert chosen_cases(["fit/jax"]) == [
+        "input/jpeg",
+        "fit/jax/input-bound",
+        "fit/jax/compute-bound",
+    ]
     assert chosen_cases([]) == list(CASES)
     assert "jpeg/warm" not in chosen_cases([], quick=True)
     assert contenders_of("kill", [], case_named=True) == ["ringfeed"]
@@ -152,7 +196,11 @@ def test_what_is_no_time_is_measured_once() -> None:
     """System calls or ends of epochs are told by one repetition; everybody takes part where that is asked for."""
     names = ["--workload", "epochs", "slow", "--repetitions", "2"]
     jobs = list(run.planned(run.options_of([*names, "--contender", "ringfeed"]), ""))
-    assert [(job.repetition, job.workload) for job in jobs] == [(0, "slow"), (0, "epochs"), (1, "slow")]
+    assert [(job.repetition, job.workload) for job in jobs] == [
+        (0, "slow"),
+        (0, "epochs"),
+        (1, "slow"),
+    ]
     arrays = ["--workload", "arrays", "--repetitions", "1", "--everybody"]
     everybody = {job.contender for job in run.planned(run.options_of(arrays), "")}
     assert everybody == {name for name, contender in CONTENDERS.items() if not contender.missing()}
@@ -213,7 +261,9 @@ def test_a_batch_asks_for_each_sample_once() -> None:
     assert len(dataset.makers()) == 8
 
 
-@pytest.mark.parametrize("name", ["ready", "tiny", "pixels", "slow", "variable", "bytes/1000", "fields/1", "fields/3"])
+@pytest.mark.parametrize(
+    "name", ["ready", "tiny", "pixels", "slow", "variable", "bytes/1000", "fields/1", "fields/3"]
+)
 def test_workloads_tell_right_from_wrong(name: str) -> None:
     """A batch made as a careful user makes it is right in its own place, and in no other."""
     workload = make(name, 0.0)
@@ -225,7 +275,9 @@ def test_workloads_tell_right_from_wrong(name: str) -> None:
 def test_shuffled_arrays_are_told_by_their_numbers() -> None:
     """Rows in any order are right where each is the one its number names, and is there once."""
     dataset = Arrays(40, (2, 3), 20)
-    workload = Workload("arrays", dataset, 4, Window(0, 10, 0.0), given=dataset.given, shuffled=True)
+    workload = Workload(
+        "arrays", dataset, 4, Window(0, 10, 0.0), given=dataset.given, shuffled=True
+    )
     rows, numbers = workload.batch(7)
     by_hand = [dataset[index] for index in range(28, 32)]
     assert np.array_equal(rows, np.stack([row for row, _ in by_hand]))
@@ -254,7 +306,9 @@ def test_usage_of_the_tree_counts_children_alive_and_buried() -> None:
     """CPU seconds of a child count while it lives, and not twice nor less once it is waited for."""
     before = proctree.usage_of_tree()
     burn = "import sys\nsum(range(3_000_000))\nprint(flush=True)\nsys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         alive = proctree.usage_of_tree()
@@ -282,7 +336,9 @@ def test_shared_memory_counts_though_nobody_has_mapped_it() -> None:
 
 def test_ratios_are_of_runs_side_by_side() -> None:
     """A ratio is the median over repetitions of figures of the same repetition; half pairs are left out."""
-    records = [record("ringfeed", number, per_batch_s=cost) for number, cost in enumerate((2.0, 4.0, 8.0))]
+    records = [
+        record("ringfeed", number, per_batch_s=cost) for number, cost in enumerate((2.0, 4.0, 8.0))
+    ]
     records += [record("ideal", number, per_batch_s=cost) for number, cost in enumerate((1.0, 1.0))]
     results = Results(records)
     assert results.median("ready", "ringfeed", "per_batch_s") == 4.0
@@ -302,7 +358,9 @@ def test_ratios_are_of_runs_side_by_side() -> None:
         (None, None, "-"),
     ],
 )
-def test_times_have_three_digits(value: float | None, spread: tuple[float, float] | None, text: str) -> None:
+def test_times_have_three_digits(
+    value: float | None, spread: tuple[float, float] | None, text: str
+) -> None:
     """In the largest unit they reach, with the least and the most behind them."""
     assert report.quantity(value, report.TIME, spread) == text
 
@@ -337,7 +395,10 @@ def test_promises_stand_beside_what_was_measured() -> None:
             record("ringfeed", 0, per_batch_s=9e-6),
             record("ringfeed", 1, per_batch_s=7e-6),
             record("keras-processes", 0, per_batch_s=99e-6),
-            *(record(name, 0, "tiny", per_batch_s=cost) for name, cost in (("ringfeed", 1.0), ("ideal", 0.8))),
+            *(
+                record(name, 0, "tiny", per_batch_s=cost)
+                for name, cost in (("ringfeed", 1.0), ("ideal", 0.8))
+            ),
             *(
                 record(name, 0, "slow", per_batch_s=cost)
                 for name, cost in (("ringfeed", 1.0), ("ray", 0.9), ("pool", 2.0))
@@ -381,7 +442,9 @@ def test_promises_stand_beside_what_was_measured() -> None:
 def test_nobody_is_ahead_within_the_spread(ratios: list[float], verdict: str) -> None:
     """The best rival ties where repetitions fell to both sides and their median is within half of their spread."""
     records = [record("ringfeed", number, "slow", per_batch_s=1.0) for number in range(len(ratios))]
-    records += [record("pool", number, "slow", per_batch_s=ratio) for number, ratio in enumerate(ratios)]
+    records += [
+        record("pool", number, "slow", per_batch_s=ratio) for number, ratio in enumerate(ratios)
+    ]
     records += [record("torch", number, "slow", per_batch_s=2.0) for number in range(len(ratios))]
     assert report.target_table(Results(records)).endswith(f", pool | {len(ratios)} | {verdict} |")
 
@@ -390,7 +453,9 @@ def test_a_promised_figure_never_ties() -> None:
     """A figure that was promised is kept or missed by its median, however wide its spread."""
     costs = {"ringfeed": (1.0, 1.0, 1.0), "ideal": (0.5, 0.94, 1.5)}
     records = [
-        record(name, number, "slow", per_batch_s=cost) for name in costs for number, cost in enumerate(costs[name])
+        record(name, number, "slow", per_batch_s=cost)
+        for name in costs
+        for number, cost in enumerate(costs[name])
     ]
     assert report.target_table(Results(records)).endswith("| 94 % (50 - 150) | 3 | **missed** |")
 

@@ -44,13 +44,24 @@ def stamped(*indices: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_epochs_reading_ahead_and_one_kill_are_measured(tmp_path: Path) -> None:
     """Nothing is read further ahead than the slots, one kill costs nothing, and ends of epochs have times."""
-    arguments = ("--workload", "epochs", "ahead", "kill_one", "--contender", "ringfeed", "--seconds", "0.05")
+    arguments = (
+        "--workload",
+        "epochs",
+        "ahead",
+        "kill_one",
+        "--contender",
+        "ringfeed",
+        "--seconds",
+        "0.05",
+    )
     status, lines = bench(tmp_path / "lines.jsonl", *arguments)
     epochs, ahead, killed = (line["figures"] for line in lines)
     assert status == 0
     assert epochs["epochs"] >= asides.LEAST
     assert 0 < epochs["between_s"] <= epochs["longest_between_s"]
-    assert 0 < ahead["ahead"] <= 4 + 1 / 32  # the consumer looks at a sample before it starts anybody
+    assert (
+        0 < ahead["ahead"] <= 4 + 1 / 32
+    )  # the consumer looks at a sample before it starts anybody
     assert (killed["outcome"], killed["batches"], killed["right"]) == ("goes on", 300, 300)
     assert [figures["left_behind"] for figures in (epochs, ahead, killed)] == [0, 0, 0]
 
@@ -63,12 +74,23 @@ def test_system_calls_of_a_loader_are_counted_apart(tmp_path: Path) -> None:
     except calls.NoTracerError as error:
         pytest.skip(str(error))
     status, [line] = bench(
-        tmp_path / "lines.jsonl", "--workload", "calls/ready", "--contender", "pool", "--seconds", "0.1"
+        tmp_path / "lines.jsonl",
+        "--workload",
+        "calls/ready",
+        "--contender",
+        "pool",
+        "--seconds",
+        "0.1",
     )
     figures = line["figures"]
     assert status == 0
     assert figures["tracer"] in {"perf", "strace"}
-    assert figures["calls_per_batch"] >= sum(figures["calls"].values()) > figures["calls"]["write"] >= 1
+    assert (
+        figures["calls_per_batch"]
+        >= sum(figures["calls"].values())
+        > figures["calls"]["write"]
+        >= 1
+    )
     assert "per_batch_s" not in figures
 
 
@@ -113,7 +135,10 @@ def test_nobody_to_count_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(calls.NoTracerError) as caught, calls.counted([os.getpid()]):
         pass
-    assert str(caught.value) == "no tool to count system calls: perf is not on PATH; strace is not on PATH"
+    assert (
+        str(caught.value)
+        == "no tool to count system calls: perf is not on PATH; strace is not on PATH"
+    )
 
 
 def test_summaries_of_both_tools_are_read() -> None:

@@ -69,7 +69,14 @@ def test_cores_are_shared() -> None:
 def test_the_table() -> None:
     """A line for each number of actors, with what limits it."""
     given = ["--sample-ms", "20", "--bytes", "150528", "--batch-size", "64", "--appetite", "2000"]
-    command = [sys.executable, str(BENCH / "studies" / "cluster_size.py"), *given, "--workers", "1", "50"]
+    command = [
+        sys.executable,
+        str(BENCH / "studies" / "cluster_size.py"),
+        *given,
+        "--workers",
+        "1",
+        "50",
+    ]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert ended.stdout == (
         "workers  rows a call  slots  bridges  samples/s     fed    limit\n"

@@ -36,11 +36,17 @@ print(json.dumps({{"found": found, "why_not": checked(framework)}}))
 
 def missing(framework: str) -> list[pytest.MarkDecorator]:
     """Return a skip for what a framework needs and is not installed."""
-    found = [name for name in device_copy.packages_of(framework) if importlib.util.find_spec(name) is None]
+    found = [
+        name
+        for name in device_copy.packages_of(framework)
+        if importlib.util.find_spec(name) is None
+    ]
     return [pytest.mark.skip(reason=f"{' and '.join(found)} not installed")] if found else []
 
 
-@pytest.mark.parametrize("framework", [pytest.param(name, marks=missing(name)) for name in device_copy.MODULES])
+@pytest.mark.parametrize(
+    "framework", [pytest.param(name, marks=missing(name)) for name in device_copy.MODULES]
+)
 def test_all_but_pinned_memory_runs_on_the_cpu(framework: str) -> None:
     """Every contender gives every figure; a framework that sees no GPU says so."""
     code = TINY.format(bench=str(BENCH), framework=framework)
@@ -57,7 +63,13 @@ def test_all_but_pinned_memory_runs_on_the_cpu(framework: str) -> None:
             assert figures["per_batch_s"] > 0
         else:
             assert figures["batch_bytes"] == 4 * 4 * 8 * 8 * 3
-            assert min(figures[name] for name in ("copy_s", "gigabytes_per_s", "step_alone_s", "step_s")) > 0
+            assert (
+                min(
+                    figures[name]
+                    for name in ("copy_s", "gigabytes_per_s", "step_alone_s", "step_s")
+                )
+                > 0
+            )
             assert figures["hidden"] <= 1
 
 
@@ -73,7 +85,9 @@ def test_contenders_are_those_of_the_modules() -> None:
     """The list that needs no framework is that of each framework's own module."""
     for framework, name in device_copy.MODULES.items():
         text = (BENCH / "devices" / f"{name}.py").read_text()
-        assert all(f'"{rival}"' in text for rival in device_copy.RIVALS[framework.partition(" ")[0]])
+        assert all(
+            f'"{rival}"' in text for rival in device_copy.RIVALS[framework.partition(" ")[0]]
+        )
         assert device_copy.contenders_of(framework)[:2] == (PINNED, PAGEABLE)
 
 
@@ -90,10 +104,15 @@ def readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_gpu(
-    tmp_path: Path, readme: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    readme: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Nothing is measured, no file is left, and the page says which figures are missing, and why."""
-    monkeypatch.setattr(device_copy, "run", lambda framework, *_: {"why_not": f"{framework} 1.0 sees no GPU"})
+    monkeypatch.setattr(
+        device_copy, "run", lambda framework, *_: {"why_not": f"{framework} 1.0 sees no GPU"}
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jax" else name)
     output = tmp_path / "lines.jsonl"
     arguments = ["--framework", "torch", "jax", "fit on jax", "--output", str(output), "--render"]
@@ -104,7 +123,11 @@ def test_without_a_gpu(
         "jax: jax not installed; missing: ringfeed, pinned; ringfeed, pageable; device_put, one ahead",
         "fit on jax: jax not installed; missing: ringfeed, pinned; ringfeed, pageable; PyDataset, threads",
     ]
-    assert capsys.readouterr().out.splitlines() == [*lines, "nothing was measured", f"{readme}: the reasons"]
+    assert capsys.readouterr().out.splitlines() == [
+        *lines,
+        "nothing was measured",
+        f"{readme}: the reasons",
+    ]
     assert not output.exists()
     begin, end = page.marks("device_copy")
     told = "\n".join(f"- {line}" for line in lines)
@@ -112,14 +135,21 @@ def test_without_a_gpu(
 
 
 def test_with_a_gpu(
-    tmp_path: Path, readme: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    readme: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Contenders take turns, one that fails is a line without figures, and the table names what is missing."""
     ran: list[str] = []
 
     def run(framework: str, *words: str) -> dict[str, Any]:
         if words == ("--check",):
-            return {"error": "Traceback\nImportError: no CUDA"} if framework == "jax" else {"why_not": ""}
+            return (
+                {"error": "Traceback\nImportError: no CUDA"}
+                if framework == "jax"
+                else {"why_not": ""}
+            )
         ran.append(words[1])
         if words[1] == "DataLoader":
             return {"error": "out of memory"}
@@ -135,16 +165,29 @@ def test_with_a_gpu(
     monkeypatch.setattr(device_copy, "run", run)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     output = tmp_path / "lines.jsonl"
-    arguments = ["--framework", "torch", "jax", "--repetitions", "2", "--output", str(output), "--render"]
+    arguments = [
+        "--framework",
+        "torch",
+        "jax",
+        "--repetitions",
+        "2",
+        "--output",
+        str(output),
+        "--render",
+    ]
     assert device_copy.main(arguments) == 1
     names = [*device_copy.contenders_of("torch")]
     assert ran == [*names, *names[1:], names[0]]
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["contender"] for line in lines] == ran
     assert lines[0]["machine"]["gpu"] == "A GPU"
-    assert [line.get("error") for line in lines if line["contender"] == "DataLoader"] == ["out of memory"] * 2
+    assert [line.get("error") for line in lines if line["contender"] == "DataLoader"] == [
+        "out of memory"
+    ] * 2
     text = readme.read_text()
-    assert "| torch: ringfeed, pinned | 38.5 GB/s | 1.00 ms | 10.0 ms | 10.0 ms | 100 % | - |" in text
+    assert (
+        "| torch: ringfeed, pinned | 38.5 GB/s | 1.00 ms | 10.0 ms | 10.0 ms | 100 % | - |" in text
+    )
     assert "- device/torch: out of memory" in text
     assert "Not measured yet:\n\n- jax: ImportError: no CUDA; missing: ringfeed, pinned; " in text
     capsys.readouterr()

@@ -40,7 +40,9 @@ def test_every_backend_is_trained_and_measured(backend: str, tmp_path: Path) -> 
     names = ["model", "ringfeed", *(["keras-threads"] if backend == "tensorflow" else [])]
     case = f"fit/{backend}/input-bound"
     arguments = ("--workload", case, "--batches", "4", "--seconds", "0.01", "--timeout", "200")
-    status, lines = bench(tmp_path / "lines.jsonl", *arguments, "--contender", *names, forks=backend == "tensorflow")
+    status, lines = bench(
+        tmp_path / "lines.jsonl", *arguments, "--contender", *names, forks=backend == "tensorflow"
+    )
     shown = (tmp_path / "lines.log").read_text()
     assert status == 0, shown
     loader, *fits = lines
@@ -49,7 +51,9 @@ def test_every_backend_is_trained_and_measured(backend: str, tmp_path: Path) -> 
         [(case, name) for name in names],
     )
     figures = {fit["contender"]: fit["figures"] for fit in fits}
-    assert all((one["batches"], one["left_behind"], one["copied"]) == (4, 0, 0) for one in figures.values())
+    assert all(
+        (one["batches"], one["left_behind"], one["copied"]) == (4, 0, 0) for one in figures.values()
+    )
     assert all(one["per_batch_s"] > 0 and one["cpu_s_per_batch"] > 0 for one in figures.values())
     assert f"| ringfeed, {backend}, input-bound |" in shown
     fed = [one["losses"][:3] for name, one in figures.items() if name != "model"]
@@ -66,7 +70,14 @@ def measured(number: int, epoch_s: float) -> list[dict[str, Any]]:
     return [
         record("ringfeed", number, "input/jpeg", per_batch_s=0.017, cpu_s_per_batch=0.034),
         fitted("model", number, per_batch_s=0.002, cpu_s_per_batch=0.003),
-        fitted("ringfeed", number, per_batch_s=epoch_s, cpu_s_per_batch=0.04, cores_of_others=0.1, cores_idle=0.02),
+        fitted(
+            "ringfeed",
+            number,
+            per_batch_s=epoch_s,
+            cpu_s_per_batch=0.04,
+            cores_of_others=0.1,
+            cores_idle=0.02,
+        ),
     ]
 
 
@@ -77,7 +88,9 @@ def promised(records: list[dict[str, Any]]) -> str:
 
 def test_an_epoch_stands_beside_its_bounds() -> None:
     """An epoch is held against the largest of its three bounds in the same repetition, and that of the bare work."""
-    processes = fitted("keras-processes", 0, per_batch_s=0.034, cpu_s_per_batch=0.05, cores_idle=0.5)
+    processes = fitted(
+        "keras-processes", 0, per_batch_s=0.034, cpu_s_per_batch=0.05, cores_idle=0.5
+    )
     results = Results([*measured(0, 0.021), processes])
     assert report.fit_table(results) == (
         "|  | epoch, per batch | input alone | model alone | CPU over cores | over the largest | over the work "
@@ -100,7 +113,9 @@ def test_an_epoch_stands_beside_its_bounds() -> None:
 
 def test_an_epoch_near_its_largest_bound_keeps_the_promise() -> None:
     """The median over repetitions of an epoch over the largest bound may be 1.05, and no more."""
-    title = "| Keras fit on jax, input-bound: an epoch over the largest of its bounds | at most 1.05x"
+    title = (
+        "| Keras fit on jax, input-bound: an epoch over the largest of its bounds | at most 1.05x"
+    )
     assert promised(measured(0, 0.021)) == f"{title} | 1.05x | 1 | kept |"
     several = [*measured(0, 0.0208), *measured(1, 0.0216), *measured(2, 0.022)]
     assert promised(several) == f"{title} | 1.08x (1.04 - 1.1) | 3 | **missed** |"
@@ -132,8 +147,12 @@ def test_without_a_bound_nothing_is_held_against_an_epoch() -> None:
 
 def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each repetition has the input alone, then every backend there is, each time beginning with another contender."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in {"tensorflow", "torch"} else name)
-    options = run.options_of(["--workload", "fit", "--contender", "model", "ringfeed", "--repetitions", "2"])
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in {"tensorflow", "torch"} else name
+    )
+    options = run.options_of(
+        ["--workload", "fit", "--contender", "model", "ringfeed", "--repetitions", "2"]
+    )
     order = [(job.repetition, job.workload, job.contender) for job in run.planned(options, "")]
     one, other = CASE, "fit/jax/compute-bound"
     assert order == [
@@ -157,9 +176,13 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_quick_run_trains_on_one_backend() -> None:
     """Two minutes are enough for ringfeed and its bounds on the backend that is there wherever Keras is measured."""
-    chosen = [case for case in chosen_cases([], quick=True) if case.partition("/")[0] in {"input", "fit"}]
+    chosen = [
+        case for case in chosen_cases([], quick=True) if case.partition("/")[0] in {"input", "fit"}
+    ]
     assert chosen == ["input/jpeg", "fit/tensorflow/input-bound", "fit/tensorflow/compute-bound"]
-    assert {name for case in chosen for name in contenders_of(case, [], case_named=False, quick=True)} == {
+    assert {
+        name for case in chosen for name in contenders_of(case, [], case_named=False, quick=True)
+    } == {
         "model",
         "ringfeed",
     }
@@ -175,7 +198,9 @@ def test_epochs_are_drawn_beside_their_bounds() -> None:
     }
 
 
-def test_the_machine_is_busy_with_all_but_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_is_busy_with_all_but_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ticks of users, nice or not, of the kernel, of interrupts and of other guests count; idle ones, twice, do not."""
     (tmp_path / "stat").write_text("cpu  100 20 30 1000 50 4 5 6 70 8\ncpu0 1 2 3 4 5 6 7 8 9 0\n")
     monkeypatch.setattr(proctree, "PROC", tmp_path)

@@ -35,9 +35,21 @@ def write(file: Path, records: list[dict[str, Any]]) -> Path:
 def test_ends_of_an_axis_are_measured(tmp_path: Path) -> None:
     """A quick run takes the first and the last point, each with its own slots, and shows them."""
     output = tmp_path / "growth-now.jsonl"
-    command = [sys.executable, str(BENCH / "growth.py"), "--quick", "--axis", "slots", "--seconds", "0.02"]
+    command = [
+        sys.executable,
+        str(BENCH / "growth.py"),
+        "--quick",
+        "--axis",
+        "slots",
+        "--seconds",
+        "0.02",
+    ]
     ended = subprocess.run(
-        [*command, "--output", str(output)], capture_output=True, text=True, timeout=240, check=False
+        [*command, "--output", str(output)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert output.exists(), ended.stderr
     lines = [json.loads(line) for line in output.read_text().splitlines()]
@@ -56,9 +68,21 @@ def test_one_thing_grows_at_a_time() -> None:
     assert [job.workload for job in jobs] == [
         f"{name}/{one}" for name, axis in growth.AXES.items() for one in axis.points
     ]
-    others = [(job.workers, job.slots) for job in jobs if job.workload.partition("/")[0] not in {"workers", "slots"}]
+    others = [
+        (job.workers, job.slots)
+        for job in jobs
+        if job.workload.partition("/")[0] not in {"workers", "slots"}
+    ]
     assert set(others) == {(2, 4)}
-    assert [job.workers for job in jobs if job.workload.startswith("workers/")] == [0, 1, 2, 4, 8, 16, 32]
+    assert [job.workers for job in jobs if job.workload.startswith("workers/")] == [
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+    ]
     assert {job.workload.partition("/")[0] for job in jobs} == set(workloads.SIZED)
 
 
@@ -89,8 +113,16 @@ def test_plots_are_drawn_the_same_every_time(tmp_path: Path) -> None:
     if plot.missing():
         pytest.skip(plot.missing())
     figures = {"ringfeed": 1.6e-6, "torch": 4.4e-4, "ideal": 4e-7}
-    bars = [record(name, 0, case, per_batch_s=s) for name, s in figures.items() for case in ("ready", "jpeg", "tiny")]
-    lines = [record("ringfeed", number, f"slots/{slots}", per_batch_s=1e-6) for number in (0, 1) for slots in (2, 64)]
+    bars = [
+        record(name, 0, case, per_batch_s=s)
+        for name, s in figures.items()
+        for case in ("ready", "jpeg", "tiny")
+    ]
+    lines = [
+        record("ringfeed", number, f"slots/{slots}", per_batch_s=1e-6)
+        for number in (0, 1)
+        for slots in (2, 64)
+    ]
     sources = write(tmp_path / "run-now.jsonl", bars), write(tmp_path / "growth-now.jsonl", lines)
     drawn = [plot.plot(source, tmp_path) for source in sources]
     assert drawn == [tmp_path / "run.svg", tmp_path / "growth.svg"]
@@ -99,17 +131,26 @@ def test_plots_are_drawn_the_same_every_time(tmp_path: Path) -> None:
     assert "440 µs" in texts[0]
     assert "time per batch over slots, ready batches of 1 kB" in texts[1]
     assert [
-        plot.plot(source, tmp_path) and file.read_text() for source, file in zip(sources, drawn, strict=True) if file
+        plot.plot(source, tmp_path) and file.read_text()
+        for source, file in zip(sources, drawn, strict=True)
+        if file
     ] == texts
     assert plot.plot(write(tmp_path / "recovery-now.jsonl", lines), tmp_path) is None
-    assert plot.plot(write(tmp_path / "run-memory.jsonl", [record("torch", 0, "memory/plain")]), tmp_path) is None
+    assert (
+        plot.plot(
+            write(tmp_path / "run-memory.jsonl", [record("torch", 0, "memory/plain")]), tmp_path
+        )
+        is None
+    )
 
 
 def test_without_matplotlib_there_are_tables_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The pages get their tables and no plot, and what is missing is said."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else object())
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else object()
+    )
     monkeypatch.setattr(run, "HERE", tmp_path / "bench")
     (tmp_path / "bench").mkdir()
     pages = tmp_path / "README.md", tmp_path / "bench" / "README.md"
@@ -131,12 +172,24 @@ def test_pages_show_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(run, "plot", lambda source: plot.plot(source, tmp_path / "bench" / "plots"))
     (tmp_path / "bench").mkdir()
     (tmp_path / "docs").mkdir()
-    pages = tmp_path / "README.md", tmp_path / "bench" / "README.md", tmp_path / "docs" / "figures.md"
+    pages = (
+        tmp_path / "README.md",
+        tmp_path / "bench" / "README.md",
+        tmp_path / "docs" / "figures.md",
+    )
     for page in pages:
         page.write_text("<!-- bench:begin -->\n<!-- bench:end -->")
     assert (
-        run.main(["--render", str(write(tmp_path / "run-now.jsonl", [record("ringfeed", 0, per_batch_s=5e-6)]))]) == 0
+        run.main(
+            [
+                "--render",
+                str(write(tmp_path / "run-now.jsonl", [record("ringfeed", 0, per_batch_s=5e-6)])),
+            ]
+        )
+        == 0
     )
     links = [[], ["plots/run.svg"], ["../bench/plots/run.svg"]]
-    assert [re.findall(r"!\[time per batch, by workload\]\((.*)\)", page.read_text()) for page in pages] == links
+    assert [
+        re.findall(r"!\[time per batch, by workload\]\((.*)\)", page.read_text()) for page in pages
+    ] == links
     assert (tmp_path / "bench" / "plots" / "run.svg").exists()

@@ -75,7 +75,9 @@ def test_the_table_holds_the_lines() -> None:
     assert recovery.kept(records[:2])
     failed = {**record("another", "fork"), "error": "no end within its time"}
     del failed["figures"]
-    assert recovery.render([*records, failed]).endswith("\n\n- recovery/another, fork: no end within its time")
+    assert recovery.render([*records, failed]).endswith(
+        "\n\n- recovery/another, fork: no end within its time"
+    )
     assert not recovery.kept([*records[:2], failed])
 
 
@@ -89,7 +91,10 @@ def test_the_table_goes_between_the_marks(tmp_path: Path, monkeypatch: pytest.Mo
         assert recovery.main(["--render", str(lines)]) == 0
     assert page.read_text().count("| another worker lives, spawn | 2 |") == 1
     page.write_text("nothing")
-    with pytest.raises(ValueError, match=r"has no <!-- recovery:begin --> and <!-- recovery:end -->; put them where"):
+    with pytest.raises(
+        ValueError,
+        match=r"has no <!-- recovery:begin --> and <!-- recovery:end -->; put them where",
+    ):
         recovery.main(["--render", str(lines)])
 
 

@@ -32,7 +32,10 @@ def test_a_training_hashes_epochs() -> None:
     assert one["bytes"] == 8000
     assert not one["wrong"]
     assert not one["ray_here"]
-    assert one["hashes"] != remote_training.run(**{**SMALL, "size": 101}, local=1, epochs=(1000, 1001))["hashes"]
+    assert (
+        one["hashes"]
+        != remote_training.run(**{**SMALL, "size": 101}, local=1, epochs=(1000, 1001))["hashes"]
+    )
 
 
 def test_a_training_goes_on_until_it_is_told() -> None:
@@ -46,12 +49,15 @@ def test_a_training_goes_on_until_it_is_told() -> None:
 
 def test_a_training_that_fails_says_why() -> None:
     """The end of its errors is in the message."""
-    with pytest.raises(RuntimeError, match=r"(?s)^the training has ended; .*batch_size=0 must be at least 1"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)^the training has ended; .*batch_size=0 must be at least 1"
+    ):
         remote_training.Training(**{**SMALL, "batch_size": 0}, local=1)
 
 
 @pytest.mark.parametrize(
-    ("changed", "dtype"), [({"floats": True, "size": 400}, "float32"), ({"scaled": True}, "float32")]
+    ("changed", "dtype"),
+    [({"floats": True, "size": 400}, "float32"), ({"scaled": True}, "float32")],
 )
 def test_what_links_carry(changed: dict[str, Any], dtype: str) -> None:
     """Float32 that was shipped as such, or as uint8."""
@@ -75,7 +81,9 @@ def test_pauses() -> None:
     assert (reading.hashes, reading.pauses(), reading.rate()) == ({}, [], 0.0)
 
 
-@pytest.mark.parametrize(("pauses", "equal", "kept"), [([], True, True), ([3.1], True, False), ([0.2], False, False)])
+@pytest.mark.parametrize(
+    ("pauses", "equal", "kept"), [([], True, True), ([3.1], True, False), ([0.2], False, False)]
+)
 def test_what_a_kill_has_shown(
     monkeypatch: pytest.MonkeyPatch, pauses: list[float], *, equal: bool, kept: bool
 ) -> None:
@@ -89,7 +97,11 @@ def test_what_a_kill_has_shown(
 
     monkeypatch.setattr(remote_faults, "_round", round_of)
     answer = remote_faults._killed("gcs", 3, 3.0)
-    assert (rounds, answer["kept"], answer["longest_s"]) == ([1, 1, 1], kept, max(pauses, default=0.0))
+    assert (rounds, answer["kept"], answer["longest_s"]) == (
+        [1, 1, 1],
+        kept,
+        max(pauses, default=0.0),
+    )
 
 
 def answers(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -100,13 +112,20 @@ def answers(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(("quick", "status"), [(True, 0), (False, 1)])
 def test_each_answer_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, *, quick: bool, status: int
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    quick: bool,
+    status: int,
 ) -> None:
     """Of the output and of the file; the last one says whether what is promised is kept."""
     monkeypatch.setitem(remote.QUESTIONS, "scale", answers)
     monkeypatch.setattr(remote.cluster, "why_not", lambda **_: "")
     out = tmp_path / "lines.jsonl"
-    monkeypatch.setattr(sys, "argv", ["remote.py", "--scale", "--out", str(out), *(["--quick"] if quick else [])])
+    monkeypatch.setattr(
+        sys, "argv", ["remote.py", "--scale", "--out", str(out), *(["--quick"] if quick else [])]
+    )
     assert remote.main() == status
     assert capsys.readouterr().out == f"one: slow\nquick: {quick}\n"
     lines = [json.loads(line) for line in out.read_text().splitlines()]
@@ -115,7 +134,9 @@ def test_each_answer_is_a_line(
     assert lines[0]["study"] == "remote/scale"
 
 
-def test_without_ray_it_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_ray_it_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And says so."""
     monkeypatch.setattr(remote.cluster, "why_not", lambda **_: "ray is not installed")
     monkeypatch.setattr(sys, "argv", ["remote.py", "--bytes"])

@@ -27,26 +27,43 @@ class Study(NamedTuple):
 
 RUNS = [
     Study(
-        "beside", ("--quick", "--child", "beside"), ("losses", "cpu_s_per_batch"), ("PIL", "jax", "keras", "sklearn")
+        "beside",
+        ("--quick", "--child", "beside"),
+        ("losses", "cpu_s_per_batch"),
+        ("PIL", "jax", "keras", "sklearn"),
     ),
     Study("borders", ("--quick", "--child", "38.5 MB", "1"), ("within_s", "across_s", "longest_s")),
     Study("convert", ("--quick",), ("224 HWC", "1024 CHW", "in place", "numpy"), writes="--out"),
     Study("counting", ("--child",), (".",)),
-    Study("first_batch", ("--quick", "--contenders", "forkserver", "--workers", "1"), ("first_s",), writes="--output"),
+    Study(
+        "first_batch",
+        ("--quick", "--contenders", "forkserver", "--workers", "1"),
+        ("first_s",),
+        writes="--output",
+    ),
     Study("forks", ("--forks", "2"), ("huge_bytes", "private_bytes")),
     Study("forms", ("--quick",), ("detection", "encoded", "ragged, total"), writes="--out"),
-    Study("leaves", ("--quick",), ("np.int64", "NamedTuple", "dict of 20 np.float32"), writes="--out"),
+    Study(
+        "leaves", ("--quick",), ("np.int64", "NamedTuple", "dict of 20 np.float32"), writes="--out"
+    ),
     Study("paths", ("--quick",), ("ringfeed, spawn", "Frozen"), writes="--out"),
     Study("share", ("--quick",), ("loaders_s", "share_s", "commit"), ("PIL",), writes="--out"),
     Study("streams", ("--quick",), ("by number", "interleaved"), ("PIL",), writes="--out"),
     Study("text", ("--quick",), ("padding", "buckets", "budget"), ("tensorflow",), writes="--out"),
-    Study("torch_door", ("--quick", "--case", "114 leaves"), ("import changed", "Loader, ahead"), ("torch",)),
+    Study(
+        "torch_door",
+        ("--quick", "--case", "114 leaves"),
+        ("import changed", "Loader, ahead"),
+        ("torch",),
+    ),
     Study("waiting", ("--one", "asyncio", "even", "0.2"), ("samples_per_s", "of_ideal")),
     Study("waiting", ("--one", "threads", "even", "0.2"), ("samples_per_s", "of_ideal")),
 ]
 
 
-@pytest.mark.parametrize("study", RUNS, ids=lambda study: " ".join((study.script, *study.arguments)))
+@pytest.mark.parametrize(
+    "study", RUNS, ids=lambda study: " ".join((study.script, *study.arguments))
+)
 def test_a_short_look(study: Study, tmp_path: Path) -> None:
     """A process of its own ends well; its lines have the names of what it measures."""
     if missing := [name for name in study.needs if find_spec(name) is None]:
@@ -56,7 +73,9 @@ def test_a_short_look(study: Study, tmp_path: Path) -> None:
     command += [study.writes, str(lines)] if study.writes else []
     # `share` also fails where its promise of speed is not kept, which is not for a test to judge.
     environment = os.environ | {"KERAS_BACKEND": "jax" if "jax" in study.needs else "tensorflow"}
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=environment)
+    ended = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=240, env=environment
+    )
     assert ended.returncode == 0 or "NOT KEPT" in ended.stdout, ended.stderr
     found = lines.read_text() if study.writes else ended.stdout
     assert [name for name in study.said if name not in found] == []

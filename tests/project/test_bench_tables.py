@@ -31,13 +31,23 @@ def step(contender: str, repetition: int, step_s: float) -> dict[str, Any]:
 def element(contender: str, repetition: int, s: float, case: str = "idle") -> dict[str, Any]:
     """Return a line of elements.py."""
     when = {"time": "2026-11-20T12:00:00+0000", "machine": MACHINE}
-    return {**COMMON, **when, "case": case, "contender": contender, "repetition": repetition, "s": s}
+    return {
+        **COMMON,
+        **when,
+        "case": case,
+        "contender": contender,
+        "repetition": repetition,
+        "s": s,
+    }
 
 
 def test_a_step_is_held_against_the_constant() -> None:
     """Ratios are of one repetition; ringfeed's has a promise, and a failed run is listed."""
     records = [step("constant", 0, 1e-4), step("ringfeed", 0, 1.2e-4), step("ringfeed", 1, 1.8e-4)]
-    records += [step("constant", 1, 1.2e-4), {**COMMON, **MACHINE, "case": "fit_step/jax", "error": "exit status 1"}]
+    records += [
+        step("constant", 1, 1.2e-4),
+        {**COMMON, **MACHINE, "case": "fit_step/jax", "error": "exit status 1"},
+    ]
     assert tables.fit_step_table(records) == (
         f"{WHERE}.\n\n"
         "|  | a step | over the constant | batches copied | promised |  |\n"
@@ -51,7 +61,11 @@ def test_a_step_is_held_against_the_constant() -> None:
 def test_an_element_is_held_against_from_generator() -> None:
     """Idle and with a thread in the way; the op has a promise for each."""
     records = [element("generator", 0, 9e-5), element("op", 0, 3e-5), element("generator", 1, 9e-5)]
-    records += [element("op", 1, 2e-5), element("generator", 0, 5e-3, "burning"), element("op", 0, 5e-4, "burning")]
+    records += [
+        element("op", 1, 2e-5),
+        element("generator", 0, 5e-3, "burning"),
+        element("op", 0, 5e-4, "burning"),
+    ]
     assert tables.elements_table(records) == (
         f"{WHERE}; 2026-11-20.\n\n"
         "|  | an element | from_generator takes | promised |  |\n"
@@ -72,14 +86,32 @@ def device(framework: str, contender: str, repetition: int, **figures: Any) -> d
 
 def test_copies_are_shown_registered_and_not() -> None:
     """The rate of a copy alone, the fed step beside the one without, what it hides, and a batch in `fit`."""
-    pinned = {"copy_s": 7e-4, "gigabytes_per_s": 55.0, "step_alone_s": 1e-2, "step_s": 1.05e-2, "hidden": 0.93}
-    late = {"copy_s": 4e-3, "gigabytes_per_s": 9.6, "step_alone_s": 1e-2, "step_s": 4e-2, "hidden": -6.5}
+    pinned = {
+        "copy_s": 7e-4,
+        "gigabytes_per_s": 55.0,
+        "step_alone_s": 1e-2,
+        "step_s": 1.05e-2,
+        "hidden": 0.93,
+    }
+    late = {
+        "copy_s": 4e-3,
+        "gigabytes_per_s": 9.6,
+        "step_alone_s": 1e-2,
+        "step_s": 4e-2,
+        "hidden": -6.5,
+    }
     records = [
         device("fit on jax", "ringfeed, pinned", 0, per_batch_s=2e-3),
         device("fit on jax", "ringfeed, pinned", 1, per_batch_s=4e-3),
         device("torch", "ringfeed, pinned", 0, **pinned),
         device("torch", "DataLoader", 0, **late),
-        {**COMMON, "machine": MACHINE, "case": "device/jax", "contender": "ringfeed, pinned", "error": "out of memory"},
+        {
+            **COMMON,
+            "machine": MACHINE,
+            "case": "device/jax",
+            "contender": "ringfeed, pinned",
+            "error": "out of memory",
+        },
     ]
     assert tables.device_copy_table(records) == (
         "CPU, 2 cores, GPU, Linux 6.1; numpy 2.4.6; commit 0123456789ab; "

@@ -17,7 +17,14 @@ from watching import run_script
 pytestmark = pytest.mark.once
 SRC = Path(__file__).parents[2] / "src"
 SUFFIXES = (".py", ".pyx", ".pxd", ".pxi")
-LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 TOKENS, MODULES = 276_800, 271
 IMPORTED = {"consumer": (89, 79_000), "worker": (43, 35_500)}
 

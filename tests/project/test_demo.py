@@ -36,7 +36,9 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 
 @pytest.fixture
-def run(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def run(
+    example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
     """Return a function that starts a Run around a shell script, with so much patience."""
     demo_run = example("demo_run")
     runs: list[Any] = []
@@ -78,7 +80,9 @@ def test_a_slice_of_the_demo_fills_its_table_and_leaves_a_picture(
     assert "\x1b" not in done.stdout
     rows = {
         row[0].strip(): [cell.strip() for cell in row[1:]]
-        for row in (line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│"))
+        for row in (
+            line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")
+        )
     }
     patterns = {
         "Held-out crops recognised (guessing: 8%)": [r"\d+\.\d%"] * 2,
@@ -89,7 +93,10 @@ def test_a_slice_of_the_demo_fills_its_table_and_leaves_a_picture(
     }
     assert list(rows) == list(patterns)
     for words, wanted in patterns.items():
-        assert [bool(re.fullmatch(*pair)) for pair in zip(wanted, rows[words], strict=True)] == [True, True]
+        assert [bool(re.fullmatch(*pair)) for pair in zip(wanted, rows[words], strict=True)] == [
+            True,
+            True,
+        ]
     assert [path.name for path in tmp_path.iterdir()] == ["demo.png"]
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
@@ -118,7 +125,13 @@ def options(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> C
 def test_the_least_numbers_are_taken(options: Callable[..., Any]) -> None:
     """Each option's least number, as named in its refusal, is taken."""
     taken = options("--epochs=2", "--workers=1", "--slots=2", "--samples=48", "--batch-size=1")
-    assert (taken.epochs, taken.workers, taken.slots, taken.samples, taken.batch_size) == (2, 1, 2, 48, 1)
+    assert (taken.epochs, taken.workers, taken.slots, taken.samples, taken.batch_size) == (
+        2,
+        1,
+        2,
+        48,
+        1,
+    )
     assert taken.output == "demo.png"
 
 
@@ -141,7 +154,9 @@ def test_an_option_that_cannot_work_is_refused(
     assert capsys.readouterr().err == f"{USAGE}demo.py: error: argument {complaint}\n"
 
 
-def test_a_silent_training_is_called_hung_and_ended_with_all_it_started(run: Callable[..., Any]) -> None:
+def test_a_silent_training_is_called_hung_and_ended_with_all_it_started(
+    run: Callable[..., Any],
+) -> None:
     """A child that tells nothing for too long is given up, and its own children end with it."""
     hung = run("sleep 600 & echo $! >&2; wait", 3.0)
     hung.train_an_epoch(lambda: None)
@@ -150,7 +165,9 @@ def test_a_silent_training_is_called_hung_and_ended_with_all_it_started(run: Cal
     assert has_ended(int(hung.last_words))
 
 
-def test_a_training_that_dies_is_called_failed_with_its_last_words(run: Callable[[str], Any]) -> None:
+def test_a_training_that_dies_is_called_failed_with_its_last_words(
+    run: Callable[[str], Any],
+) -> None:
     """What a dying child wrote to its standard error is kept."""
     failed = run("echo no such picture >&2; exit 3")
     failed.train_an_epoch(lambda: None)
@@ -189,7 +206,8 @@ def test_a_crop_depends_on_its_generator_alone(example: Callable[[str], Any]) ->
 
     photos = example("demo_photos")
     first, other, again = (
-        photos.random_crop(photos.encoded_photographs()[7], np.random.default_rng(seed)) for seed in (1, 2, 1)
+        photos.random_crop(photos.encoded_photographs()[7], np.random.default_rng(seed))
+        for seed in (1, 2, 1)
     )
     assert (first.shape, first.dtype) == ((96, 96, 3), np.uint8)
     assert first.tobytes() == again.tobytes() != other.tobytes()
@@ -200,13 +218,21 @@ def test_held_out_crops_never_change_and_training_crops_do(example: Callable[[st
     photos = example("demo_photos")
     encoded = photos.encoded_photographs()
     for seed, same in (5, True), (None, False):
-        (crop, label), (again, label_again) = (photos.Crops(encoded, 24, seed)[16] for _ in range(2))
+        (crop, label), (again, label_again) = (
+            photos.Crops(encoded, 24, seed)[16] for _ in range(2)
+        )
         assert label == label_again == 4
         assert (crop.tobytes() == again.tobytes()) is same
 
 
 def test_the_timeline_joins_equal_neighbours(example: Callable[[str], Any]) -> None:
     """Sightings of one state in a row become one stretch, up to the sighting of the next state."""
-    sightings = [(0.0, ["free"]), (0.5, ["free"]), (1.0, ["filling"]), (2.0, ["ready"]), (4.0, ["ready"])]
+    sightings = [
+        (0.0, ["free"]),
+        (0.5, ["free"]),
+        (1.0, ["filling"]),
+        (2.0, ["ready"]),
+        (4.0, ["ready"]),
+    ]
     stretches = list(example("demo_picture").stretches(sightings, 0))
     assert stretches == [("free", 0.0, 1.0), ("filling", 1.0, 1.0), ("ready", 2.0, 2.0)]

@@ -73,7 +73,9 @@ def test_ranks_that_change(tmp_path: Path) -> None:
     for rank in range(2):
         here = tmp_path / str(rank)
         ranks = {"RANK": str(rank), "WORLD_SIZE": "2"}
-        first = documented.finish(documented.begin(RANKS, here, die_at=5, **ranks), here, status=KILLED)
+        first = documented.finish(
+            documented.begin(RANKS, here, die_at=5, **ranks), here, status=KILLED
+        )
         seen += [label for _, labels in first for label in labels]
     rest = documented.finish(documented.begin(RANKS, here, RANK="0", WORLD_SIZE="1"), here)
     labels = [label for _, labels in rest for label in labels]
@@ -101,7 +103,10 @@ def test_ddp(section: str, tmp_path: Path) -> None:
         ]
         status = KILLED if die_at else 0
         found.append(
-            [documented.finish(one, folder, status=status) for one, folder in zip(began, folders, strict=True)]
+            [
+                documented.finish(one, folder, status=status)
+                for one, folder in zip(began, folders, strict=True)
+            ]
         )
     whole, cut, rest = ([[labels for _, labels in steps] for steps in ranks] for ranks in found)
     for number in range(2):

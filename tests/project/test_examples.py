@@ -58,7 +58,9 @@ def printed_by(name: str) -> str:
     if "tensorflow" in NEEDS.get(name, NEEDS["pydataset_before"]):
         ended = warm.run([script])
     else:
-        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
+        ended = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, timeout=240, check=False
+        )
     assert ended.returncode == 0, ended.stderr
     assert "RuntimeWarning" not in ended.stderr
     return ended.stdout
@@ -78,15 +80,20 @@ def test_an_example_learns(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [pytest.param("pydataset_before", marks=needed("pydataset_before"))])
+@pytest.mark.parametrize(
+    "name", [pytest.param("pydataset_before", marks=needed("pydataset_before"))]
+)
 def test_a_pydataset_before_and_after(name: str) -> None:
     """Two lines are new, and no digit of the losses is another."""
-    before, after = (json.loads(printed_by(each).splitlines()[-1]) for each in (name, "pydataset_after"))
+    before, after = (
+        json.loads(printed_by(each).splitlines()[-1]) for each in (name, "pydataset_after")
+    )
     assert len(before) == 4
     assert before == after
     assert before[-1] < before[0]
     texts = [
-        (EXAMPLES / f"{each}.py").read_text().split('"""', 2)[2].splitlines() for each in (name, "pydataset_after")
+        (EXAMPLES / f"{each}.py").read_text().split('"""', 2)[2].splitlines()
+        for each in (name, "pydataset_after")
     ]
     changes = [line for line in difflib.ndiff(*texts) if line[0] in "+-" and line[2:].strip()]
     assert changes == [

@@ -31,7 +31,9 @@ def test_an_example(section: str, tmp_path: Path) -> None:
     exec(BLOCKS[section], names)  # noqa: S102 - the page's own code
 
 
-@pytest.mark.parametrize("text", re.findall(r"^\| `(.*?[^\\])` \|", PAGE.partition("## Errors")[2], re.MULTILINE))
+@pytest.mark.parametrize(
+    "text", re.findall(r"^\| `(.*?[^\\])` \|", PAGE.partition("## Errors")[2], re.MULTILINE)
+)
 def test_a_text(text: str) -> None:
     """It is what a test expects."""
     tests = (ROOT / "tests/engine/test_forms_loader.py").read_text()

@@ -8,7 +8,9 @@ import pytest
 
 import paged
 
-BLOCKS = dict(re.findall(r"\n## ([^\n]*)\n\n```python\n(.*?)```", paged.text_of("frameworks"), re.DOTALL))
+BLOCKS = dict(
+    re.findall(r"\n## ([^\n]*)\n\n```python\n(.*?)```", paged.text_of("frameworks"), re.DOTALL)
+)
 NEEDS = {"Keras": "keras", "tf.data": "tensorflow", "torch": "torch", "JAX": "jax"}
 
 pytestmark = pytest.mark.once

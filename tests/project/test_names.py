@@ -18,6 +18,8 @@ def test_no_two_files_have_one_name() -> None:
 def test_make_runs_every_folder() -> None:
     """A folder that the Makefile does not name would never be run, and would look as if it passed."""
     named = set(re.findall(r"[\w/]+", (TESTS.parent / "Makefile").read_text()))
-    folders = {str(file.parent.relative_to(TESTS)) for file in TESTS.rglob("test_*.py")} - {"sources"}
+    folders = {str(file.parent.relative_to(TESTS)) for file in TESTS.rglob("test_*.py")} - {
+        "sources"
+    }
     assert sorted(folders - named) == []
     assert "tests/datasets" in named

@@ -34,7 +34,9 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
             assert opened.overflow == 0
             assert "Training waits for its batches" in opened.text
             charts = browser.value("Bokeh.documents[0].roots().length")
-            areas = browser.value("Bokeh.index.roots.map(view => view.bbox.width * view.bbox.height)")
+            areas = browser.value(
+                "Bokeh.index.roots.map(view => view.bbox.width * view.bbox.height)"
+            )
             assert charts == 4
             assert sorted(areas)[-charts] > 300 * 150
 

@@ -26,7 +26,9 @@ def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     (code,) = BLOCKS
     exec(code, {})  # noqa: S102 - the page's own code
-    assert capsys.readouterr().out.startswith("DataLoader of TensorDataset (batch_size=32, num_workers=1)\n")
+    assert capsys.readouterr().out.startswith(
+        "DataLoader of TensorDataset (batch_size=32, num_workers=1)\n"
+    )
 
 
 def test_the_rows() -> None:

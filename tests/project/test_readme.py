@@ -37,8 +37,14 @@ def test_the_example_of_frameworks() -> None:
     model.compile(optimizer="sgd", loss="mse")
     steps: list[int] = []
     arrays = np.zeros((256, 3), np.float32), np.zeros((256, 1), np.float32)
-    with ringfeed.Loader(arrays, batch_size=128, shuffle=True, seed=0, workers=1, backend="thread") as loader:
-        names = {"model": model, "loader": loader, "train_step": lambda x, y: steps.append(len(x) + len(y))}
+    with ringfeed.Loader(
+        arrays, batch_size=128, shuffle=True, seed=0, workers=1, backend="thread"
+    ) as loader:
+        names = {
+            "model": model,
+            "loader": loader,
+            "train_step": lambda x, y: steps.append(len(x) + len(y)),
+        }
         exec(code + (loop + rest if has_torch else ""), names)  # noqa: S102 - the README's own code
         assert steps == [256, 256] * has_torch
         assert len(names["dataset"]) == 2  # type: ignore[arg-type]
@@ -49,13 +55,17 @@ def test_it_is_a_screen_and_a_half() -> None:
     assert len(README.split()) <= WORDS
 
 
-@pytest.mark.parametrize("word", ["pip install", "make demo", "make test", "docs/index.md", "bench/README.md"])
+@pytest.mark.parametrize(
+    "word", ["pip install", "make demo", "make test", "docs/index.md", "bench/README.md"]
+)
 def test_it_names(word: str) -> None:
     """What a newcomer looks for is there."""
     assert word in README
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "bench/README.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "bench/README.md"]
+)
 def test_the_links(page: str) -> None:
     """Each leads to a file, or to a heading of one."""
     assert [*paged.broken_links(ROOT / page)] == []
@@ -65,9 +75,17 @@ def test_contributing_names_what_there_is() -> None:
     """Each file, folder, target and name of a module that it tells of exists."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     source = ROOT / "src" / "ringfeed"
-    paths = [path for path in re.findall(r"`([\w./]+/[\w./]+|[\w]+\.\w+)`", text) if not path.startswith("ringfeed.")]
+    paths = [
+        path
+        for path in re.findall(r"`([\w./]+/[\w./]+|[\w]+\.\w+)`", text)
+        if not path.startswith("ringfeed.")
+    ]
     assert len(paths) > 20
-    missing = [path for path in paths if not any((folder / path).exists() for folder in (ROOT, source, source.parent))]
+    missing = [
+        path
+        for path in paths
+        if not any((folder / path).exists() for folder in (ROOT, source, source.parent))
+    ]
     assert missing == ["tests/frameworks/NAME"]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {*re.findall(r"\bmake ([a-z-]+)", text)} <= targets

@@ -41,7 +41,12 @@ def packed(path: Path, names: list[str], *, mtime: int, mode: int) -> Path:
     with tarfile.open(path, "w:gz") as archive:
         for name in names:
             member = tarfile.TarInfo(f"ringfeed-1/{name}")
-            member.size, member.mtime, member.mode, member.uname = 3, mtime, mode, f"builder {mtime}"
+            member.size, member.mtime, member.mode, member.uname = (
+                3,
+                mtime,
+                mode,
+                f"builder {mtime}",
+            )
             archive.addfile(member, io.BytesIO(name.encode()))
     return path
 
@@ -59,12 +64,18 @@ def test_two_sdists_are_the_same(tmp_path: Path) -> None:
     assert archives.digest(first) != archives.digest(third)
     assert archives.names(first) == {"one", "two"}
     fourth = packed(
-        tmp_path / "d.tar.gz", ["one", "two", "setup.cfg", "src/x.egg-info/SOURCES.txt"], mtime=5, mode=0o664
+        tmp_path / "d.tar.gz",
+        ["one", "two", "setup.cfg", "src/x.egg-info/SOURCES.txt"],
+        mtime=5,
+        mode=0o664,
     )
     archives.normalise(fourth, 1_700_000_000)
     assert archives.digest(first) == archives.digest(fourth)
     with tarfile.open(first) as archive:
-        assert [(archive.extractfile(member) or io.BytesIO()).read() for member in archive] == [b"one", b"two"]
+        assert [(archive.extractfile(member) or io.BytesIO()).read() for member in archive] == [
+            b"one",
+            b"two",
+        ]
 
 
 def test_an_sdist_has_only_what_git_tracks(tmp_path: Path) -> None:
@@ -72,7 +83,14 @@ def test_an_sdist_has_only_what_git_tracks(tmp_path: Path) -> None:
     tools = [*map(str, (ROOT / "build").glob("tools-*/bin/python")), sys.executable]
     if not (ROOT / "setup.py").exists() or not shutil.which("git") or not any(map(builds, tools)):
         pytest.skip("needs setup.py, git and setuptools>=77, as make test has them")
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "src/ringfeed/__init__.py"):
+    for name in (
+        "setup.py",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "src/ringfeed/__init__.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "docs").mkdir()
@@ -82,7 +100,13 @@ def test_an_sdist_has_only_what_git_tracks(tmp_path: Path) -> None:
     (tmp_path / "docs" / "password.txt").write_text("a secret")
     (tmp_path / "src" / "ringfeed" / "scratch.py").write_text("a try")
     hook = "from setuptools import build_meta; build_meta.build_sdist('dist')"
-    subprocess.run([next(filter(builds, tools)), "-I", "-c", hook], cwd=tmp_path, check=True, stdout=-1, stderr=-2)
+    subprocess.run(
+        [next(filter(builds, tools)), "-I", "-c", hook],
+        cwd=tmp_path,
+        check=True,
+        stdout=-1,
+        stderr=-2,
+    )
     (sdist,) = (tmp_path / "dist").iterdir()
     names = archives.names(sdist)
     assert {"docs/page.md", "src/ringfeed/__init__.py", "setup.py"} <= names
@@ -102,7 +126,12 @@ def test_extensions_look_nowhere_for_libraries_and_are_read_only_once_relocated(
     found = [*Path(ringfeed.__file__).parent.rglob("*.so")]
     assert len(found) > 15
     for extension in found:
-        said = subprocess.run(["readelf", "-dlW", extension], stdout=-1, text=True, check=True).stdout  # noqa: S607
+        said = subprocess.run(
+            ["readelf", "-dlW", extension],  # noqa: S607
+            stdout=-1,
+            text=True,
+            check=True,
+        ).stdout
         assert "RUNPATH" not in said, extension
         assert "RPATH" not in said, extension
         assert "GNU_RELRO" in said, extension
@@ -112,7 +141,9 @@ def test_extensions_look_nowhere_for_libraries_and_are_read_only_once_relocated(
 def test_the_time_of_a_release() -> None:
     """It is the day of the newest version of the changelog, and cibuildwheel is told the same."""
     seconds = archives.seconds_of(CHANGELOG)
-    assert seconds == int(re.findall(r'SOURCE_DATE_EPOCH = "(\d+)"', (ROOT / "pyproject.toml").read_text())[0])
+    assert seconds == int(
+        re.findall(r'SOURCE_DATE_EPOCH = "(\d+)"', (ROOT / "pyproject.toml").read_text())[0]
+    )
     day = re.findall(r"^## \S+ \((\d.*)\)$", CHANGELOG, re.MULTILINE)[0]
     assert seconds == calendar.timegm(time.strptime(day, "%Y-%m-%d"))
 
@@ -130,7 +161,9 @@ def test_one_version_everywhere() -> None:
     """The package, the newest heading of the changelog that has a date and the citation say the same."""
     (heading, *_) = re.findall(r"^## (\S+) \(\d", CHANGELOG, re.MULTILINE)
     citation = (ROOT / "CITATION.cff").read_text()
-    assert [heading, *re.findall(r"^version: (\S+)", citation, re.MULTILINE)] == [ringfeed.__version__] * 2
+    assert [heading, *re.findall(r"^version: (\S+)", citation, re.MULTILINE)] == [
+        ringfeed.__version__
+    ] * 2
     assert f"({re.findall(r'date-released: .(.{10}).', citation)[0]})" in CHANGELOG
 
 
@@ -143,9 +176,19 @@ def test_the_wheels_of_cibuildwheel_are_for_the_pythons_of_the_classifiers() -> 
 
 def test_a_cell_of_the_matrix() -> None:
     """It has what was installed, and the counts; what was not run has its reason; the last run of a cell counts."""
-    reason = {"framework": "torch", "version": "2.15.0", "python": "3.11", "reason": "it has 3 GB of CUDA"}
+    reason = {
+        "framework": "torch",
+        "version": "2.15.0",
+        "python": "3.11",
+        "reason": "it has 3 GB of CUDA",
+    }
     unknown = {"framework": "jax", "version": "newest", "python": "3.11", "reason": "of the time"}
-    again = {**CELL, "version": "0.8.1+cpu", "passed": 47, "failed": 0}  # the same, as the packager calls it
+    again = {
+        **CELL,
+        "version": "0.8.1+cpu",
+        "passed": 47,
+        "failed": 0,
+    }  # the same, as the packager calls it
     assert versions.render([reason, unknown, CELL, again]) == (
         "### torch\n\nNot run, since it has 3 GB of CUDA: 2.15.0 on Python 3.11.\n\n"
         f"### JAX\n\n{versions.HEAD}\n"

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.once
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in paged.pages() if paged.codes(page)])
-def test_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its blocks run one after another, as one program in an empty folder, and print what their comments say."""
     for package in paged.packages(page):
         pytest.importorskip(package, reason=f"{package} is not installed")
@@ -48,4 +50,8 @@ def test_the_messages_of_a_page(page: str) -> None:
 def test_every_page_is_found_from_the_first_one() -> None:
     """The first page links to each."""
     index = paged.text_of("index")
-    assert [page for page in [*paged.pages(), *paged.ELSEWHERE] if page != "index" and f"{page}" not in index] == []
+    assert [
+        page
+        for page in [*paged.pages(), *paged.ELSEWHERE]
+        if page != "index" and f"{page}" not in index
+    ] == []

@@ -26,4 +26,7 @@ def test_a_page(page: str, tmp_path: Path) -> None:
 def test_all_pages_are_in_the_table() -> None:
     """The table has a line for each page, and no other."""
     index = (sourced.FOLDER / "README.md").read_text()
-    assert sorted(set(re.findall(r"^\| \[[^\]]*\]\((\w+)\.md\)", index, re.MULTILINE))) == sourced.PAGES
+    assert (
+        sorted(set(re.findall(r"^\| \[[^\]]*\]\((\w+)\.md\)", index, re.MULTILINE)))
+        == sourced.PAGES
+    )

@@ -40,15 +40,26 @@ def test_an_example(section: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(BLOCKS[section])
     ended = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=tmp_path,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [*told(BLOCKS[section])]
 
 
-@pytest.mark.parametrize("text", re.findall(r"^\| `(.*?)` \|", PAGE.partition("## Errors")[2], re.MULTILINE))
+@pytest.mark.parametrize(
+    "text", re.findall(r"^\| `(.*?)` \|", PAGE.partition("## Errors")[2], re.MULTILINE)
+)
 def test_a_text(text: str) -> None:
     """It is what a test expects."""
-    names = ("tests/datasets/test_stream_ranks.py", "tests/engine/test_shards.py", "tests/reading/test_relay.py")
+    names = (
+        "tests/datasets/test_stream_ranks.py",
+        "tests/engine/test_shards.py",
+        "tests/reading/test_relay.py",
+    )
     tests = "".join(re.sub(r'"\n\s*f?"', "", (ROOT / name).read_text()) for name in names)
     assert re.search(".{1,20}".join(map(re.escape, text.split("…"))), tests)

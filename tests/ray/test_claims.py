@@ -45,7 +45,8 @@ class Bridge:
         self.ring.become_consumer(16, 3)
         self.ring.set_pace(S, ticket_rows=4)
         self.claims = Claims(
-            _ring.WorkerEnd(self.ring, 1), Lander(SPEC, plan.layout.offsets, self.ring, 0, ROWS, whole=False)
+            _ring.WorkerEnd(self.ring, 1),
+            Lander(SPEC, plan.layout.offsets, self.ring, 0, ROWS, whole=False),
         )
         self.gone: list[Claim] = []
 
@@ -117,7 +118,9 @@ def test_hundreds_are_held_at_a_time() -> None:
     ring = segment.open()
     ring.become_consumer(16, 3)
     ring.set_pace(S, ticket_rows=1)
-    claims = Claims(_ring.WorkerEnd(ring, 0), Lander(spec, plan.layout.offsets, ring, 0, 64, whole=False))
+    claims = Claims(
+        _ring.WorkerEnd(ring, 0), Lander(spec, plan.layout.offsets, ring, 0, 64, whole=False)
+    )
     ring.plan(np.arange(512, dtype=np.int64), 64, 0, 0)
     held = [claim for _ in range(512) if (claim := claims.next(0)) is not None]
     assert [claim.indices for claim in held] == [[number] for number in range(512)]
@@ -189,7 +192,9 @@ def test_rows_that_fail_have_their_records(bridge: Bridge) -> None:
     assert bridge.claims.land(other, answer())
     lease = bridge.ring.take()
     assert [row for row, _, _ in lease.failed_rows(ROWS)] == [1, 3]
-    assert [(row, decode(record).summary) for row, record in lease.failures()] == [(1, "ValueError: poison")]
+    assert [(row, decode(record).summary) for row, record in lease.failures()] == [
+        (1, "ValueError: poison")
+    ]
 
 
 WRONG = {
@@ -201,8 +206,14 @@ WRONG = {
         with_leaf(0, np.zeros((4, 2), ">i4")),
         "sample[0] came as >i4 (4, 2), expected <i4 (4, 2)",
     ),
-    "another shape": (with_leaf(0, np.zeros((4, 3), "i4")), "sample[0] came as <i4 (4, 3), expected <i4 (4, 2)"),
-    "fewer rows": (with_leaf(0, np.zeros((3, 2), "i4")), "sample[0] came as <i4 (3, 2), expected <i4 (4, 2)"),
+    "another shape": (
+        with_leaf(0, np.zeros((4, 3), "i4")),
+        "sample[0] came as <i4 (4, 3), expected <i4 (4, 2)",
+    ),
+    "fewer rows": (
+        with_leaf(0, np.zeros((3, 2), "i4")),
+        "sample[0] came as <i4 (3, 2), expected <i4 (4, 2)",
+    ),
     "strided": (
         with_leaf(0, np.zeros((4, 4), "i4")[:, ::2]),
         "sample[0] came with strides (16, 8), expected C order",
@@ -286,13 +297,21 @@ class Midway:
         return self._happens() or []
 
 
-def test_a_slot_is_not_given_up_while_it_is_written(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_is_not_given_up_while_it_is_written(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A break in the middle of a landing waits for its end: the slot may be bound again at once."""
     seen = []
 
     def break_off() -> None:
         bridge.ring.cancel()
-        seen.append((bridge.claims.cancel(), len(bridge.claims), Observer(bridge.ring).states().count("draining")))
+        seen.append(
+            (
+                bridge.claims.cancel(),
+                len(bridge.claims),
+                Observer(bridge.ring).states().count("draining"),
+            )
+        )
 
     bridge.plan()
     claim = bridge.claim()
@@ -326,9 +345,13 @@ def test_the_first_row_that_fails_says_why(bridge: Bridge, monkeypatch: pytest.M
     claim, other = bridge.claim(), bridge.claim()
     assert bridge.claims.land(other, answer())
     monkeypatch.setattr(
-        bridge.claims, "_lander", Midway(lambda: [(3, encode(KeyError("there"))), (1, OSError("here"))])
+        bridge.claims,
+        "_lander",
+        Midway(lambda: [(3, encode(KeyError("there"))), (1, OSError("here"))]),
     )
     assert bridge.claims.land(claim, answer())
     lease = bridge.ring.take()
     assert [row for row, _, _ in lease.failed_rows(ROWS)] == [1, 3]
-    assert [(row, decode(record).summary) for row, record in lease.failures()] == [(1, "OSError: here")]
+    assert [(row, decode(record).summary) for row, record in lease.failures()] == [
+        (1, "OSError: here")
+    ]

@@ -73,7 +73,12 @@ def test_a_second_answer_is_dropped() -> None:
     assert dispatch.suspects == {first}
     assert dispatch.answered(hedge, FIRST_S + 1.1) is job
     assert dispatch.answered(flight, FIRST_S + 1.2) is None
-    assert (dispatch.dropped, dispatch.hedged, dispatch.suspects, dispatch.suspect_nodes) == (1, 1, set(), set())
+    assert (dispatch.dropped, dispatch.hedged, dispatch.suspects, dispatch.suspect_nodes) == (
+        1,
+        1,
+        set(),
+        set(),
+    )
 
 
 def test_no_job_is_made_a_third_time_while_two_calls_may_answer() -> None:
@@ -215,7 +220,10 @@ def test_a_stream_stays_with_its_actor_and_moves_as_a_whole() -> None:
     made = send(dispatch)
     assert [(actor, rows) for actor, _, rows in made] == [(0, (0,)), (0, (1,))]
     dispatch.tick(FIRST_S + 1)
-    assert [(actor, rows) for actor, _, rows in send(dispatch, FIRST_S + 1)] == [(1, (0,)), (1, (1,))]
+    assert [(actor, rows) for actor, _, rows in send(dispatch, FIRST_S + 1)] == [
+        (1, (0,)),
+        (1, (1,)),
+    ]
 
 
 def test_none_is_the_idlest_where_none_is_too_many() -> None:
@@ -398,7 +406,11 @@ class Model(RuleBasedStateMachine):
             jobs = [self.flights[flight][1] for flight in queue]
             assert len(set(map(id, jobs))) == len(jobs), "an actor has a job once"
             assert len(jobs) <= self.dispatch.window
-            assert len(jobs) <= 1 or not any(job.alone for job in jobs if not job.is_over) or self._had_it_before(jobs)
+            assert (
+                len(jobs) <= 1
+                or not any(job.alone for job in jobs if not job.is_over)
+                or self._had_it_before(jobs)
+            )
             live.update(self.flights[flight][1] for flight in queue if flight not in self.probes)
             assert actor in self.actors or not queue
         assert all(count <= FLIGHTS for job, count in live.items() if not job.is_over)

@@ -37,7 +37,9 @@ class Loopback(Pool):
 
     def start(self, dataset: Any) -> None:
         count = 1 if self._config.source.streams else AT_ONCE
-        self.actors = [PrivateSlot(self._config.source, dataset, worker=(n, count, 0)) for n in range(count)]
+        self.actors = [
+            PrivateSlot(self._config.source, dataset, worker=(n, count, 0)) for n in range(count)
+        ]
         self._thread.start()
 
     def _run(self) -> None:
@@ -74,7 +76,11 @@ class RowByRow(Loopback):
 
 
 def _copied(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else type(leaf)(leaf.values.copy(), leaf.shapes.copy())
+    return (
+        leaf.copy()
+        if isinstance(leaf, np.ndarray)
+        else type(leaf)(leaf.values.copy(), leaf.shapes.copy())
+    )
 
 
 def plain(batch: Any) -> Any:
@@ -87,7 +93,9 @@ def plain(batch: Any) -> Any:
         return batch.shape, batch.dtype.str, batch.tobytes()
     if hasattr(batch, "__slots__") or hasattr(batch, "values"):
         return type(batch).__name__, *(
-            plain(getattr(batch, name)) for name in ("values", "row_splits", "lengths", "mask") if hasattr(batch, name)
+            plain(getattr(batch, name))
+            for name in ("values", "row_splits", "lengths", "mask")
+            if hasattr(batch, name)
         )
     return repr(batch)
 
@@ -121,7 +129,11 @@ class Pictures:
 
     def __getitem__(self, index: int) -> Any:
         rng = ringfeed.rng()
-        return {"image": rng.integers(0, 256, (6, 5, 3), np.uint8), "label": index, "noise": rng.random(3)}
+        return {
+            "image": rng.integers(0, 256, (6, 5, 3), np.uint8),
+            "label": index,
+            "noise": rng.random(3),
+        }
 
 
 class Ragged:
@@ -131,7 +143,12 @@ class Ragged:
         return 29
 
     def __getitem__(self, index: int) -> Any:
-        return np.arange(index % 5, dtype=np.int32) + index, f"é{'x' * (index % 4)}", b"ab" * (index % 3), float(index)
+        return (
+            np.arange(index % 5, dtype=np.int32) + index,
+            f"é{'x' * (index % 4)}",
+            b"ab" * (index % 3),
+            float(index),
+        )
 
 
 class Failing(Pictures):
@@ -192,14 +209,24 @@ SPEC = {
     "label": Array((), "int64"),
     "noise": Array((3,), "float32", cast=True),
 }
-FORMS = (Array((None,), "int32", max_shape=(5,), form="ragged"), Text(20), Bytes(10), Array((), "float32"))
+FORMS = (
+    Array((None,), "int32", max_shape=(5,), form="ragged"),
+    Text(20),
+    Bytes(10),
+    Array((), "float32"),
+)
 PADDED = (
     Array((None,), "int32", max_shape=(5,), form="pad", padding_value=-1, lengths=True),
     Text(20),
     Bytes(10),
     Array((), "float32"),
 )
-TOTAL = (Array((None,), "int32", max_shape=(5,), form="ragged", total=14), Text(20), Bytes(10), Array((), "float32"))
+TOTAL = (
+    Array((None,), "int32", max_shape=(5,), form="ragged", total=14),
+    Text(20),
+    Bytes(10),
+    Array((), "float32"),
+)
 VARIABLE = (Array((3, 2), "uint8", variable=(0,)), Array((), "int64"))
 SCALED = (Array((3, 2), "float32", variable=(0,), scale=0.5), Array((), "int64"))
 
@@ -251,7 +278,12 @@ def test_epochs_are_those_of_local_workers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in CASES if "batch" not in name and "collate" not in name and "looked" not in name]
+    "name",
+    [
+        name
+        for name in CASES
+        if "batch" not in name and "collate" not in name and "looked" not in name
+    ],
 )
 def test_rows_may_come_one_by_one(name: str) -> None:
     """In any order, whatever other claims come to between."""

@@ -33,7 +33,9 @@ def source_of(sample: Any, spec: Any = None, rows: int = 64) -> Source:
 
 def tickets(source: Source, ray: Ray, *, row_ns: int, workers_here: int = 0) -> list[int]:
     """Return the rows of each ticket of a batch, once rows are known to take so long."""
-    made = make_plan(source.spec, source.rows, source.indices, workers=1, slots=2, more=in_flight(ray))
+    made = make_plan(
+        source.spec, source.rows, source.indices, workers=1, slots=2, more=in_flight(ray)
+    )
     segment = Segment(made.sizes)
     ring = segment.open()
     ring.become_consumer(4, 1)
@@ -52,11 +54,19 @@ def tickets(source: Source, ray: Ray, *, row_ns: int, workers_here: int = 0) -> 
 
 @pytest.mark.parametrize(
     ("row_ns", "here", "expected"),
-    [(53_000_000, 0, [3] * 21 + [1]), (4_900_000, 0, [4] * 16), (4_900_000, 2, [1] * 64), (1_900_000, 2, [2] * 32)],
+    [
+        (53_000_000, 0, [3] * 21 + [1]),
+        (4_900_000, 0, [4] * 16),
+        (4_900_000, 2, [1] * 64),
+        (1_900_000, 2, [2] * 32),
+    ],
 )
 def test_tickets_are_worth_a_call(row_ns: int, here: int, expected: list[int]) -> None:
     """160 ms of work, or 5 ms beside workers here, but no more than leaves some to each call under way."""
-    assert tickets(source_of(np.zeros(3)), Ray(workers=8), row_ns=row_ns, workers_here=here) == expected
+    assert (
+        tickets(source_of(np.zeros(3)), Ray(workers=8), row_ns=row_ns, workers_here=here)
+        == expected
+    )
 
 
 def test_all_actors_have_tickets() -> None:
@@ -87,7 +97,9 @@ def test_an_answer_is_not_too_large() -> None:
     """8 MB a ticket, of what is sent: uint8, where it is converted by the training's side."""
     given = np.zeros((1000, 1000, 2), np.uint8)
     spec = Array((1000, 1000, 2), "float32", scale=1.0)
-    assert row_size(source_of(given, rows=8)) == row_size(source_of(given, spec, rows=8)) == 2_000_000
+    assert (
+        row_size(source_of(given, rows=8)) == row_size(source_of(given, spec, rows=8)) == 2_000_000
+    )
     assert tickets(source_of(given, spec, rows=8), Ray(workers=1), row_ns=1) == [4, 4]
 
 
@@ -117,7 +129,11 @@ def test_a_plan_has_the_rows_on_their_way() -> None:
         assert "73.7 kB of rows on their way from the cluster" in str(loader.plan)
         assert loader.plan.total - replace(loader.plan, flights_size=0).total == 2 * 8 * 64 * 72
     source = source_of(np.zeros((1000, 1000)), rows=8)
-    assert [flights_size(Ray(workers=n), source) for n in (1, 16, 100)] == [64_000_000, 256_000_000, 800_000_000]
+    assert [flights_size(Ray(workers=n), source) for n in (1, 16, 100)] == [
+        64_000_000,
+        256_000_000,
+        800_000_000,
+    ]
     assert flights_size(Ray(workers=16, bridges=2), source) == 512_000_000
 
 

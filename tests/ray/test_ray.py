@@ -39,7 +39,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def three() -> Iterator[Cluster]:
     """Return a cluster of three nodes, without tokens."""
-    with pytest.MonkeyPatch.context() as patch, cluster.start(3, cpus=4, environment=QUICK) as found:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        cluster.start(3, cpus=4, environment=QUICK) as found,
+    ):
         patch.setenv("RAY_AUTH_MODE", "disabled")
         yield found
     assert found.left() == []
@@ -101,11 +104,17 @@ def test_nothing_is_lost_when_it_is_killed(three: Cluster, what: str) -> None:
     expected = content(Slow(), epochs=1, batch_size=16, shuffle=True, workers=1)
     found: list[Any] = []
     ray = on(three)
-    with Loader(Slow(), batch_size=16, shuffle=True, seed=1, workers=0, backend=ray, timeout_s=200) as loader:
+    with Loader(
+        Slow(), batch_size=16, shuffle=True, seed=1, workers=0, backend=ray, timeout_s=200
+    ) as loader:
         for number, batch in enumerate(loader):
-            found.append([(leaf.dtype.str, leaf.shape, leaf.tobytes()) for leaf in leaves_of(batch)])
+            found.append(
+                [(leaf.dtype.str, leaf.shape, leaf.tobytes()) for leaf in leaves_of(batch)]
+            )
             if number == 4:
-                wait_until(lambda: loader.stats().remote is not None and loader.stats().remote.there >= 2)
+                wait_until(
+                    lambda: loader.stats().remote is not None and loader.stats().remote.there >= 2
+                )
                 KILLS[what](three, loader)
     assert [found] == expected
     assert three.without_actors(20)
@@ -134,8 +143,14 @@ def test_two_trainers_on_one_cluster_go_on_where_four_were(three: Cluster) -> No
     begun = [iter(loader) for loader in four]
     seen = [int(index) for _ in range(2) for each in begun for index in next(each)[1]]
     state = json.dumps(four[0].state_dict())
-    two = [start_script(TRAINER.format(address=three.address, rank=rank, state=state)) for rank in range(2)]
-    said = [re.search(r"^seen (.*)$", trainer.communicate(timeout=300)[0], re.MULTILINE) for trainer in two]
+    two = [
+        start_script(TRAINER.format(address=three.address, rank=rank, state=state))
+        for rank in range(2)
+    ]
+    said = [
+        re.search(r"^seen (.*)$", trainer.communicate(timeout=300)[0], re.MULTILINE)
+        for trainer in two
+    ]
     rest, after = zip(*[json.loads(found[1]) for found in said if found is not None], strict=True)
     assert sorted([*seen, *chain(*rest)]) == [*range(100)]
     assert sorted(chain(*after)) == [*range(100)]
@@ -172,7 +187,9 @@ class Sticks(Samples):
         return super().__getitem__(index)
 
 
-def test_a_sample_that_hangs_is_named_with_its_stack(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_that_hangs_is_named_with_its_stack(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task on the actor's node reads it, in which an actor that is stuck has no part."""
     monkeypatch.setattr(board, "STACKS_S", 100.0)
     with Loader(Sticks(), batch_size=16, workers=0, backend=on(three, 2), timeout_s=200) as loader:
@@ -185,7 +202,9 @@ def test_a_sample_that_hangs_is_named_with_its_stack(three: Cluster, monkeypatch
                 next(batches)
             text = str(caught.value)
     assert re.search(
-        r"^worker 0 \(the bridge, pid \d+\): inside dataset\[1[67]\], has been at it for", text, re.MULTILINE
+        r"^worker 0 \(the bridge, pid \d+\): inside dataset\[1[67]\], has been at it for",
+        text,
+        re.MULTILINE,
     )
     assert re.search(
         r"^actor \d+ \(node [0-9.]+\): inside dataset\[1[67]\]( or the (\d+ rows|row) after it)?, has been "
@@ -226,7 +245,9 @@ def test_what_no_node_has_is_named(three: Cluster) -> None:
 def test_an_address_where_nothing_runs_is_named() -> None:
     """With how to look, and the ways out."""
     with pytest.raises(WorkerError) as caught:
-        content(Samples(), batch_size=16, workers=0, backend=ringfeed.ray.Ray(address="127.0.0.1:9"))
+        content(
+            Samples(), batch_size=16, workers=0, backend=ringfeed.ray.Ray(address="127.0.0.1:9")
+        )
     assert str(caught.value) == (
         "no Ray cluster answers at '127.0.0.1:9' within 10 s ([Errno 111] Connection refused); `ray status --address "
         "127.0.0.1:9` says whether one runs there; start one by `ray start --head`, or give address='local'"

@@ -105,7 +105,9 @@ def test_a_bridge_that_dies_is_replaced(tmp_path: Path, here: dict[str, Any]) ->
 def test_actors_of_a_node_that_is_gone_are_replaced(kind: str, here: dict[str, Any]) -> None:
     """Though no call says that they are dead: the cluster does not name the node any more."""
     dataset, given = KINDS[kind]
-    with Loader(dataset, seed=1, timeout_s=None, workers=0, backend=remote(2, vanishes={"a": 3}), **given) as loader:
+    with Loader(
+        dataset, seed=1, timeout_s=None, workers=0, backend=remote(2, vanishes={"a": 3}), **given
+    ) as loader:
         found = [bytes_of(loader) for _ in range(2)]
         wait_until(lambda: loader.stats().remote.deaths == 1 and loader.stats().remote.there == 2)
         assert [*loader.stats().remote.nodes] == ["10.0.0.1"], "the only one that is left"
@@ -150,9 +152,13 @@ class Slow(Samples):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_actors_come_as_training_waits_for_them(workers: int) -> None:
     """With Ray(workers="auto"), beside workers here or alone."""
-    with Loader(Slow(), batch_size=16, workers=workers, backend=remote("auto"), timeout_s=60) as loader:
+    with Loader(
+        Slow(), batch_size=16, workers=workers, backend=remote("auto"), timeout_s=60
+    ) as loader:
         deadline_s = time.monotonic() + 60
-        while time.monotonic() < deadline_s and (loader.stats().remote is None or loader.stats().remote.there < 2):
+        while time.monotonic() < deadline_s and (
+            loader.stats().remote is None or loader.stats().remote.there < 2
+        ):
             for _ in loader:
                 pass
         stats = loader.stats()
@@ -176,7 +182,9 @@ def test_several_bridges_share_the_actors(here: dict[str, Any]) -> None:
 def test_ranks_have_each_sample_once_and_a_state_goes_on_with_fewer() -> None:
     """Four trainings, each with a bridge of its own; two go on with what they saved."""
 
-    def rows(rank: int, world_size: int, state: Any = None, batches: int = 100) -> tuple[list[int], Any]:
+    def rows(
+        rank: int, world_size: int, state: Any = None, batches: int = 100
+    ) -> tuple[list[int], Any]:
         with Loader(
             Samples(),
             batch_size=24 // world_size,
@@ -211,7 +219,10 @@ def test_epochs_that_are_set_broken_off_and_gone_on_with() -> None:
 def test_what_a_hook_changes_is_sent_to_actors() -> None:
     """Only what has changed is put again."""
     expected = content(Changes(), epochs=3, batch_size=16, workers=1)
-    assert content(Changes(), epochs=3, batch_size=16, workers=0, backend=remote(kills=[9])) == expected
+    assert (
+        content(Changes(), epochs=3, batch_size=16, workers=0, backend=remote(kills=[9]))
+        == expected
+    )
     assert expected[0] != expected[1]
 
 
@@ -231,7 +242,10 @@ def test_a_resumed_epoch_is_the_rest_of_it() -> None:
 
 def test_samples_travel_as_uint8_and_are_converted_here() -> None:
     """A quarter of the bytes."""
-    spec = (ringfeed.Array((4, 8, 8), "float32", scale=1 / 255, layout="CHW"), ringfeed.Array((), "int64"))
+    spec = (
+        ringfeed.Array((4, 8, 8), "float32", scale=1 / 255, layout="CHW"),
+        ringfeed.Array((), "int64"),
+    )
     given: dict[str, Any] = {"batch_size": 16, "spec": spec}
     with Loader(Pictures(), **given, workers=0, backend=remote(), timeout_s=60) as loader:
         for _ in loader:
@@ -241,7 +255,9 @@ def test_samples_travel_as_uint8_and_are_converted_here() -> None:
         stats = loader.stats()
     assert stats.remote is not None
     assert stats.remote.bytes // stats.remote.rows == 8 * 8 * 4 + 8
-    assert content(Pictures(), **given, workers=0, backend=remote()) == content(Pictures(), **given, workers=1)
+    assert content(Pictures(), **given, workers=0, backend=remote()) == content(
+        Pictures(), **given, workers=1
+    )
 
 
 def test_samples_that_differ_in_length_are_the_same(here: dict[str, Any]) -> None:
@@ -258,4 +274,7 @@ def test_samples_that_differ_in_length_are_the_same(here: dict[str, Any]) -> Non
 
 def test_a_dataset_of_one_actor_is_read_by_one(here: dict[str, Any]) -> None:
     """One actor is enough."""
-    assert content(Samples(), batch_size=16, shuffle=True, workers=0, backend=remote(1)) == here["samples"]
+    assert (
+        content(Samples(), batch_size=16, shuffle=True, workers=0, backend=remote(1))
+        == here["samples"]
+    )

@@ -57,7 +57,11 @@ def refusal(kind: type[Exception], **given: Any) -> str:
         ({"resources": {"gpuu": None}}, TypeError, "Ray(resources)['gpuu']=None must be a number"),
         ({"address": 6379}, TypeError, "Ray(address)=6379 must be a str"),
         ({"private": 1}, TypeError, "Ray(private)=1 must be a bool"),
-        ({"workers": 2, "bridges": 3}, ValueError, "Ray(bridges)=3 for 2 actors; give no more bridges than actors"),
+        (
+            {"workers": 2, "bridges": 3},
+            ValueError,
+            "Ray(bridges)=3 for 2 actors; give no more bridges than actors",
+        ),
         (
             {"address": "local", "bridges": 2},
             ValueError,
@@ -87,7 +91,9 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     assert str(caught.value) == 'backend=Ray(...) needs ray; pip install "ringfeed[ray]"'
 
 
-def test_without_a_cluster_it_says_the_ways_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_cluster_it_says_the_ways_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """No cluster is started behind the user's back."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -113,7 +119,10 @@ def test_what_cannot_be_remote_is_refused() -> None:
     )
     with pytest.raises(TypeError, match="backend") as wrong:
         Loader(Samples(), backend=7)  # type: ignore[arg-type]
-    assert str(wrong.value) == "backend=7; choose one of 'process', 'thread', 'spawn', 'fork', or a ringfeed.ray.Ray"
+    assert (
+        str(wrong.value)
+        == "backend=7; choose one of 'process', 'thread', 'spawn', 'fork', or a ringfeed.ray.Ray"
+    )
 
 
 # ---- the cluster ----
@@ -121,7 +130,9 @@ def test_what_cannot_be_remote_is_refused() -> None:
 
 def test_fewer_actors_than_asked_for_are_enough() -> None:
     """It goes on with as many as have room, and says so."""
-    with Loader(Samples(), batch_size=16, workers=0, backend=remote(9, nodes={"a": 2, "b": 1})) as loader:
+    with Loader(
+        Samples(), batch_size=16, workers=0, backend=remote(9, nodes={"a": 2, "b": 1})
+    ) as loader:
         assert sum(1 for _ in loader) == 7
         wait_until(lambda: loader.stats().remote.there == 3)
         stats = loader.stats()
@@ -153,10 +164,16 @@ def test_a_node_that_starts_no_actor_is_left_out(capfd: pytest.CaptureFixture[st
         return warning in "".join(printed)
 
     with Loader(
-        Samples(), batch_size=16, workers=0, timeout_s=60, backend=remote(nodes={"a": 1, "b": 4}, refuses=["a"])
+        Samples(),
+        batch_size=16,
+        workers=0,
+        timeout_s=60,
+        backend=remote(nodes={"a": 1, "b": 4}, refuses=["a"]),
     ) as loader:
         assert [number for _, batch in loader for number in batch.tolist()] == [*range(100)]
-        wait_until(is_printed)  # node b may have read everything before a is tried for the third time
+        wait_until(
+            is_printed
+        )  # node b may have read everything before a is tried for the third time
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
@@ -221,11 +238,15 @@ def test_without_a_cluster_workers_here_go_on_alone() -> None:
     """With one warning."""
 
     def train(caught: pytest.WarningsRecorder) -> None:
-        with Loader(Samples(), batch_size=16, workers=1, backend=remote(refuses=["a", "b"])) as loader:
+        with Loader(
+            Samples(), batch_size=16, workers=1, backend=remote(refuses=["a", "b"])
+        ) as loader:
             assert sum(1 for _ in loader) == 7
             wait_until(lambda: len(caught) > 0)
 
-    with pytest.warns(UserWarning, match="training goes on with the workers here alone: no actor starts") as caught:
+    with pytest.warns(
+        UserWarning, match="training goes on with the workers here alone: no actor starts"
+    ) as caught:
         train(caught)
     assert len(caught) == 1
 
@@ -270,7 +291,9 @@ class Pictures:
 
 def test_an_object_store_that_is_full_has_fewer_calls_under_way() -> None:
     """The verdict says so, with the node and the bytes."""
-    with Loader(Samples(), batch_size=16, workers=0, backend=remote(2, nodes={"a": 2}, full=[2])) as loader:
+    with Loader(
+        Samples(), batch_size=16, workers=0, backend=remote(2, nodes={"a": 2}, full=[2])
+    ) as loader:
         assert [number for _, batch in loader for number in batch.tolist()] == [*range(100)]
         wait_until(lambda: bool(loader.stats().remote.narrowed))
         stats = loader.stats()
@@ -283,7 +306,9 @@ def test_an_object_store_that_is_full_has_fewer_calls_under_way() -> None:
 
 def test_an_object_store_that_stays_full_is_an_error() -> None:
     """It names the node and the bytes."""
-    assert refusal(WorkerError, backend=remote(1, nodes={"a": 1}, full=[*range(1000)]), batch_size=1) == (
+    assert refusal(
+        WorkerError, backend=remote(1, nodes={"a": 1}, full=[*range(1000)]), batch_size=1
+    ) == (
         "dataset[0] could not be made remotely: node 10.0.0.0 has no room for 72 bytes in its object store of 1.0 GB, "
         "with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
     )
@@ -426,7 +451,9 @@ for _ in loader:
 def test_a_killed_trainer_takes_its_bridge_along() -> None:
     """As any worker."""
     around = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
-    training = subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True, env=around)
+    training = subprocess.Popen(
+        [sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True, env=around
+    )
     with training:
         assert training.stdout is not None
         bridge = Path("/proc", training.stdout.readline().strip())

@@ -25,7 +25,9 @@ class Training:
             self.now_s += LOOK_S
             self.waited_s += waits * LOOK_S
             self.worked_s += busy * LOOK_S * self.actors
-            self.actors = self.scaling.look(self.now_s, self.waited_s, self.worked_s, self.actors, self.actors)
+            self.actors = self.scaling.look(
+                self.now_s, self.waited_s, self.worked_s, self.actors, self.actors
+            )
         return self.actors
 
 
@@ -113,7 +115,15 @@ OTHERWISE = Verdict("", ("otherwise",))
 def said(waited_s: float, **given: float) -> str:
     """Return the verdict on ten seconds of training."""
     stats = Stats(batches=100, samples=1000, elapsed_s=10.0, stall_s=waited_s)
-    usual = {"wanted": 16, "there": 16, "window": 2, "calls": 1000, "rows": 2000, "bytes": 2 * 10**9, "flight_s": 0.05}
+    usual = {
+        "wanted": 16,
+        "there": 16,
+        "window": 2,
+        "calls": 1000,
+        "rows": 2000,
+        "bytes": 2 * 10**9,
+        "flight_s": 0.05,
+    }
     return verdict_with(stats, RemoteStats(**{**usual, "cpu_s": 40.0, **given}), OTHERWISE)  # type: ignore[arg-type]
 
 
@@ -144,12 +154,22 @@ def said(waited_s: float, **given: float) -> str:
             "input-bound: training waited 60% of the time; actors are only 40% busy: a call of 10.0 ms of work takes "
             "50.0 ms with the way of 2.0 MB, 2 at a time: raise slots= or batch_size=, or have a quicker link",
         ),
-        (0.1, {"busy": 0.3}, "compute-bound: training waited 1.0% of the time; actors are 30% busy: 6 actors would do"),
-        (0.1, {"busy": 0.9}, "compute-bound: training waited 1.0% of the time; actors are 90% busy: nothing to change"),
+        (
+            0.1,
+            {"busy": 0.3},
+            "compute-bound: training waited 1.0% of the time; actors are 30% busy: 6 actors would do",
+        ),
+        (
+            0.1,
+            {"busy": 0.9},
+            "compute-bound: training waited 1.0% of the time; actors are 90% busy: nothing to change",
+        ),
         (6.0, {"calls": 0}, "otherwise"),
     ],
 )
-def test_the_verdict_names_what_is_short(waited_s: float, given: dict[str, float], text: str) -> None:
+def test_the_verdict_names_what_is_short(
+    waited_s: float, given: dict[str, float], text: str
+) -> None:
     """Actors, the bridge or the way; and says where remote workers do not pay."""
     assert said(waited_s, **given) == text
 
@@ -170,9 +190,17 @@ def test_what_several_bridges_say_is_one() -> None:
         "busy": 0.75,
         "bridge_busy": 0.1,
     }
-    found = RemoteStats.of([one, {}, {**one, "declined": "no room", "narrowed": "4 calls", "busy": 0.25}])
+    found = RemoteStats.of(
+        [one, {}, {**one, "declined": "no room", "narrowed": "4 calls", "busy": 0.25}]
+    )
     assert found.narrowed == "4 calls"
-    assert (found.there, found.calls, found.hedged, found.window, found.nodes) == (4, 4, 2, 3, {"10.0.0.1": 4})
+    assert (found.there, found.calls, found.hedged, found.window, found.nodes) == (
+        4,
+        4,
+        2,
+        3,
+        {"10.0.0.1": 4},
+    )
     assert (found.flight_s, found.work_s, found.busy, found.bridge_busy, found.declined) == (
         2.0,
         0.5,

@@ -15,7 +15,9 @@ def inquiry(actors: int) -> tuple[Inquiry, list[int]]:
     """Return an inquiry into so many actors, and those that are asked for their stacks."""
     asked: list[int] = []
     fleet: Any = SimpleNamespace(ask_stack=asked.append)
-    at_work: list[AtWork] = [(actor, "10.0.0.0", 9.0 - actor / 100, 0, 1) for actor in range(actors)]
+    at_work: list[AtWork] = [
+        (actor, "10.0.0.0", 9.0 - actor / 100, 0, 1) for actor in range(actors)
+    ]
     found = Inquiry()
     found.begin(1, 10.0, at_work, fleet)
     return found, asked
@@ -42,6 +44,13 @@ def test_an_actor_is_not_ended_while_its_stack_may_come() -> None:
 def test_a_board_without_room_for_all_stacks_has_none() -> None:
     """What else it says can be read."""
     board, entry = Board(), [1, "10.0.0.0", 1.0, 0, 1]
-    board.write({"actors": [entry] * 5000, "asked": [entry] * 64, "stacks": {"1": "x" * SIZE}, "there": 5000})
+    board.write(
+        {
+            "actors": [entry] * 5000,
+            "asked": [entry] * 64,
+            "stacks": {"1": "x" * SIZE},
+            "there": 5000,
+        }
+    )
     assert board.read() == {"actors": [entry] * 64, "asked": [], "stacks": {}, "there": 5000}
     board.close()

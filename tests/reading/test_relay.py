@@ -17,7 +17,16 @@ import pytest
 import ringfeed
 from ringfeed import Loader, ShipError, StallError, WorkerError
 from ringfeed.reading import store as stores
-from watching import FORK_HINT, PATIENCE_S, inside, lose_patience, pids, pool_of, wait_until, while_it_waits
+from watching import (
+    FORK_HINT,
+    PATIENCE_S,
+    inside,
+    lose_patience,
+    pids,
+    pool_of,
+    wait_until,
+    while_it_waits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,7 +156,9 @@ def reader_pid(loader: Loader) -> int:
     """Return the process that reads."""
     pool = pool_of(loader)
     streams = pool._handshake.streams
-    return next(worker.pid for number, worker in pool._roster.workers.items() if streams[number] == 1)
+    return next(
+        worker.pid for number, worker in pool._roster.workers.items() if streams[number] == 1
+    )
 
 
 # ---- what comes ----
@@ -157,7 +168,9 @@ def reader_pid(loader: Loader) -> int:
 def test_the_batches_are_those_of_samples_with_numbers(way: str) -> None:
     """Also the random numbers of each element, which its transform goes on with; in each epoch."""
     loader = fed(Numbers(101), transform=drawn, seed=3, batch_size=7, **WAYS[way])
-    by_number, here = (alone(kind(101), transform=drawn, seed=3, batch_size=7) for kind in (ByNumber, Numbers))
+    by_number, here = (
+        alone(kind(101), transform=drawn, seed=3, batch_size=7) for kind in (ByNumber, Numbers)
+    )
     for _ in range(2):
         found = taken(loader)
         assert found == taken(by_number)
@@ -176,7 +189,9 @@ def test_the_end_comes_at_any_place_of_a_batch(stop: int, drops: bool) -> None: 
     assert [numbers(loader), numbers(loader)] == [expected, expected]
 
 
-@pytest.mark.parametrize("settings", [{"slots": 2}, {"slots": 2, "batch_size": 1}, {"workers": 8, "batch_size": 64}])
+@pytest.mark.parametrize(
+    "settings", [{"slots": 2}, {"slots": 2, "batch_size": 1}, {"workers": 8, "batch_size": 64}]
+)
 def test_a_slow_loop_loses_nothing(settings: dict[str, Any]) -> None:
     """Whatever slots and batches say of how far is read ahead."""
     loader = fed(Numbers(300), copy=True, **settings)
@@ -215,7 +230,13 @@ def measured(sample: Any) -> Any:
     assert isinstance(sample["point"], Point)
     sample["large"][0, 0] = -1
     point = sample["point"]
-    parts = len(sample["raw"]), sample["large"].sum(), sample["turned"].sum(), point.place, len(point.name)
+    parts = (
+        len(sample["raw"]),
+        sample["large"].sum(),
+        sample["turned"].sum(),
+        point.place,
+        len(point.name),
+    )
     return np.array([*parts, sum(sample["many"])], np.float64)
 
 
@@ -304,7 +325,8 @@ def die() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "at"), [("fork", 0), ("fork", 1), ("fork", 17), ("fork", 42), ("spawn", 17), ("process", 17)]
+    ("way", "at"),
+    [("fork", 0), ("fork", 1), ("fork", 17), ("fork", 42), ("spawn", 17), ("process", 17)],
 )
 def test_a_reader_that_dies_is_replaced(way: str, at: int, tmp_path: Path) -> None:
     """Wherever it was: nothing is lost, nothing comes twice."""
@@ -355,7 +377,9 @@ def test_workers_are_killed_at_random() -> None:
             came.wait(PATIENCE_S)
             came.clear()
             if found := pids(loader):
-                with suppress(ProcessLookupError):  # the forkserver has buried it already, and the pool has not heard
+                with suppress(
+                    ProcessLookupError
+                ):  # the forkserver has buried it already, and the pool has not heard
                     os.kill(int(draws.choice(found)), signal.SIGKILL)
 
     batches = iter(loader)
@@ -371,7 +395,9 @@ def test_workers_are_killed_at_random() -> None:
         came.set()
         killer.join()
     assert found == [*range(3000)]
-    wait_until(lambda: loader.stats().restarts > 0)  # the pool may hear of a death after the last batch
+    wait_until(
+        lambda: loader.stats().restarts > 0
+    )  # the pool may hear of a death after the last batch
 
 
 def slow(sample: Any) -> Any:
@@ -401,7 +427,9 @@ def test_an_element_that_ends_every_reader_is_an_error_in_its_place(at: int) -> 
     loader = fed(Numbers(43, at, die), on_error="raise")
     found, errors = until_it_fails(loader)
     assert found == [batch for batch in cut(43) if batch[-1] < at]
-    assert errors[0] == f"element {at} of the iterable ended its reader 3 times; try it with workers=0"
+    assert (
+        errors[0] == f"element {at} of the iterable ended its reader 3 times; try it with workers=0"
+    )
     loader = fed(Numbers(43, at, die), on_error="skip")
     found, errors = until_it_fails(loader)
     assert [number for batch in found for number in batch] == [*range(at)]
@@ -414,7 +442,10 @@ def test_one_attempt_is_one() -> None:
     """As `max_attempts` says."""
     found, errors = until_it_fails(fed(Numbers(43, 12, die), max_attempts=1))
     assert found == cut(12)
-    assert errors[0].partition(" (")[0] == "element 12 of the iterable ended its reader once; try it with workers=0"
+    assert (
+        errors[0].partition(" (")[0]
+        == "element 12 of the iterable ended its reader once; try it with workers=0"
+    )
 
 
 def test_a_reader_that_is_stuck_is_shown() -> None:
@@ -428,7 +459,8 @@ def test_a_reader_that_is_stuck_is_shown() -> None:
         next(batches)
     first, *lines = str(caught.value).splitlines()
     assert first == (
-        "no batch for 1 s: 1 of 4 workers inside element 17 of the iterable; raise timeout_s or look there" + FORK_HINT
+        "no batch for 1 s: 1 of 4 workers inside element 17 of the iterable; raise timeout_s or look there"
+        + FORK_HINT
     )
     stuck = [line for line in lines if line.startswith("worker ") and " inside " in line]
     assert len(stuck) == 1

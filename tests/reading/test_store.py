@@ -10,7 +10,16 @@ import pytest
 
 from ringfeed.reading import store as stores
 from ringfeed.reading.elements import pack, size_of, unpack
-from ringfeed.reading.store import ELEMENT, END, ERROR, GoneError, Run, Store, StoreSizes, TooLargeError
+from ringfeed.reading.store import (
+    ELEMENT,
+    END,
+    ERROR,
+    GoneError,
+    Run,
+    Store,
+    StoreSizes,
+    TooLargeError,
+)
 from ringfeed.system.memory import reserve
 from watching import PATIENCE_S
 
@@ -47,7 +56,9 @@ def test_elements_are_kept_until_no_worker_may_ask(store: Store) -> None:
     assert store.limit(RUN) == (6 // 4 + 5) * 4
     for number in range(6, 24):
         store.put(RUN, number, ELEMENT, [bytes([number]) * number])
-    assert [content(store, RUN, number) for number in range(6, 24)] == [bytes([n]) * n for n in range(6, 24)]
+    assert [content(store, RUN, number) for number in range(6, 24)] == [
+        bytes([n]) * n for n in range(6, 24)
+    ]
     store.want(0, RUN.number, 13)
     store.want(1, RUN.number, 9)
     assert store.limit(RUN) == (6 // 4 + 5) * 4
@@ -57,7 +68,9 @@ def test_elements_are_kept_until_no_worker_may_ask(store: Store) -> None:
     assert store.limit(RUN) == (14 // 4 + 5) * 4
     for number in range(24, 32):
         store.put(RUN, number, ELEMENT, [bytes([number]) * number])
-    assert [content(store, RUN, number) for number in range(14, 32)] == [bytes([n]) * n for n in range(14, 32)]
+    assert [content(store, RUN, number) for number in range(14, 32)] == [
+        bytes([n]) * n for n in range(14, 32)
+    ]
 
 
 def test_a_run_has_nothing_of_another(store: Store) -> None:
@@ -193,5 +206,9 @@ def test_an_element_comes_back_from_its_bytes(element: object) -> None:
     assert len(content) == size_of(parts)
     found = unpack(content)
     np.testing.assert_equal(found, element)
-    arrays = [one for one in found if isinstance(one, np.ndarray)] if isinstance(found, list | tuple) else []
+    arrays = (
+        [one for one in found if isinstance(one, np.ndarray)]
+        if isinstance(found, list | tuple)
+        else []
+    )
     assert all(array.flags.writeable for array in arrays)

@@ -45,14 +45,22 @@ PLANS: dict[str, tuple[type, type, type, dict[str, Any]]] = {
     "batch_transform": (slow.Plain, slow.Awaits, slow.Waits, {"batch_transform": slow.doubles}),
     "collate_fn": (slow.Plain, slow.Awaits, slow.Waits, {"collate_fn": slow.collates}),
     "doubled": (slow.Plain, slow.Awaits, slow.Waits, {"sampler": [5, 5, 5, 7, 7, 3, 5, 9] * 4}),
-    "whole batches": (slow.PlainBatches, slow.AwaitsBatches, slow.WaitsBatches, {"batch_size": None}),
+    "whole batches": (
+        slow.PlainBatches,
+        slow.AwaitsBatches,
+        slow.WaitsBatches,
+        {"batch_size": None},
+    ),
 }
 
 
 def content(loader: Loader[Any], epochs: int = 2) -> list[list[Any]]:
     """Return all that a loader gives in some epochs, as bytes."""
     with loader:
-        return [[[(key, batch[key].tobytes()) for key in batch] for batch in loader] for _ in range(epochs)]
+        return [
+            [[(key, batch[key].tobytes()) for key in batch] for batch in loader]
+            for _ in range(epochs)
+        ]
 
 
 def numbers(batches: Iterable[Any]) -> list[int]:
@@ -90,7 +98,10 @@ def test_prioritized_samples(way: str) -> None:
         sampler = ringfeed.orders.PrioritizedSampler(203)
         with Loader(dataset, sampler=sampler, batch_size=16, **settings) as loader:
             batches = itertools.islice(loader, 8)
-            return [(*(sample[key].tobytes() for key in sample), i.tobytes(), w.tobytes()) for sample, i, w in batches]
+            return [
+                (*(sample[key].tobytes() for key in sample), i.tobytes(), w.tobytes())
+                for sample, i, w in batches
+            ]
 
     assert epoch(slow.Awaits(), concurrency=20, **QUICK[way]) == epoch(slow.Plain(), workers=0)
 
@@ -125,7 +136,9 @@ def test_a_dataset_that_changes_between_epochs() -> None:
 def test_so_many_are_in_flight(kind: type, way: str) -> None:
     """As many as was said, in all workers together, and not one more."""
     dataset = kind()
-    with Loader(dataset, batch_size=8, concurrency=21, spec=Array((), "float32"), **WAYS[way]) as loader:
+    with Loader(
+        dataset, batch_size=8, concurrency=21, spec=Array((), "float32"), **WAYS[way]
+    ) as loader:
         wait_until(lambda: sum(map(len, loader)) == 300 and dataset.most >= 21)
     assert dataset.most == 21
 
@@ -145,8 +158,16 @@ def test_an_async_dataset_alone() -> None:
 def test_slots_follow() -> None:
     """There are slots for the samples in flight, unless the user says how many, or how much memory."""
     found = [
-        Loader(slow.Waits(), batch_size=16, workers=2, concurrency=concurrency, **settings).plan.slots
-        for concurrency, settings in [(2, {}), (32, {}), (100, {}), (100, {"slots": 3}), (100, {"memory": "1MB"})]
+        Loader(
+            slow.Waits(), batch_size=16, workers=2, concurrency=concurrency, **settings
+        ).plan.slots
+        for concurrency, settings in [
+            (2, {}),
+            (32, {}),
+            (100, {}),
+            (100, {"slots": 3}),
+            (100, {"memory": "1MB"}),
+        ]
     ]
     assert found[:4] == [4, 4, 9, 3]
     assert Loader(slow.Waits(), batch_size=16, workers=2, memory="1MB").plan.slots == found[4]
@@ -242,7 +263,9 @@ def test_a_failed_sample_is_named(deed: str, kind: type, way: str) -> None:
 def test_failed_samples_are_left_out(kind: type) -> None:
     """With on_error="skip"."""
     at = (3, 17, 18)
-    with Loader(kind("raises", at), batch_size=8, concurrency=16, on_error="skip", **WAYS["fork"]) as loader:
+    with Loader(
+        kind("raises", at), batch_size=8, concurrency=16, on_error="skip", **WAYS["fork"]
+    ) as loader:
         found = numbers(batch[1] for batch in loader)
         assert found == [index for index in range(40) if index not in at]
         assert loader.stats().skipped == [*at]
@@ -250,7 +273,9 @@ def test_failed_samples_are_left_out(kind: type) -> None:
 
 def test_the_users_own_frames() -> None:
     """The cause has the traceback of the coroutine that raised it."""
-    with Loader(slow.FailingAwaits("raises"), batch_size=8, concurrency=16, **WAYS["fork"]) as loader:
+    with Loader(
+        slow.FailingAwaits("raises"), batch_size=8, concurrency=16, **WAYS["fork"]
+    ) as loader:
         with pytest.raises(WorkerError) as caught:
             numbers(batch[1] for batch in loader)
         cause = caught.value.__cause__
@@ -282,10 +307,14 @@ def test_workers_that_are_killed(kind: type, backend: str) -> None:
 @pytest.mark.parametrize("kind", [slow.Failing, slow.FailingAwaits])
 def test_a_sample_that_kills_is_named(kind: type) -> None:
     """After two deaths that blame no sample, it is read alone until it has cost max_attempts workers."""
-    with Loader(kind("dies"), batch_size=8, concurrency=16, max_attempts=2, **WAYS["fork"]) as loader:
+    with Loader(
+        kind("dies"), batch_size=8, concurrency=16, max_attempts=2, **WAYS["fork"]
+    ) as loader:
         batches = iter(loader)
         assert [next(batches)[1].tolist() for _ in range(2)] == [[*range(8)], [*range(8, 16)]]
-        text = "dataset[17] ended 2 workers; the last one was killed by SIGKILL; try it with workers=0"
+        text = (
+            "dataset[17] ended 2 workers; the last one was killed by SIGKILL; try it with workers=0"
+        )
         with pytest.raises(WorkerError, match=f"^{re.escape(text)}$"):
             next(batches)
         assert [batch[1].tolist() for batch in batches] == [[*range(24, 32)], [*range(32, 40)]]
@@ -309,9 +338,14 @@ def test_no_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = content(Loader(slow.Plain(), workers=0), 1)
     assert content(Loader(slow.Waits(), concurrency=20, workers=0), 1) == expected
     spec = Loader(slow.Plain(), workers=0).spec
-    with Loader(slow.Waits(), concurrency=20, workers=0, spec=spec) as loader, pytest.raises(WorkerError) as caught:
+    with (
+        Loader(slow.Waits(), concurrency=20, workers=0, spec=spec) as loader,
+        pytest.raises(WorkerError) as caught,
+    ):
         next(iter(loader))
-    assert "dataset[0] raised WorkerError: no thread can be started: RLIMIT_NPROC" in str(caught.value)
+    assert "dataset[0] raised WorkerError: no thread can be started: RLIMIT_NPROC" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("kind", [slow.Interrupts, slow.InterruptsAwaits])
@@ -356,7 +390,9 @@ def test_a_break_waits_for_no_request(kind: type, way: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])
 def test_closing_waits_for_no_request(kind: type, way: str, tmp_path: Path) -> None:
     """Tasks are cancelled, and may clean up; threads are left to themselves."""
-    with Loader(kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **WAYS[way]) as loader:
+    with Loader(
+        kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **WAYS[way]
+    ) as loader:
         batches = iter(loader)
         next(batches)
         wait_until((tmp_path / "hangs-3").exists)
@@ -367,7 +403,9 @@ def test_closing_waits_for_no_request(kind: type, way: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])
 def test_a_stall_names_the_sample(kind: type, way: str, tmp_path: Path) -> None:
     """It is the oldest that its worker waits for."""
-    with Loader(kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **WAYS[way]) as loader:
+    with Loader(
+        kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **WAYS[way]
+    ) as loader:
         batches = iter(loader)
         next(batches)
         wait_until(lambda: loader.slot_states().count("ready") == loader.plan.slots - 1)
@@ -381,7 +419,9 @@ def test_a_stall_names_the_sample(kind: type, way: str, tmp_path: Path) -> None:
 def test_a_stall_here_names_the_sample_and_its_line(kind: type, tmp_path: Path) -> None:
     """With workers=0 the wait for samples in flight is as bounded as that for workers; the next call asks again."""
     dataset, spec = kind(tmp_path), Array((), "int64")
-    with Loader(dataset, batch_size=2, concurrency=8, spec=spec, workers=0, timeout_s=0.3) as loader:
+    with Loader(
+        dataset, batch_size=2, concurrency=8, spec=spec, workers=0, timeout_s=0.3
+    ) as loader:
         batches = iter(loader)
         _expect_stall(batches)
         assert next(batches).tolist() == [0, 1]  # what has come beside it
@@ -394,8 +434,13 @@ def _expect_stall(batches: Any) -> None:
     with pytest.raises(StallError) as caught:
         next(batches)
     first, second, *stack = str(caught.value).splitlines()
-    assert first == "no batch for 0.3 s: 1 of 1 workers inside dataset[i] (i = 3); raise timeout_s or look there"
-    assert re.fullmatch(r"worker 0 \(this process\): inside dataset\[3\], has been at it for \d+\.\d s", second)
+    assert (
+        first
+        == "no batch for 0.3 s: 1 of 1 workers inside dataset[i] (i = 3); raise timeout_s or look there"
+    )
+    assert re.fullmatch(
+        r"worker 0 \(this process\): inside dataset\[3\], has been at it for \d+\.\d s", second
+    )
     assert any("slow_sources.py" in line for line in stack)
 
 
@@ -436,7 +481,9 @@ def test_a_second_loader_of_an_async_dataset_ends_nothing_of_the_first() -> None
 
 
 @pytest.mark.parametrize("after", ["it began", "nothing"])
-def test_ctrl_c_while_the_event_loop_starts(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_event_loop_starts(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is kept of what did not come to run: the next epoch starts another."""
     start, calls = Thread.start, []
 
@@ -499,7 +546,9 @@ def test_a_claim_that_is_given_up_while_its_rows_are_written() -> None:
 def test_a_stuck_worker_is_replaced(kind: type, tmp_path: Path) -> None:
     """With on_stall="restart": its samples are asked for again."""
     settings: dict[str, Any] = {"workers": 1, "backend": "fork", "on_stall": "restart"}
-    with Loader(kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **settings) as loader:
+    with Loader(
+        kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **settings
+    ) as loader:
         batches = iter(loader)
         next(batches)
         wait_until((tmp_path / "hangs-3").exists)
@@ -540,7 +589,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[Exception], str
     "a float": (slow.Awaits, {"concurrency": 2.5}, TypeError, "concurrency=2.5 must be an int"),
     "none": (slow.Awaits, {"concurrency": 0}, ValueError, "concurrency=0 must be at least 1"),
     "a bool": (slow.Awaits, {"concurrency": True}, TypeError, "concurrency=True must be an int"),
-    "too many": (slow.Awaits, {"concurrency": 10_001}, ValueError, "concurrency=10001 must be at most 10000"),
+    "too many": (
+        slow.Awaits,
+        {"concurrency": 10_001},
+        ValueError,
+        "concurrency=10001 must be at most 10000",
+    ),
     "fewer than workers": (
         slow.Awaits,
         {"concurrency": 2, "workers": 3},

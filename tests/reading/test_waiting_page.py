@@ -63,7 +63,9 @@ def test_all_are_found() -> None:
 
 
 @pytest.mark.parametrize("package", BLOCKS)
-def test_an_example(package: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example(
+    package: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All samples come, in order; in processes that import the dataset's module."""
     pytest.importorskip(package)
     if package == "fsspec":  # which comes with torch, and leaves to others what asks a server

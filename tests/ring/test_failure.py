@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from ringfeed._failure import LIMIT, End, Failure, Kind, Nothing, RemoteError, decode, encode, kind_of
+from ringfeed._failure import (
+    LIMIT,
+    End,
+    Failure,
+    Kind,
+    Nothing,
+    RemoteError,
+    decode,
+    encode,
+    kind_of,
+)
 
 
 class TwoArguments(Exception):  # noqa: N818 - it stands for a user's
@@ -59,7 +69,11 @@ def raised(error: BaseException, depth: int = 0) -> BaseException:
         (MemoryError("full"), MemoryError, "MemoryError: full"),
         (TwoArguments(1, 2), RemoteError, "TwoArguments: 1 and 2"),
         (BrokenText("x"), BrokenText, "BrokenText: (its text could not be made)"),
-        (OSError(2, "gone", "file.png"), FileNotFoundError, "FileNotFoundError: [Errno 2] gone: 'file.png'"),
+        (
+            OSError(2, "gone", "file.png"),
+            FileNotFoundError,
+            "FileNotFoundError: [Errno 2] gone: 'file.png'",
+        ),
         (ValueError(lambda: 0, open), ValueError, None),
     ],
     ids=lambda value: type(value).__name__,
@@ -85,7 +99,11 @@ def test_ctrl_c_comes_out_where_it_may_come() -> None:
 def test_what_stands_for_an_exception_can_be_pickled() -> None:
     """Though no module has its class."""
     error = pickle.loads(pickle.dumps(decode(encode(TwoArguments(1, 2))).error))
-    assert (type(error).__name__, str(error), isinstance(error, RemoteError)) == ("TwoArguments", "1 and 2", True)
+    assert (type(error).__name__, str(error), isinstance(error, RemoteError)) == (
+        "TwoArguments",
+        "1 and 2",
+        True,
+    )
 
 
 @pytest.mark.parametrize("size", [10, 1_000, 3_000, 5_000, 200_000])
@@ -204,4 +222,6 @@ def test_a_traceback_from_a_worker_keeps_nothing_alive() -> None:
 def printed(error: BaseException | None) -> str:
     """Return what Python prints, without the marks of columns."""
     lines = "".join(traceback.format_exception(error)).splitlines()
-    return "\n".join(line for line in lines if not set(line) <= set(" |~^") or not set(line) & set("~^"))
+    return "\n".join(
+        line for line in lines if not set(line) <= set(" |~^") or not set(line) & set("~^")
+    )

@@ -227,7 +227,9 @@ def test_planning_too_much_is_refused(both: Both) -> None:
         both.plan_batches(40)
 
 
-@pytest.mark.parametrize("damage", [(0, b"\0"), (8, b"\xff"), (12, b"\1\2\3\4")], ids=["magic", "abi", "size"])
+@pytest.mark.parametrize(
+    "damage", [(0, b"\0"), (8, b"\xff"), (12, b"\1\2\3\4")], ids=["magic", "abi", "size"]
+)
 def test_a_foreign_segment_is_refused(both: Both, damage: tuple[int, bytes]) -> None:
     """Another magic, ABI or size is refused before anything is read."""
     os.pwrite(both.segment.control_fd, damage[1], damage[0])

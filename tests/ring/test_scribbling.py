@@ -18,7 +18,9 @@ CAUSE = (
     "look there"
 )
 LOST = "; what was not delivered is lost, and the next epoch begins with fresh memory"
-PLAN = ringfeed.Loader(scribbling.Scribbler("row", 0, 0, 0), batch_size=scribbling.BATCH, workers=2, slots=3).plan
+PLAN = ringfeed.Loader(
+    scribbling.Scribbler("row", 0, 0, 0), batch_size=scribbling.BATCH, workers=2, slots=3
+).plan
 
 
 class Overrun:

@@ -83,14 +83,33 @@ def made() -> Iterator[Segment]:
 
 
 NO_SEGMENT = "this is no segment of this version of ringfeed: magic, ABI or sizes differ"
-UNSEALED = "this is no segment of ringfeed: its size is not sealed, so that reading it could be a SIGBUS"
+UNSEALED = (
+    "this is no segment of ringfeed: its size is not sealed, so that reading it could be a SIGBUS"
+)
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize(
     ("place", "kind"),
-    [(0, "Q"), *((place, "I") for place in range(8, 36, 4)), *((place, "Q") for place in range(40, 72, 8))],
-    ids=["magic", "ABI", "size", "slots", "cells", "workers", "rows", "ids", "slot", "indices", "marks", "failures"],
+    [
+        (0, "Q"),
+        *((place, "I") for place in range(8, 36, 4)),
+        *((place, "Q") for place in range(40, 72, 8)),
+    ],
+    ids=[
+        "magic",
+        "ABI",
+        "size",
+        "slots",
+        "cells",
+        "workers",
+        "rows",
+        "ids",
+        "slot",
+        "indices",
+        "marks",
+        "failures",
+    ],
 )
 def test_a_header_of_another_version(made: Segment, place: int, kind: str) -> None:
     """A field that differs, by little or by much, is refused; put right again, it is taken."""
@@ -109,7 +128,9 @@ def test_a_header_of_another_version(made: Segment, place: int, kind: str) -> No
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("change", [(-4096, 0), (4096, 0), (0, 4096), (0, -4096), (1 << 30, 0), (0, 1 << 40)])
+@pytest.mark.parametrize(
+    "change", [(-4096, 0), (4096, 0), (0, 4096), (0, -4096), (1 << 30, 0), (0, 1 << 40)]
+)
 def test_sizes_that_are_not_those_of_the_files(made: Segment, change: tuple[int, int]) -> None:
     """Whoever is told other sizes than the files have, or the header says, is refused before it maps beyond them."""
     control, slots = (size + more for size, more in zip(made.sizes, change, strict=True))
@@ -126,11 +147,15 @@ def test_what_is_no_segment(made: Segment, tmp_path: Path, kind: str, which: str
     size = made.sizes[which == "slots"]
     fds = _no_segment(kind, size, tmp_path)
     control, slots = (fds[0], made.slots_fd) if which == "control" else (made.control_fd, fds[0])
-    good = kind == "another memfd" and which == "slots"  # slots have no header: they are all zero at first
+    good = (
+        kind == "another memfd" and which == "slots"
+    )  # slots have no header: they are all zero at first
     with suppress(ValueError) if good else pytest.raises(ValueError, match="no segment") as caught:
         open_ring(control, slots, made.sizes)
     if not good:
-        assert str(caught.value) == (UNSEALED if kind in {"file", "pipe", "unsealed memfd"} else NO_SEGMENT)
+        assert str(caught.value) == (
+            UNSEALED if kind in {"file", "pipe", "unsealed memfd"} else NO_SEGMENT
+        )
     for fd in fds:
         os.close(fd)
 
@@ -174,7 +199,10 @@ def test_no_room_is_a_plan_error(monkeypatch: pytest.MonkeyPatch, code: int) -> 
     monkeypatch.setattr(segment.os, "posix_fallocate", refuse)
     with pytest.raises(ringfeed.PlanError) as caught:
         reserve("ringfeed-test", 2 * 10**6)
-    assert str(caught.value) == "cannot reserve 2.0 MB of shared memory: no room; use fewer slots, or memory="
+    assert (
+        str(caught.value)
+        == "cannot reserve 2.0 MB of shared memory: no room; use fewer slots, or memory="
+    )
 
 
 @pytest.mark.usefixtures("nothing_left")

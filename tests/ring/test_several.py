@@ -25,7 +25,9 @@ ROWS = 64
 @pytest.fixture
 def ring() -> Iterator[_ring.Ring]:
     """The consumer's ring, of two slots of 64 rows and tickets of one row at least."""
-    segment = Segment(make_plan(Spec(Array((), "uint8")), ROWS, ROWS, workers=2, slots=2, more=30).sizes)
+    segment = Segment(
+        make_plan(Spec(Array((), "uint8")), ROWS, ROWS, workers=2, slots=2, more=30).sizes
+    )
     ring = segment.open()
     ring.become_consumer(16, 3)
     yield ring
@@ -52,7 +54,9 @@ def test_pace_is_learned_from_the_work_elsewhere(ring: _ring.Ring) -> None:
     """Tickets have the rows that come to the pace asked for, by the time that the worker says they took."""
     ring.set_pace(20_000_000)
     assert tickets(ring, 4_900_000) == [32, 32]
-    assert tickets(ring, 4_900_000) == [4] * 16  # what is learned shows in the batch that is bound next
+    assert (
+        tickets(ring, 4_900_000) == [4] * 16
+    )  # what is learned shows in the batch that is bound next
     assert sum(worker.busy_ns for worker in Observer(ring).workers()) == 2 * ROWS * 4_900_000
 
 
@@ -67,12 +71,16 @@ def test_as_many_tickets_as_are_worked_on_at_a_time(ring: _ring.Ring) -> None:
 @pytest.mark.parametrize("more", [0, 3, 30, 1000])
 def test_cells_for_what_is_worked_on_at_a_time(more: int) -> None:
     """A plan has cells for several tickets of each that works, up to what a slot may have."""
-    cells = make_plan(Spec(Array((), "uint8")), 256, 256, workers=2, slots=4, more=more).layout.cells
+    cells = make_plan(
+        Spec(Array((), "uint8")), 256, 256, workers=2, slots=4, more=more
+    ).layout.cells
     assert cells == min(_ring.MAX_CELLS, max(16, 4 * (2 + more)))
 
 
 @pytest.mark.parametrize("act", [_ring.Ring.cancel, _ring.Ring.requeue, _ring.Ring.stop])
-def test_breaks_wake_a_worker_that_holds_tickets(ring: _ring.Ring, act: Callable[[_ring.Ring], None]) -> None:
+def test_breaks_wake_a_worker_that_holds_tickets(
+    ring: _ring.Ring, act: Callable[[_ring.Ring], None]
+) -> None:
     """A break, a fence and the stop end its sleep; without one it ends by its time."""
     worker = _ring.WorkerEnd(ring, 0)
     seen = worker.breaks

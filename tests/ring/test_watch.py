@@ -65,7 +65,15 @@ def test_a_batch_on_its_way(made: Segment) -> None:
     assert ends[1].claim(0) == _ring.TAKEABLE
     assert watch.slots()[0] == ("filling", 0, 5, 4, 2, 1, 0, 0)
     pid, inside, since_ns, *_, tickets, timed, read_ns, write_ns, leave = watch.workers()[1]
-    assert (pid, inside, tickets, timed, read_ns, write_ns, leave) == (4711, None, 1, 0, 0, 0, False)
+    assert (pid, inside, tickets, timed, read_ns, write_ns, leave) == (
+        4711,
+        None,
+        1,
+        0,
+        0,
+        0,
+        False,
+    )
     assert 0 < since_ns <= _ring.now_ns()
     ends[1].publish()
     assert watch.slots()[0][4:7] == (2, 0, 1)
@@ -139,7 +147,11 @@ def test_what_is_no_control_block(made: Segment, tmp_path: Path, kind: str) -> N
     elif kind == "slots":
         fds = (os.dup(made.slots_fd),)
     else:
-        fds = (reserve("ringfeed-test", {"empty": 1, "zeros": size, "longer": size + 4096}[kind]).detach(),)
+        fds = (
+            reserve(
+                "ringfeed-test", {"empty": 1, "zeros": size, "longer": size + 4096}[kind]
+            ).detach(),
+        )
         if kind == "longer":
             os.pwrite(fds[0], os.pread(made.control_fd, size, 0), 0)
     with pytest.raises(ValueError, match="no loader") as caught:
@@ -166,7 +178,10 @@ def test_rubbish_in_the_memory(made: Segment) -> None:
     for rubbish in (b"\xff", b"\x5a", b"\x00"):
         os.pwrite(made.control_fd, rubbish * made.control_size, 0)
         assert [slot[0] for slot in watch.slots()] == ["free"] * 3
-        assert all(slot[4] <= PLAN.layout.cells and slot[5] + slot[6] <= PLAN.layout.cells for slot in watch.slots())
+        assert all(
+            slot[4] <= PLAN.layout.cells and slot[5] + slot[6] <= PLAN.layout.cells
+            for slot in watch.slots()
+        )
         assert len(watch.workers()) == 4
         assert len(watch.consumer()) == 6
     assert watch.geometry[0] == 3

@@ -44,13 +44,17 @@ class Stage:
 
     def numbers(self, training: Training) -> list[int]:
         """Return the batches that a training was sent."""
-        return [sent.batch.number for sent in self.sent.get(training.pid, []) if sent.batch is not None]
+        return [
+            sent.batch.number for sent in self.sent.get(training.pid, []) if sent.batch is not None
+        ]
 
     def texts(self, training: Training) -> list[str]:
         """Return the warnings and errors that it was sent."""
         entries = self.sent.get(training.pid, [])
         told = [entry.content["text"] for entry in entries if entry.kind == "warning"]
-        return told + [decode(entry.content["error"]).text for entry in entries if entry.kind == "error"]
+        return told + [
+            decode(entry.content["error"]).text for entry in entries if entry.kind == "error"
+        ]
 
     def take(self, training: Training) -> int:
         """Have a training pick up the batch that it was sent; returns its number."""
@@ -318,7 +322,9 @@ def test_a_wait_without_end_is_an_error() -> None:
     text = "share(name='t'): no batch for pid 1 within 60 s: it waits for pid 2; raise timeout_s or look there"
     stage.trainings[0].asked = 2, None
     stage.wait(stage.trainings[0], 60.0)
-    assert stage.texts(stage.trainings[0])[-1] == text, "before its first epoch a training may take its time"
+    assert stage.texts(stage.trainings[0])[-1] == text, (
+        "before its first epoch a training may take its time"
+    )
     stage = Stage()
     first, _ = stage.trainings
     stage.fill()
@@ -356,7 +362,9 @@ def test_parts_are_those_of_a_loader(ranks: int, uneven: Any) -> None:
         for rank in range(ranks):
             cut = Cut(rank, ranks, uneven)
             parts = [batch[cut.rows(len(batch))].tolist() for batch in batches]
-            with Loader(np.arange(length), batch_size=4, workers=0, shard=Shard(rank, ranks, uneven)) as loader:
+            with Loader(
+                np.arange(length), batch_size=4, workers=0, shard=Shard(rank, ranks, uneven)
+            ) as loader:
                 assert [part for part in parts if part] == [batch.tolist() for batch in loader]
                 assert cut.padding(len(batches[-1])) == loader.padding
         whole.close()

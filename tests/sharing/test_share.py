@@ -17,7 +17,14 @@ import pytest
 import ringfeed
 import shared
 from forking import Child
-from ringfeed import ClosedError, SlotsHeldWarning, SpecError, StateError, SupersededError, WorkerError
+from ringfeed import (
+    ClosedError,
+    SlotsHeldWarning,
+    SpecError,
+    StateError,
+    SupersededError,
+    WorkerError,
+)
 from ringfeed.sharing import mapping
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -66,7 +73,9 @@ def test_whole_batches_are_split(share: shared.Share) -> None:
     """Of a dataset of whole batches each rank has its rows of each."""
     ranks = share.all(2, "split", make=_whole)
     pairs = [(one.tolist(), two.tolist()) for one, two in shared.together(*ranks)]
-    assert pairs == [([10 * i, 10 * i + 1, 10 * i + 2], [10 * i + 3, 10 * i + 4, 10 * i]) for i in range(3)]
+    assert pairs == [
+        ([10 * i, 10 * i + 1, 10 * i + 2], [10 * i + 3, 10 * i + 4, 10 * i]) for i in range(3)
+    ]
     assert [rank.padding for rank in ranks] == [0, 1]
 
 
@@ -88,10 +97,18 @@ def test_a_structure_stays(share: shared.Share) -> None:
     spec = {"x": ringfeed.Array((3,), "float32"), "n": ringfeed.Array((), "int64")}
     (training,) = share.all(1, make=_dicts, spec=spec)
     batch = next(iter(training))
-    assert (batch["x"].shape, batch["x"].dtype, batch["n"].tolist()) == ((4, 3), np.float32, [0, 1, 2, 3])
+    assert (batch["x"].shape, batch["x"].dtype, batch["n"].tolist()) == (
+        (4, 3),
+        np.float32,
+        [0, 1, 2, 3],
+    )
     with pytest.raises(SpecError) as caught:
         ringfeed.share(
-            _dicts, name=shared.unique("other"), ranks=1, mode="broadcast", spec=ringfeed.Array((3,), "uint8")
+            _dicts,
+            name=shared.unique("other"),
+            ranks=1,
+            mode="broadcast",
+            spec=ringfeed.Array((3,), "uint8"),
         )
     assert re.fullmatch(
         r"share\(name='other-.*'\) hands out samples of Spec\(\{'x': .*\}\), and this training expects "
@@ -184,7 +201,9 @@ def test_a_loader_that_is_dropped_leaves(share: shared.Share) -> None:
 
 def test_slots_outlive_their_workers(share: shared.Share) -> None:
     """Where the workers have failed for good, a training that is behind still gets what was filled."""
-    one, two = share.all(2, make=partial(shared.make, backend="spawn", irreplaceable=True, ahead=False))
+    one, two = share.all(
+        2, make=partial(shared.make, backend="spawn", irreplaceable=True, ahead=False)
+    )
     batches, other = shared.until_it_fails(iter(one)), shared.until_it_fails(iter(two))
     found, behind = [next(batches), next(batches)], []
     os.kill(min(shared.group_of(one.host_pid) - {one.host_pid}), signal.SIGKILL)
@@ -285,7 +304,9 @@ def test_a_state_that_does_not_fit(share: shared.Share) -> None:
     one.load_state_dict(state)
     two.load_state_dict(state)
     for batches in [iter(one), iter(two)]:
-        with pytest.raises(StateError, match=r"the state was taken with seed 4, and this loader has seed 3"):
+        with pytest.raises(
+            StateError, match=r"the state was taken with seed 4, and this loader has seed 3"
+        ):
             next(batches)
     assert shared.numbers(shared.first_of(one, two)) == shared.expected(1)
 
@@ -331,7 +352,9 @@ def test_a_late_training_begins_with_the_next_epoch(share: shared.Share) -> None
     third = share.join()
     late = iter(third)
     assert len(shared.numbers(batches)) == 11
-    pairs = list(zip(shared.numbers(shared.first_of(one, late)), shared.expected(2)[12:], strict=True))
+    pairs = list(
+        zip(shared.numbers(shared.first_of(one, late)), shared.expected(2)[12:], strict=True)
+    )
     assert all(found == wanted for found, wanted in pairs)
 
 

@@ -46,7 +46,10 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
 def test_trainings_of_no_common_parent(processes: list[Any]) -> None:
     """Processes that are started at once agree on one host, whichever is first; it ends with the last of them."""
     name = shared.unique("apart")
-    processes += [shared.begin(name, 3, "split", EPOCHS, rank=rank, make={"batch_size": 9}) for rank in range(3)]
+    processes += [
+        shared.begin(name, 3, "split", EPOCHS, rank=rank, make={"batch_size": 9})
+        for rank in range(3)
+    ]
     said = [shared.lines(training) for training in processes]
     assert [training.returncode for training in processes] == [0] * 3
     assert len({first["host"] for first, *_ in said}) == 1
@@ -83,7 +86,9 @@ def test_a_training_that_is_killed(victim: str, processes: list[Any]) -> None:
 def test_the_host_is_killed() -> None:
     """Each training gets an error that names it, at once; batches that are held stay right, and a new share begins."""
     name = shared.unique("host")
-    with ringfeed.share(shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60) as training:
+    with ringfeed.share(
+        shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60
+    ) as training:
         batches = iter(training)
         held = next(batches)
         group = shared.group_of(training.host_pid)
@@ -97,7 +102,9 @@ def test_the_host_is_killed() -> None:
         assert shared.is_right(held)
         shared.gone(group)
         state = training.state_dict()
-    with ringfeed.share(shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60) as training:
+    with ringfeed.share(
+        shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60
+    ) as training:
         group = shared.group_of(training.host_pid)
         training.load_state_dict(state)
         first = state["samples"] // shared.ROWS
@@ -108,7 +115,9 @@ def test_the_host_is_killed() -> None:
 def test_a_worker_is_killed() -> None:
     """The host's loader replaces it, and what has forked it: nothing is lost, doubled or reordered."""
     name = shared.unique("worker")
-    with ringfeed.share(shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60) as training:
+    with ringfeed.share(
+        shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60
+    ) as training:
         found = []
         for batch in training:
             found.append(batch[1].tolist())
@@ -171,7 +180,9 @@ with ringfeed.share(shared.make, name={name!r}, ranks=1, mode="broadcast", timeo
             pass
     print(count, found == shared.expected(1, samples=96), len(found), flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     host, said = done.stdout.splitlines()
     assert said.split()[1:] == ["True", "12"], said
@@ -204,7 +215,9 @@ with ringfeed.share(shared.make, name={name!r}, ranks=2, mode="broadcast", **{gi
             sys.exit()
     print(json.dumps([count, training.stats().lost, [str(one.message) for one in told]]), flush=True)
 """
-    slow = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    slow = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     processes.append(slow)
     with ringfeed.share(shared.make, name=name, ranks=2, mode="broadcast", **given) as training:
         group = {training.host_pid}
@@ -214,7 +227,10 @@ with ringfeed.share(shared.make, name={name!r}, ranks=2, mode="broadcast", **{gi
     last = said.splitlines()[-1]
     share = f"share(name={name!r})"
     if on_slow == "raise":
-        assert f"for pid {slow.pid}, which has not taken a batch; on_slow='raise' has put it out" in last
+        assert (
+            f"for pid {slow.pid}, which has not taken a batch; on_slow='raise' has put it out"
+            in last
+        )
         assert last.startswith(f'"{share}: the other trainings have waited 0.')
     else:
         count, lost, told = json.loads(last)

@@ -152,7 +152,11 @@ _BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "name of another type": ({"name": 3}, TypeError, "name=3 must be a str"),
     "ranks": ({"ranks": 0}, ValueError, "ranks=0 must be at least 1"),
     "mode": ({"mode": "all"}, ValueError, "mode='all'; choose one of 'split', 'broadcast'"),
-    "on_slow": ({"on_slow": "skip"}, ValueError, "on_slow='skip'; choose one of 'wait', 'drop', 'raise'"),
+    "on_slow": (
+        {"on_slow": "skip"},
+        ValueError,
+        "on_slow='skip'; choose one of 'wait', 'drop', 'raise'",
+    ),
     "patience_s": ({"patience_s": 0}, ValueError, "patience_s=0 must be positive, above 0"),
     "timeout_s": (
         {"timeout_s": None},
@@ -164,7 +168,11 @@ _BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "rank=1 with mode='broadcast', where each training gets all rows; leave rank out",
     ),
-    "rank beyond": ({"mode": "split", "rank": 2}, ValueError, "rank=2 with ranks=2; ranks go from 0 to 1"),
+    "rank beyond": (
+        {"mode": "split", "rank": 2},
+        ValueError,
+        "rank=2 with ranks=2; ranks go from 0 to 1",
+    ),
     "no rank": (
         {"mode": "split"},
         ValueError,
@@ -192,10 +200,15 @@ def test_contradictory_parameters(case: str) -> None:
 def test_a_launchers_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torchrun says is the rank; what is no number is refused."""
     monkeypatch.setenv("LOCAL_RANK", "x")
-    with pytest.raises(ValueError, match=re.escape("the environment has LOCAL_RANK='x', expected an int; give rank=")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape("the environment has LOCAL_RANK='x', expected an int; give rank="),
+    ):
         ringfeed.share(shared.make, name="n", ranks=2, mode="split")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    with ringfeed.share(shared.make, name=shared.unique("rank"), ranks=1, mode="split", timeout_s=60) as training:
+    with ringfeed.share(
+        shared.make, name=shared.unique("rank"), ranks=1, mode="split", timeout_s=60
+    ) as training:
         assert training.rank == 0
         processes = shared.group_of(training.host_pid)
     shared.gone(processes)
@@ -206,7 +219,10 @@ def test_a_join_with_other_parameters(share: shared.Share) -> None:
     one = share.join(ranks=1)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"ranks": 2}, "ranks=1, and this process joins it with ranks=2"),
-        ({"mode": "split", "rank": 0}, "mode='broadcast', and this process joins it with mode='split'"),
+        (
+            {"mode": "split", "rank": 0},
+            "mode='broadcast', and this process joins it with mode='split'",
+        ),
         ({"on_slow": "drop"}, "on_slow='wait', and this process joins it with on_slow='drop'"),
     ]
     for given, text in cases:
@@ -235,7 +251,9 @@ def test_another_users_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_sent(share: shared.Share) -> None:
     """A make_loader that keeps a lock says so, and the name is free again."""
     lock = threading.Lock()
-    with pytest.raises(ringfeed.ShipError, match=r"make_loader.* a lock and cannot be sent to a worker process"):
+    with pytest.raises(
+        ringfeed.ShipError, match=r"make_loader.* a lock and cannot be sent to a worker process"
+    ):
         share.join(lambda: lock)
     assert shared.numbers(share.join(ranks=1)) == shared.expected(1)
 
@@ -364,7 +382,9 @@ def test_a_join_as_the_last_one_leaves(share: shared.Share) -> None:
     thread = threading.Thread(target=lambda: late.append(share.join(ranks=1)))
     thread.start()
     frames = sys._current_frames
-    wait_until(lambda: frames()[thread.ident or 0].f_code.co_name == "_next_packet")  # it waits for an answer
+    wait_until(
+        lambda: frames()[thread.ident or 0].f_code.co_name == "_next_packet"
+    )  # it waits for an answer
     os.kill(host, signal.SIGCONT)
     thread.join(60)
     assert late[0].host_pid != host

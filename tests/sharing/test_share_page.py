@@ -45,7 +45,9 @@ def test_an_example(title: str) -> None:
     """Two processes run it: each sample of three epochs comes once, or once to each."""
     is_split = title == "Each rank its part"
     name = shared.unique("page")
-    example = re.sub(r'name="\w+"', f'name="{name}"', BLOCKS[title]).replace("workers=4", "workers=1")
+    example = re.sub(r'name="\w+"', f'name="{name}"', BLOCKS[title]).replace(
+        "workers=4", "workers=1"
+    )
     environment = [{"LOCAL_RANK": str(rank)} for rank in range(2)]
     begun = [
         subprocess.Popen(
@@ -63,5 +65,7 @@ def test_an_example(title: str) -> None:
     if not is_split:
         assert one == two
         two = []
-    assert sorted(label for labels in one + two for label in labels) == sorted([*range(512)] * epochs)
+    assert sorted(label for labels in one + two for label in labels) == sorted(
+        [*range(512)] * epochs
+    )
     wait_until(lambda: shared.is_all_gone(name))

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 NOBODY = 65534
 UNSHARE = shutil.which("unshare") or "/bin/false"
-CONTAINERS = {"mount": ["-m"], "pid": ["-p", "-f"], "user": ["-U"], "all": ["-m", "-p", "-f", "--mount-proc"]}
+CONTAINERS = {
+    "mount": ["-m"],
+    "pid": ["-p", "-f"],
+    "user": ["-U"],
+    "all": ["-m", "-p", "-f", "--mount-proc"],
+}
 CONTAINER = "another container (its pid, user or mount namespace is not that of this process)"
 
 
@@ -47,7 +52,10 @@ def ended(process: subprocess.Popen[str]) -> str:
 @pytest.fixture(autouse=True)
 def _may_unshare() -> None:
     """Skip where no namespace can be made."""
-    if any(subprocess.run([UNSHARE, *flags, "/bin/true"], check=False).returncode for flags in CONTAINERS.values()):
+    if any(
+        subprocess.run([UNSHARE, *flags, "/bin/true"], check=False).returncode
+        for flags in CONTAINERS.values()
+    ):
         pytest.skip("unshare(1) may make no namespaces here")
 
 
@@ -55,7 +63,9 @@ def _may_unshare() -> None:
 def test_a_container_has_names_of_its_own(kind: str) -> None:
     """The same name is another address where a namespace is another, and at most as long as addresses may be."""
     longest = "x" * 64
-    script = "import sys; from ringfeed.sharing import names; print(repr(names.address_of(sys.argv[1])))"
+    script = (
+        "import sys; from ringfeed.sharing import names; print(repr(names.address_of(sys.argv[1])))"
+    )
     theirs = ended(unshared(kind, script, longest)).strip()
     assert theirs
     assert theirs != repr(names.address_of(longest))
@@ -102,7 +112,9 @@ def test_a_container_is_not_heard(share: shared.Share, tmp_path: Path, kind: str
     assert shared.numbers(training) == shared.expected(1)
 
 
-def test_what_a_process_of_ones_own_says_is_opened_by_no_pickle(share: shared.Share, tmp_path: Path) -> None:
+def test_what_a_process_of_ones_own_says_is_opened_by_no_pickle(
+    share: shared.Share, tmp_path: Path
+) -> None:
     """A message that is none ends the connection that it came by, alone."""
     training = share.join(ranks=1)
     done = tmp_path / "done"
@@ -205,7 +217,9 @@ def test_a_host_without_descriptors_refuses_one(share: shared.Share) -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_state_that_looks_like_a_message_is_none(share: shared.Share, tmp_path: Path, *, nested: bool) -> None:
+def test_a_state_that_looks_like_a_message_is_none(
+    share: shared.Share, tmp_path: Path, *, nested: bool
+) -> None:
     """Nothing in a state is opened by pickle: it may come from a file."""
     training = share.join(ranks=1)
     done = tmp_path / "done"

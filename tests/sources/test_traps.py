@@ -83,11 +83,16 @@ def test_the_package_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     webdataset = pytest.importorskip("webdataset")
     names = names_of("webdataset", tmp_path, monkeypatch)
     streams = [
-        webdataset.WebDataset(shard, shardshuffle=False).decode().to_tuple("npy", "cls") for shard in names["shards"]
+        webdataset.WebDataset(shard, shardshuffle=False).decode().to_tuple("npy", "cls")
+        for shard in names["shards"]
     ]
     for stream, shard in zip(streams, names["shards"], strict=True):
-        assert [(x.tolist(), label) for x, label in stream] == [(x.tolist(), y) for x, y in names["Shard"](shard)]
-    with ringfeed.Loader(ringfeed.datasets.Interleave(streams), batch_size=50, workers=2, copy=True) as loader:
+        assert [(x.tolist(), label) for x, label in stream] == [
+            (x.tolist(), y) for x, y in names["Shard"](shard)
+        ]
+    with ringfeed.Loader(
+        ringfeed.datasets.Interleave(streams), batch_size=50, workers=2, copy=True
+    ) as loader:
         assert sorted(np.concatenate([labels for _, labels in loader]).tolist()) == list(range(400))
 
 
@@ -137,7 +142,9 @@ def test_two_environments_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert names["Rows"](names["folder"]).environment is names["Rows"](names["folder"]).environment
 
 
-def test_arrays_of_zarr_and_hdf5_as_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_of_zarr_and_hdf5_as_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are refused, since all of them would be read."""
     names = names_of("zarr", tmp_path, monkeypatch)
     with pytest.raises(ringfeed.SpecError, match="is read piece by piece"):
@@ -212,7 +219,9 @@ def test_a_dataset_prepared_as_tfrecord(tmp_path: Path, monkeypatch: pytest.Monk
     """It has no samples by number."""
     names = names_of("tfds", tmp_path, monkeypatch)
     builder = names["Rows"](data_dir=tmp_path / "other", file_format="tfrecord")
-    with pytest.raises(NotImplementedError, match=r"Random access data source for file format FileFormat.TFRECORD"):
+    with pytest.raises(
+        NotImplementedError, match=r"Random access data source for file format FileFormat.TFRECORD"
+    ):
         builder.as_data_source("train")
 
 

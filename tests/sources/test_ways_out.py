@@ -40,7 +40,10 @@ class Open(Samples):
 
 def refusal(error: type[Exception], dataset: Any, **settings: Any) -> str:
     """Return what is said of a dataset, by the loader or of its first epoch."""
-    with pytest.raises(error) as caught, ringfeed.Loader(dataset, **{"batch_size": 8, "workers": 0, **settings}) as it:
+    with (
+        pytest.raises(error) as caught,
+        ringfeed.Loader(dataset, **{"batch_size": 8, "workers": 0, **settings}) as it,
+    ):
         list(it)
     return str(caught.value)
 
@@ -99,7 +102,8 @@ SPARSE = {
     "torch's": (
         ringfeed.SpecError,
         (Tensor(), np.arange(3)),
-        "dataset[0] is a torch.Tensor, of which NumPy can make no array (it is sparse); give its .to_dense() " + DENSE,
+        "dataset[0] is a torch.Tensor, of which NumPy can make no array (it is sparse); give its .to_dense() "
+        + DENSE,
     ),
 }
 
@@ -118,7 +122,10 @@ def test_sparse_columns(error: type[Exception], dataset: Any, text: str) -> None
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_loader_is_neither_pickled_nor_copied(way: Callable[[Any], Any]) -> None:
     """It says what to keep instead."""
-    with ringfeed.Loader(np.zeros((4, 2)), batch_size=2, workers=0) as loader, pytest.raises(TypeError) as caught:
+    with (
+        ringfeed.Loader(np.zeros((4, 2)), batch_size=2, workers=0) as loader,
+        pytest.raises(TypeError) as caught,
+    ):
         way(loader)
     assert str(caught.value) == (
         "a Loader cannot be pickled or copied, as it has workers and shared memory of its own; make another one of its "

@@ -25,7 +25,9 @@ WAYS: list[dict[str, Any]] = [
     {"workers": 2, "backend": "fork"},
 ]
 SPAWNED: dict[str, Any] = {"workers": 2, "backend": "spawn"}
-IMAGES = np.random.default_rng(0).integers(0, 256, (21, 67, 61, 3), np.uint8)  # large enough to be freed of the GIL
+IMAGES = np.random.default_rng(0).integers(
+    0, 256, (21, 67, 61, 3), np.uint8
+)  # large enough to be freed of the GIL
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -39,7 +41,9 @@ def epoch(loader: ringfeed.Loader) -> tuple[bytes, list[int]]:
     """Return the bytes and the numbers of all samples of an epoch."""
     with loader:
         batches = [(x.tobytes(), numbers.tolist()) for x, numbers in loader]
-    return b"".join(x for x, _ in batches), list(itertools.chain.from_iterable(numbers for _, numbers in batches))
+    return b"".join(x for x, _ in batches), list(
+        itertools.chain.from_iterable(numbers for _, numbers in batches)
+    )
 
 
 # ---- bit for bit ----
@@ -65,19 +69,26 @@ def test_all_bytes_and_all_combinations_of_steps(taken: tuple[bool, ...]) -> Non
     for channels, layout in itertools.product(range(1, 6), [None, "CHW"]):
         each = np.linspace(0.1, 0.7, channels).tolist()
         given: dict[str, Any] = {"scale": 1 / 255, "offset": -0.3, "mean": each, "std": each[::-1]}
-        steps = {name: value if take else None for take, (name, value) in zip(taken, given.items(), strict=True)}
+        steps = {
+            name: value if take else None
+            for take, (name, value) in zip(taken, given.items(), strict=True)
+        }
         x = np.repeat(np.arange(256, dtype=np.uint8), channels).reshape(1, 16, 16, channels)
         samples.append(x)
         spec.append(array_of(x.shape[1:], {**steps, "layout": layout}))
         expected.append(converted(x, {**steps, "layout": layout}))
     strict = [not any(taken) and leaf.cast is None for leaf in spec]
-    samples = [x.astype(np.float32) if plain else x for x, plain in zip(samples, strict, strict=True)]
+    samples = [
+        x.astype(np.float32) if plain else x for x, plain in zip(samples, strict, strict=True)
+    ]
     with ringfeed.Loader(tuple(samples), batch_size=1, workers=0, spec=tuple(spec)) as loader:
         (batch,) = loader
         assert [x.tobytes() for x in batch] == [np.ascontiguousarray(x).tobytes() for x in expected]
 
 
-NUMBERS = st.floats(-1e6, 1e6, width=32) | st.floats(width=32, allow_nan=False, allow_infinity=False)
+NUMBERS = st.floats(-1e6, 1e6, width=32) | st.floats(
+    width=32, allow_nan=False, allow_infinity=False
+)
 
 
 @st.composite
@@ -167,13 +178,20 @@ def test_whole_batches_of_any_stride() -> None:
     class Odd(Whole):
         def __getitem__(self, index: int) -> Any:
             x, numbers = super().__getitem__(index)
-            return (np.asfortranarray(x), Holder(x), x[:0])[index], numbers[: None if index < 2 else 0]
+            return (np.asfortranarray(x), Holder(x), x[:0])[index], numbers[
+                : None if index < 2 else 0
+            ]
 
     for layout in (None, "CHW"):
         steps = {**IMAGENET, "layout": layout}
         spec = array_of(IMAGES.shape[1:], steps), Array((), "int64")
-        found = epoch(ringfeed.Loader(Odd(IMAGES), batch_size=None, max_batch_size=8, workers=0, spec=spec))
-        assert found == (np.ascontiguousarray(converted(IMAGES[:16], steps)).tobytes(), list(range(16)))
+        found = epoch(
+            ringfeed.Loader(Odd(IMAGES), batch_size=None, max_batch_size=8, workers=0, spec=spec)
+        )
+        assert found == (
+            np.ascontiguousarray(converted(IMAGES[:16], steps)).tobytes(),
+            list(range(16)),
+        )
 
 
 def test_batches_whose_shape_varies() -> None:
@@ -187,7 +205,9 @@ def test_batches_whose_shape_varies() -> None:
             return 6
 
     spec = Array((30, 7, 3), "float32", variable=(0, 1), **IMAGENET)
-    with ringfeed.Loader(Growing(), batch_size=None, max_batch_size=6, workers=0, spec=spec) as loader:
+    with ringfeed.Loader(
+        Growing(), batch_size=None, max_batch_size=6, workers=0, spec=spec
+    ) as loader:
         for index, batch in enumerate(loader):
             expected = converted(Growing()[index], IMAGENET)
             assert (batch.shape, batch.tobytes()) == (expected.shape, expected.tobytes())
@@ -196,11 +216,17 @@ def test_batches_whose_shape_varies() -> None:
 def test_leaves_that_are_converted_beside_others() -> None:
     """In a nested sample each leaf goes its own way, numbers and other dtypes as they are."""
     dataset = [{"a": [IMAGES[i], i], "b": IMAGES[i, 0, :, 0], "c": 0.5} for i in range(5)]
-    spec = {"a": [Array((3, 67, 61), "float32", layout="CHW"), Array((), "int64")], "b": Array((61,), "uint8")}
+    spec = {
+        "a": [Array((3, 67, 61), "float32", layout="CHW"), Array((), "int64")],
+        "b": Array((61,), "uint8"),
+    }
     spec["c"] = Array((), "float32")
     with ringfeed.Loader(dataset, batch_size=5, workers=0, spec=spec) as loader:
         (batch,) = loader
-    assert batch["a"][0].tobytes() == np.ascontiguousarray(IMAGES[:5].transpose(0, 3, 1, 2)).astype("f4").tobytes()
+    assert (
+        batch["a"][0].tobytes()
+        == np.ascontiguousarray(IMAGES[:5].transpose(0, 3, 1, 2)).astype("f4").tobytes()
+    )
     assert batch["a"][1].tolist() == list(range(5))
     assert np.array_equal(batch["b"], IMAGES[:5, 0, :, 0])
     assert batch["c"].tolist() == [0.5] * 5
@@ -209,7 +235,10 @@ def test_leaves_that_are_converted_beside_others() -> None:
 def test_bytes_without_axes() -> None:
     """A uint8 scalar of NumPy's is converted like any array; the spec of the loader is that of the slot."""
     with ringfeed.Loader(
-        [np.uint8(i) for i in range(4)], batch_size=4, workers=0, spec=Array((), "float32", offset=1)
+        [np.uint8(i) for i in range(4)],
+        batch_size=4,
+        workers=0,
+        spec=Array((), "float32", offset=1),
     ) as loader:
         (batch,) = loader
         assert batch.tolist() == [1.0, 2.0, 3.0, 4.0]

@@ -48,7 +48,11 @@ COUNT = "give one for each, or one number for all"
         ((4, 5, 3), {"scale": (1, 2, 3)}, f"scale=(1, 2, 3), {NUMBER}; write it as in scale=1/255"),
         ((4, 5, 3), {"scale": True}, f"scale=True, {NUMBER}; write it as in scale=1/255"),
         ((4, 5, 3), {"offset": "1"}, f"offset='1', {NUMBER}; write it as in offset=-1.0"),
-        ((4, 5, 3), {"offset": 10**5000}, f"offset is out of range, {NUMBER}; write it as in offset=-1.0"),
+        (
+            (4, 5, 3),
+            {"offset": 10**5000},
+            f"offset is out of range, {NUMBER}; write it as in offset=-1.0",
+        ),
         ((4, 5, 3), {"mean": (1, float("inf"), 2)}, f"mean=inf, {EACH} mean={RGB}"),
         ((4, 5, 3), {"mean": ()}, f"mean=(), {EACH} mean={RGB}"),
         ((4, 5, 3), {"mean": [[1]]}, f"mean=[1], {EACH} mean={RGB}"),
@@ -71,7 +75,11 @@ COUNT = "give one for each, or one number for all"
             {"std": (1, 2, 3), "layout": "CHW"},
             f"Array has 3 numbers in mean= or std=, expected 4, one a channel of (4, 5, 3); {COUNT}",
         ),
-        ((), {"std": (1, 2)}, f"Array has 2 numbers in mean= or std=, expected 1, one a channel of (); {COUNT}"),
+        (
+            (),
+            {"std": (1, 2)},
+            f"Array has 2 numbers in mean= or std=, expected 1, one a channel of (); {COUNT}",
+        ),
         (
             (4, 5, 3),
             {"layout": "HWC"},
@@ -184,7 +192,9 @@ def test_whole_batches_that_are_refused(layout: str | None, value: Any, text: st
     """A batch that cannot be converted is an error in its place."""
     spec = array_of((4, 5, 3), {**IMAGENET, "layout": layout})
     dataset = [SMALL[:2], value, SMALL[:2]]
-    with ringfeed.Loader(dataset, batch_size=None, max_batch_size=8, workers=0, spec=spec) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=None, max_batch_size=8, workers=0, spec=spec
+    ) as loader:
         iterator = iter(loader)
         assert len(next(iterator)) == 2
         assert refusal(lambda: next(iterator)) == f"dataset[1]: batch {text}"
@@ -194,7 +204,9 @@ def test_whole_batches_that_are_refused(layout: str | None, value: Any, text: st
 @pytest.mark.parametrize("number", [7, 0.5])
 def test_python_numbers_are_refused(number: float) -> None:
     """A number of Python's own has no dtype, and is not taken for a byte."""
-    with ringfeed.Loader([number], batch_size=1, workers=0, spec=Array((), "float32", scale=1.0)) as loader:
+    with ringfeed.Loader(
+        [number], batch_size=1, workers=0, spec=Array((), "float32", scale=1.0)
+    ) as loader:
         assert refusal(lambda: next(iter(loader))) == (
             f"dataset[0]: sample is of type {type(number).__name__}, expected an array of shape () and dtype uint8; "
             "make it one in __getitem__"
@@ -224,7 +236,10 @@ def test_read_into_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("array", "found"),
-    [(np.zeros((5, 4, 3), "f4"), "Array((4, 3), 'float32')"), (np.zeros((5, 3, 4), "u1"), "Array((3, 4), 'uint8')")],
+    [
+        (np.zeros((5, 4, 3), "f4"), "Array((4, 3), 'float32')"),
+        (np.zeros((5, 3, 4), "u1"), "Array((3, 4), 'uint8')"),
+    ],
 )
 def test_arrays_that_are_refused(array: Any, found: str) -> None:
     """Arrays of another dtype or shape are refused when the loader is made."""
@@ -262,8 +277,12 @@ def test_a_spec_keeps_its_steps() -> None:
     again = pickle.loads(pickle.dumps(spec))
     assert (again, hash(again)) == (spec, hash(spec))
     assert again.leaves[0].cast == Cast("float32", **IMAGENET, layout="CHW")
-    assert again != Spec({"x": Array((3, 4, 5), "float32", layout="CHW"), "y": [Array((), "int64")]})
-    assert Array((3,), "float32", mean=[1, 2, 3]) == Array((3,), "float32", mean=np.array([1, 2, 3]))  # type: ignore[arg-type]
+    assert again != Spec(
+        {"x": Array((3, 4, 5), "float32", layout="CHW"), "y": [Array((), "int64")]}
+    )
+    assert Array((3,), "float32", mean=[1, 2, 3]) == Array(
+        (3,), "float32", mean=np.array([1, 2, 3])
+    )  # type: ignore[arg-type]
 
 
 def test_a_spec_knows_what_is_given() -> None:
@@ -274,7 +293,10 @@ def test_a_spec_knows_what_is_given() -> None:
         ((), "int64"),
         ((2,), "uint8"),
     ]
-    given = {"x": Array((4, 5, 3), "uint8"), "y": [Array((), "int64"), Array((2,), "uint8", variable=True)]}
+    given = {
+        "x": Array((4, 5, 3), "uint8"),
+        "y": [Array((), "int64"), Array((2,), "uint8", variable=True)],
+    }
     assert before_cast(spec) == Spec(given)
     assert before_cast(Spec(given)) == Spec(given)
 

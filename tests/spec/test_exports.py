@@ -13,10 +13,24 @@ import ringfeed
 from ringfeed.frameworks._dlpack import capsule as make_capsule
 from ringfeed.frameworks.dlpack import CPU, Exported, Exports
 
-DTYPES = ("uint8", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64", "bool")
+DTYPES = (
+    "uint8",
+    "int8",
+    "uint16",
+    "int32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "bool",
+)
 
 
-def begin(*arrays: np.ndarray[Any, Any], **settings: Any) -> tuple[ringfeed.Loader, Exports, Any, int]:
+def begin(
+    *arrays: np.ndarray[Any, Any], **settings: Any
+) -> tuple[ringfeed.Loader, Exports, Any, int]:
     """Return a loader of batches of three over two slots, its exports, and the lease and rows of its first batch."""
     loader = ringfeed.Loader(arrays, **{"batch_size": 3, "slots": 2, "workers": 0, **settings})
     batches = loader._stream.epoch(lambda lease, rows: (lease, rows))
@@ -33,7 +47,9 @@ def test_same_memory(dtype: str) -> None:
     np.testing.assert_array_equal(first, samples[:3], strict=True)
     np.testing.assert_array_equal(second, samples[:3, 0], strict=True)
     offsets = loader.plan.layout.offsets
-    assert [array.__array_interface__["data"][0] - lease.address for array in (first, second)] == list(offsets)
+    assert [
+        array.__array_interface__["data"][0] - lease.address for array in (first, second)
+    ] == list(offsets)
 
 
 def test_each_capsule_holds_the_slot() -> None:
@@ -101,5 +117,8 @@ def test_a_capsule_lies_within_the_slots_fields() -> None:
     _, _, lease, _ = begin(np.arange(9.0))
     size = memoryview(lease).nbytes
     assert np.from_dlpack(Exported(make_capsule(lease, 8, (size - 8,), 1, 8))).nbytes == size - 8
-    with pytest.raises(ValueError, match=f"^an array of {size - 7} bytes at 8 does not lie within the slot's fields$"):
+    with pytest.raises(
+        ValueError,
+        match=f"^an array of {size - 7} bytes at 8 does not lie within the slot's fields$",
+    ):
         make_capsule(lease, 8, (size - 7,), 1, 8)

@@ -48,11 +48,19 @@ def test_it_is_shown_as_it_is_written(text: str) -> None:
 def test_forms_differ() -> None:
     """Leaves of the same room in other forms are others."""
     shape: Any = {"shape": (None,), "dtype": "uint8", "max_shape": (9,)}
-    arrays = {Array(**shape, form="ragged"), Array(**shape, form="pad"), Bytes(9), Text(9), Array((9,), "uint8")}
+    arrays = {
+        Array(**shape, form="ragged"),
+        Array(**shape, form="pad"),
+        Bytes(9),
+        Text(9),
+        Array((9,), "uint8"),
+    }
     assert len(arrays) == 5
 
 
-@pytest.mark.parametrize("value", [-1, True, np.float32("nan"), np.datetime64("2020-01-01", "D"), np.int8(3)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [-1, True, np.float32("nan"), np.datetime64("2020-01-01", "D"), np.int8(3)], ids=repr
+)
 def test_padding_of_each_kind(value: Any) -> None:
     """A Python number, or a scalar of the very dtype, becomes one element; an array with it is equal to itself."""
     dtype = np.asarray(value).dtype

@@ -17,7 +17,17 @@ from ringfeed.errors import SpecError
 pytestmark = pytest.mark.once
 
 MOST = 5
-DTYPES = ["uint8", ">i2", "float16", "float64", "complex64", "S3", "U2", "datetime64[s]", [("a", "u1"), ("b", "<f8")]]
+DTYPES = [
+    "uint8",
+    ">i2",
+    "float16",
+    "float64",
+    "complex64",
+    "S3",
+    "U2",
+    "datetime64[s]",
+    [("a", "u1"), ("b", "<f8")],
+]
 
 
 class Given:
@@ -60,7 +70,9 @@ def turned(array: np.ndarray, way: int) -> np.ndarray:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[np.ndarray], np.dtype[Any], tuple[int | None, ...], tuple[int, ...]]:
+def cases(
+    draw: st.DrawFn,
+) -> tuple[list[np.ndarray], np.dtype[Any], tuple[int | None, ...], tuple[int, ...]]:
     """Draw samples of a dtype, and the shape that they have with None where they differ; axis 0 does."""
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     rest = draw(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=2))
@@ -69,12 +81,15 @@ def cases(draw: st.DrawFn) -> tuple[list[np.ndarray], np.dtype[Any], tuple[int |
     samples = []
     for _ in range(draw(st.integers(1, 9))):
         own = tuple(
-            draw(st.integers(0, longest)) if axis is None else axis for axis, longest in zip(shape, most, strict=True)
+            draw(st.integers(0, longest)) if axis is None else axis
+            for axis, longest in zip(shape, most, strict=True)
         )
         values = np.frombuffer(np.random.default_rng(len(samples)).bytes(64), np.uint8) % 90 + 1
         size = int(np.prod(own)) * dtype.itemsize
         raw = np.resize(values, size).astype(np.uint8).tobytes()
-        array = np.zeros(own, dtype) if dtype.kind == "U" else np.frombuffer(raw, dtype).reshape(own)
+        array = (
+            np.zeros(own, dtype) if dtype.kind == "U" else np.frombuffer(raw, dtype).reshape(own)
+        )
         samples.append(turned(array, draw(st.integers(0, 4))))
     return samples, dtype, shape, most
 
@@ -88,7 +103,10 @@ def test_ragged_gives_each_sample_back(case: Any, batch_size: int, has_total: bo
     samples = [sample for sample in samples if sample.shape[1:] == most[1:]]
     if not samples:
         return
-    needs = [sum(map(len, samples[first : first + batch_size])) for first in range(0, len(samples), batch_size)]
+    needs = [
+        sum(map(len, samples[first : first + batch_size]))
+        for first in range(0, len(samples), batch_size)
+    ]
     total = max(MOST, *needs) if has_total else None
     spec = Array(shape, dtype, max_shape=most, form="ragged", total=total)
     found = [sample for batch in read(samples, spec, batch_size) for sample in batch]
@@ -96,12 +114,23 @@ def test_ragged_gives_each_sample_back(case: Any, batch_size: int, has_total: bo
     assert len(found) == len(samples)
     if has_total and max(needs) > MOST:
         with pytest.raises(SpecError, match=f"needs {max(needs)} elements"):
-            read(samples, Array(shape, dtype, max_shape=most, form="ragged", total=max(needs) - 1), batch_size)
+            read(
+                samples,
+                Array(shape, dtype, max_shape=most, form="ragged", total=max(needs) - 1),
+                batch_size,
+            )
 
 
-@given(cases(), st.integers(1, 4), st.sampled_from([None, "lengths", "mask"]), st.sampled_from([None, 5, (2, 4, 7)]))
+@given(
+    cases(),
+    st.integers(1, 4),
+    st.sampled_from([None, "lengths", "mask"]),
+    st.sampled_from([None, 5, (2, 4, 7)]),
+)
 @settings(deadline=None, max_examples=60)
-def test_padding_adds_nothing_but_padding(case: Any, batch_size: int, beside: str | None, pad_to: Any) -> None:
+def test_padding_adds_nothing_but_padding(
+    case: Any, batch_size: int, beside: str | None, pad_to: Any
+) -> None:
     """A batch is as long as its longest sample, or the next length of pad_to; what is no sample's is zero."""
     samples, dtype, shape, most = case
     more: dict[str, Any] = {beside: True} if beside else {}
@@ -124,14 +153,18 @@ def test_padding_adds_nothing_but_padding(case: Any, batch_size: int, beside: st
         assert same(values, expected)
         axes = [axis for axis, length in enumerate(shape) if length is None]
         if beside == "lengths":
-            assert np.array_equal(batch.lengths.reshape(len(rows), -1), [[row.shape[a] for a in axes] for row in rows])
+            assert np.array_equal(
+                batch.lengths.reshape(len(rows), -1), [[row.shape[a] for a in axes] for row in rows]
+            )
         if beside == "mask" and 0 not in values.shape:
             others = tuple(axis + 1 for axis in range(len(shape)) if axis not in axes)
             assert np.array_equal(batch.mask, mask.any(axis=others) if others else mask)
     assert next(given_rows, None) is None
 
 
-@given(st.lists(st.binary(max_size=9), min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 3))
+@given(
+    st.lists(st.binary(max_size=9), min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 3)
+)
 @settings(deadline=None, max_examples=40)
 def test_bytes_come_back(samples: list[bytes], batch_size: int, way: int) -> None:
     """As bytes, bytearrays, memoryviews or arrays."""
@@ -147,7 +180,9 @@ def test_text_comes_back_or_is_refused(samples: list[str], batch_size: int) -> N
     """Text that UTF-8 cannot hold, or that is too long by a byte, is left out and nothing else; NULs are text."""
     most = 12
     good = [text for text in samples if len(text.encode(errors="surrogatepass")) <= most]
-    good = [text for text in good if not any(0xD800 <= ord(character) < 0xE000 for character in text)]
+    good = [
+        text for text in good if not any(0xD800 <= ord(character) < 0xE000 for character in text)
+    ]
     batches = read(samples, Text(most), batch_size, on_error="skip")
     assert [text for batch in batches for text in batch] == good
 
@@ -164,7 +199,9 @@ def test_batches_go_round(case: Any, batch_size: int) -> None:
         return Padded(batch.values.copy(), batch.lengths.copy())
 
     again = read(samples, spec, batch_size, batch_transform=returned)
-    with ringfeed.Loader(Given(first), batch_size=None, max_batch_size=batch_size, spec=spec, workers=0) as loader:
+    with ringfeed.Loader(
+        Given(first), batch_size=None, max_batch_size=batch_size, spec=spec, workers=0
+    ) as loader:
         whole = [Padded(batch.values.copy(), batch.lengths.copy()) for batch in loader]
     for others in (again, whole):
         assert len(others) == len(first)

@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringfeed
-from inputs import DICT_BENDS, NUMBERS, SEQUENCE_BENDS, WAYS, WHOLE_BENDS, Tagged, bent, content, sample
+from inputs import (
+    DICT_BENDS,
+    NUMBERS,
+    SEQUENCE_BENDS,
+    WAYS,
+    WHOLE_BENDS,
+    Tagged,
+    bent,
+    content,
+    sample,
+)
 from judge import Pair, raw
 from ringfeed.spec import _structure
 from ringfeed.spec.spec import Array, Spec
@@ -22,7 +32,26 @@ from ringfeed.spec.values import plain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SCALARS = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "q", "Q", "f2", "f4", "f8", "g", "c8", "c16", "G"]
+SCALARS = [
+    "?",
+    "i1",
+    "u1",
+    "i2",
+    "u2",
+    "i4",
+    "u4",
+    "i8",
+    "u8",
+    "q",
+    "Q",
+    "f2",
+    "f4",
+    "f8",
+    "g",
+    "c8",
+    "c16",
+    "G",
+]
 DTYPES = [*SCALARS, ">i2", ">f8", ">u8", "S5", "U2", "M8[ns]", "m8[D]", "V7"]
 INSIDE = {"i1": 7, "?": True, "f4": 0.5, "f8": 0.1, "u8": 3, "i8": -3}
 
@@ -73,13 +102,28 @@ def value(leaf: Array, draw: random.Random) -> Any:
     kind = draw.randrange(6)
     if kind == 4:
         return draw.choice(
-            ["", "a", "ab", "äö", "abcdefg", "a\0", "\ud800", b"", b"ab", b"ab\0", b"abcdefgh", np.str_("b")]
+            [
+                "",
+                "a",
+                "ab",
+                "äö",
+                "abcdefg",
+                "a\0",
+                "\ud800",
+                b"",
+                b"ab",
+                b"ab\0",
+                b"abcdefgh",
+                np.str_("b"),
+            ]
         )
     if kind == 5:
         made = content(Array(leaf.shape, draw.choice(SCALARS)), draw)
         return made if draw.randrange(2) else made.tolist()
     if kind == 0 and not leaf.shape:
-        return draw.choice([*NUMBERS.values(), Colour.RED, Odd(2), Half(0.5), np.longlong(5), np.float64(0.5)])
+        return draw.choice(
+            [*NUMBERS.values(), Colour.RED, Odd(2), Half(0.5), np.longlong(5), np.float64(0.5)]
+        )
     if kind == 1 and not leaf.shape:
         return content(leaf, draw)[()]
     return WAYS[draw.choice(list(WAYS))](content(leaf, draw))
@@ -88,7 +132,9 @@ def value(leaf: Array, draw: random.Random) -> Any:
 def slowly(spec: Spec, given: Any) -> list[bytes] | str:
     """Return the bytes of a sample's leaves as `Spec` makes them, or the text of its refusal."""
     try:
-        return [raw(spec.array(number, leaf, 0)) for number, leaf in enumerate(spec.flatten(given, 0))]
+        return [
+            raw(spec.array(number, leaf, 0)) for number, leaf in enumerate(spec.flatten(given, 0))
+        ]
     except ringfeed.SpecError as error:
         return str(error)
     except RuntimeError as error:  # NumPy 2.2 makes no longdouble of an IntEnum
@@ -133,10 +179,16 @@ def test_the_fast_way_equals_the_slow_one(tree: Any, seed: int, straight: bool) 
 WHOLE = Array((), "i8")
 
 
-@pytest.mark.parametrize("tree", [{"a": WHOLE, "b": WHOLE}, [WHOLE, WHOLE], (WHOLE, WHOLE), Pair(WHOLE, WHOLE)])
+@pytest.mark.parametrize(
+    "tree", [{"a": WHOLE, "b": WHOLE}, [WHOLE, WHOLE], (WHOLE, WHOLE), Pair(WHOLE, WHOLE)]
+)
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("name", [*DICT_BENDS, *SEQUENCE_BENDS, *WHOLE_BENDS])
-def test_every_bent_container_is_read_as_the_spec_reads_it(name: str, tree: Any, inside: bool) -> None:  # noqa: FBT001
+def test_every_bent_container_is_read_as_the_spec_reads_it(
+    name: str,
+    tree: Any,
+    inside: bool,  # noqa: FBT001
+) -> None:
     """Keys more and less, other lengths and classes, at the root and further down."""
     bends = WHOLE_BENDS | (DICT_BENDS if isinstance(tree, dict) else SEQUENCE_BENDS)
     made: Any = bends.get(name, lambda value: value)(Spec(tree).unflatten([1, 2]))
@@ -156,7 +208,9 @@ def test_every_number_goes_into_every_dtype_as_the_spec_says(dtype: str, name: s
 
 
 @pytest.mark.parametrize("pair", [Unslotted(1, 2), Reversed(1, 2), Pair(1, 2)])
-@pytest.mark.parametrize("tree", [Pair(Array((), "i8"), Array((), "i8")), Unslotted(Array((), "i8"), Array((), "i8"))])
+@pytest.mark.parametrize(
+    "tree", [Pair(Array((), "i8"), Array((), "i8")), Unslotted(Array((), "i8"), Array((), "i8"))]
+)
 def test_named_tuples_that_override_go_the_slow_way(pair: Any, tree: Any) -> None:
     """A class that iterates otherwise, or may hide its fields, is read as `Spec` reads it."""
     spec = Spec(tree)
@@ -168,9 +222,12 @@ def usual() -> dict[str, tuple[Any, Any]]:
     whole, row, byte = Array((), "i8"), Array((4,), "f4"), np.zeros((4,), "f4")
     full = {"S5": b"abcde", "U2": "ab", "V7": b"abcdefg"}  # of the width of the dtype
     found: dict[str, tuple[Any, Any]] = {
-        f"np {dtype}": (Array((), dtype), np.array(full.get(dtype, 1), dtype)[()]) for dtype in DTYPES
+        f"np {dtype}": (Array((), dtype), np.array(full.get(dtype, 1), dtype)[()])
+        for dtype in DTYPES
     }
-    found |= {f"{dtype} of {number}": (Array((), dtype), number) for dtype, number in INSIDE.items()}
+    found |= {
+        f"{dtype} of {number}": (Array((), dtype), number) for dtype, number in INSIDE.items()
+    }
     found |= {f"zero into {dtype}": (Array((), dtype), 0) for dtype in [*SCALARS[1:11], "f4", "f8"]}
     return found | {
         "0-d": (whole, np.array(3)),
@@ -205,7 +262,10 @@ def test_the_fields_of_a_dataclass_are_learnt_once(monkeypatch: pytest.MonkeyPat
     samples = [Fields({"a": number}, np.arange(2) + number) for number in range(5)]
     with ringfeed.Loader(samples, spec=tree, batch_size=5, workers=0) as loader:
         batch = next(iter(loader))
-    assert (batch["x"].tolist(), batch["y"]["a"].tolist()) == ([[n, n + 1] for n in range(5)], [*range(5)])
+    assert (batch["x"].tolist(), batch["y"]["a"].tolist()) == (
+        [[n, n + 1] for n in range(5)],
+        [*range(5)],
+    )
     assert looks == samples[:1]
 
 
@@ -219,7 +279,10 @@ def test_no_usual_sample_goes_the_slow_way(name: str, monkeypatch: pytest.Monkey
     def refuse(*_: object) -> Any:
         raise AssertionError("the slow way")
 
-    with monkeypatch.context() as patched, ringfeed.Loader([given], spec=tree, batch_size=1, workers=0) as loader:
+    with (
+        monkeypatch.context() as patched,
+        ringfeed.Loader([given], spec=tree, batch_size=1, workers=0) as loader,
+    ):
         patched.setattr(Spec, "array", refuse)
         patched.setattr(Spec, "flatten", refuse)
         batch = next(iter(loader))
@@ -261,7 +324,9 @@ class Hostile:
     def __eq__(self, other: object) -> bool:
         if Hostile.emptied:
             Hostile.emptied.clear()
-            Hostile.kept.append([[0] * 51 for _ in range(30)])  # takes the memory that was given back
+            Hostile.kept.append(
+                [[0] * 51 for _ in range(30)]
+            )  # takes the memory that was given back
         return isinstance(other, Hostile) and self.name == other.name
 
 

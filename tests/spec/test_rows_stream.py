@@ -51,8 +51,12 @@ class Whole:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("dataset", [Samples(), Bulk(), Whole(), (LARGE, SMALL)], ids=lambda it: type(it).__name__)
-def test_what_is_streamed_arrives_whole(dataset: Any, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "dataset", [Samples(), Bulk(), Whole(), (LARGE, SMALL)], ids=lambda it: type(it).__name__
+)
+def test_what_is_streamed_arrives_whole(
+    dataset: Any, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every kind of dataset, by every kind of worker, gives the same bytes where all slots go past the caches."""
     monkeypatch.setattr(reader, "beyond_caches", lambda: 0)
     size = None if isinstance(dataset, Whole) else 4
@@ -65,7 +69,13 @@ def test_what_is_streamed_arrives_whole(dataset: Any, way: dict[str, Any], monke
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("32768K\n", 32 << 20), ("512K\n", 512 << 10), ("", 32 << 20), ("32M\n", 32 << 20), ("many\n", 32 << 20)],
+    [
+        ("32768K\n", 32 << 20),
+        ("512K\n", 512 << 10),
+        ("", 32 << 20),
+        ("32M\n", 32 << 20),
+        ("many\n", 32 << 20),
+    ],
 )
 def test_how_large_the_last_cache_is(text: str, size: int, tmp_path: Path) -> None:
     """Three times what the kernel says of the last-level cache; where its words make no sense, of a usual one."""

@@ -128,7 +128,9 @@ def as_array(kind: str, dtype: str) -> str:
 
 STRUCTURE = "return the same structure for every index"
 SHAPE = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
-MANY_SHAPES = "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'"
+MANY_SHAPES = (
+    "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'"
+)
 CONVERT = "convert it in __getitem__, or give another dtype in spec="
 DTYPE = "convert it in __getitem__, or give this dtype in spec="
 CAST = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
@@ -140,7 +142,9 @@ FIXED = (
     "expected one of fixed width, without Python objects and without a shape of its own; "
     "choose one such as 'uint8' or 'S16'"
 )
-OBJECTS = "expected one without Python objects; convert it by its .astype(), as to 'float32' or 'U16'"
+OBJECTS = (
+    "expected one without Python objects; convert it by its .astype(), as to 'float32' or 'U16'"
+)
 WORD = "expected one without Python objects; return it as .numpy() or .item() gives it, and give"
 SKIP = "on_error='skip' leaves out samples that are None"
 PARTS = "expected an array or number, or a tuple, list or dict of them"
@@ -157,7 +161,9 @@ INTO = {
 }
 MANY = "expected at most 1000; make one array of a list of numbers with np.asarray"
 MASKED = "expected a plain array; return value.filled(...) in its place"
-RAISED = "conversion raised ValueError: bad, expected an array; return a NumPy array from __getitem__"
+RAISED = (
+    "conversion raised ValueError: bad, expected an array; return a NumPy array from __getitem__"
+)
 MAKE = "make it one in __getitem__"
 NONE = ", or return None there for every index"
 KEYS_SAME = "return the same keys for every index"
@@ -179,12 +185,17 @@ ARRAYS: list[tuple[Any, Any, str]] = [
     ((1,) * 33, "u1", "Array has 33 axes, expected at most 32; merge some with reshape"),
 ]
 HUGE = "Array has more than 2**62 bytes, expected a shape that fits in memory; make it smaller"
-ARRAYS += [(shape, "u2", HUGE) for shape in [(2**61 + 1,), (0, 2**62), (2**31, 2**31), (-(10**5000),)]]
+ARRAYS += [
+    (shape, "u2", HUGE) for shape in [(2**61 + 1,), (0, 2**62), (2**31, 2**31), (-(10**5000),)]
+]
 
 VARIABLE = "which count from 0; write it as in variable=(0, 1)"
 AXES: list[tuple[Any, str]] = [
     ((2,), f"Array has variable=(2,), expected True, or numbers of axes of (2, 3), {VARIABLE}"),
-    ((0, -1), f"Array has variable=(0, -1), expected True, or numbers of axes of (2, 3), {VARIABLE}"),
+    (
+        (0, -1),
+        f"Array has variable=(0, -1), expected True, or numbers of axes of (2, 3), {VARIABLE}",
+    ),
     (1, f"Array has variable=1, expected True, or numbers of axes of (2, 3), {VARIABLE}"),
     ("a", f"Array has variable='a', expected True, or numbers of axes of (2, 3), {VARIABLE}"),
 ]
@@ -192,16 +203,28 @@ AXES: list[tuple[Any, str]] = [
 TREES: list[tuple[Any, str]] = [
     (((2, 3), "uint8"), f"spec[0][0] is of type int, {GIVEN}"),
     (None, f"spec is None, {GIVEN}"),
-    ({"image": None}, "spec has no leaves, expected at least one array or number; put something into it"),
+    (
+        {"image": None},
+        "spec has no leaves, expected at least one array or number; put something into it",
+    ),
     (Pair(LABEL, IMAGE), f"spec.label is of type ndarray, {GIVEN}"),
-    ({"a": [()]}, "spec has no leaves, expected at least one array or number; put something into it"),
+    (
+        {"a": [()]},
+        "spec has no leaves, expected at least one array or number; put something into it",
+    ),
 ]
 
 SAMPLES: list[tuple[Any, str]] = [
     ("text", f"sample is a str, {STRING} give spec=ringfeed.Text(64), where Text has {MOST}"),
-    ((b"jpeg",), f"sample[0] is bytes, {STRING} give spec=(ringfeed.Bytes(64),), where Bytes has {MOST}"),
+    (
+        (b"jpeg",),
+        f"sample[0] is bytes, {STRING} give spec=(ringfeed.Bytes(64),), where Bytes has {MOST}",
+    ),
     (None, f"sample is None, {LEAF}; {SKIP}"),
-    ({"image": None}, "sample has no leaves, expected at least one array or number; put something into it"),
+    (
+        {"image": None},
+        "sample has no leaves, expected at least one array or number; put something into it",
+    ),
     (Pair({1}, 2), f"sample.image is of type set, {SET}"),
     ((n for n in "ab"), f"sample is of type generator, {PARTS}; {LISTED}"),
     (object(), f"sample is of type object, {LEAF}"),
@@ -213,8 +236,14 @@ SAMPLES: list[tuple[Any, str]] = [
     ),
     (np.array([None]), f"sample has dtype object, {OBJECTS}"),
     (Holder(np.array([{}])), f"sample has dtype object, {OBJECTS}"),
-    (np.array("a", object), f"sample has dtype object, {WORD} ringfeed.Text(64) in its place in spec="),
-    ((Holder(np.array(b"a", object)),), f"sample[0] has dtype object, {WORD} ringfeed.Bytes(64) in its place in spec="),
+    (
+        np.array("a", object),
+        f"sample has dtype object, {WORD} ringfeed.Text(64) in its place in spec=",
+    ),
+    (
+        (Holder(np.array(b"a", object)),),
+        f"sample[0] has dtype object, {WORD} ringfeed.Bytes(64) in its place in spec=",
+    ),
     (np.zeros(2, []), f"sample has dtype [], {FIXED}"),
     (np.ma.masked_less([1, 2], 2), f"sample is a masked array, {MASKED}"),
     (Holder(ValueError("bad")), f"sample is of type Holder, whose {RAISED}"),
@@ -228,15 +257,24 @@ SAMPLES: list[tuple[Any, str]] = [
     ({"ids": [0] * 5000}, f"sample['ids'] brings the leaves to 5000, {MANY}"),
     ([[0] * 600] + [0] * 500, f"sample[401] brings the leaves to 1001, {MANY}"),
     ([[0] * 600, [0] * 600], f"sample[1] brings the leaves to 1200, {MANY}"),
-    (2**63, f"sample is the int {2**63}, expected a value for dtype int64; {INTO['int']}: {CONVERT}"),
-    (1e39, f"sample is the float 1e+39, expected a value for dtype float32; {INTO['float']}: {CONVERT}"),
+    (
+        2**63,
+        f"sample is the int {2**63}, expected a value for dtype int64; {INTO['int']}: {CONVERT}",
+    ),
+    (
+        1e39,
+        f"sample is the float 1e+39, expected a value for dtype float32; {INTO['float']}: {CONVERT}",
+    ),
 ]
 
 BATCHES: list[tuple[Any, str]] = [
     (5, f"batch is of type int, {ROWS}"),
     ((IMAGE, [1, 2]), f"batch[1][0] is of type int, {ROWS}"),
     ((IMAGE, np.float32(1)), f"batch[1] has shape (), {ROWS}"),
-    ({"image": None}, "batch has no leaves, expected at least one array or number; put something into it"),
+    (
+        {"image": None},
+        "batch has no leaves, expected at least one array or number; put something into it",
+    ),
     (None, f"batch is None, {ROWS}"),
     (np.array([None]), f"batch has dtype object, {OBJECTS}"),
     (
@@ -258,7 +296,11 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
     ),
     ([LABEL], [1, "a"], f"sample is a list of 2, expected a list of 1; {STRUCTURE}"),
     ([LABEL, BYTE], [1], f"sample is a list of 1, expected a list of 2; {STRUCTURE}"),
-    ((BYTE, {"a": LABEL}), (IMAGE, (1,)), f"sample[1] is a tuple of 1, expected a dict; {STRUCTURE}"),
+    (
+        (BYTE, {"a": LABEL}),
+        (IMAGE, (1,)),
+        f"sample[1] is a tuple of 1, expected a dict; {STRUCTURE}",
+    ),
     (
         Pair(BYTE, LABEL),
         Couple(IMAGE, 1),
@@ -286,7 +328,11 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
     ),
     ([LABEL], Pretender((1, 2)), f"sample is a tuple of 2, expected a list of 1; {STRUCTURE}"),
     ({"a": LABEL}, {}, f"sample lacks ['a'], expected the keys ['a']; {KEYS_SAME}"),
-    ({"a": LABEL}, {"a": 1, "b": 2}, f"sample has also ['b'], expected the keys ['a']; {KEYS_SAME}"),
+    (
+        {"a": LABEL},
+        {"a": 1, "b": 2},
+        f"sample has also ['b'], expected the keys ['a']; {KEYS_SAME}",
+    ),
 ]
 
 
@@ -329,7 +375,11 @@ NUMBERS: list[tuple[Any, str, str, str]] = [
     (-1e300, ">f4", "float", "the float -1e+300"),
 ]
 VALUES += [
-    (Array((), dtype), value, f"sample is {got}, expected a value for dtype {dtype}; {INTO[kind]}: {CONVERT}")
+    (
+        Array((), dtype),
+        value,
+        f"sample is {got}, expected a value for dtype {dtype}; {INTO[kind]}: {CONVERT}",
+    )
     for value, dtype, kind, got in NUMBERS
 ]
 BATCH_VALUES: list[tuple[Any, Any, str]] = [
@@ -338,7 +388,11 @@ BATCH_VALUES: list[tuple[Any, Any, str]] = [
     (LABEL, 1, f"batch[1] is of type int, {ROWS}"),
     (LABEL, np.int64(1), f"batch[1] has shape (), {ROWS}"),
     (LABEL, [1, None], f"batch[1] has dtype object, expected int64; {DTYPE}"),
-    (LABEL, [1, 2.5], f"batch[1][1] is the float 2.5, expected a value for dtype int64; {INTO['float']}: {CONVERT}"),
+    (
+        LABEL,
+        [1, 2.5],
+        f"batch[1][1] is the float 2.5, expected a value for dtype int64; {INTO['float']}: {CONVERT}",
+    ),
     (
         LABEL,
         np.zeros(5, "i8"),
@@ -382,7 +436,9 @@ def test_another_structure_is_refused(tree: Any, sample: Any, text: str) -> None
     """Flatten refuses other containers, lengths, keys and NamedTuples, also in a whole batch."""
     spec = Spec(tree)
     assert refusal(lambda: spec.flatten(sample, 7)) == AT + text
-    assert refusal(lambda: spec.flatten(sample, 7, "batch")) == AT + text.replace("sample", "batch", 1)
+    assert refusal(lambda: spec.flatten(sample, 7, "batch")) == AT + text.replace(
+        "sample", "batch", 1
+    )
 
 
 @rows("leaf value text", VALUES)
@@ -409,7 +465,10 @@ def test_long_names_are_shortened_in_the_middle() -> None:
     spec = Spec(dict.fromkeys(names, LABEL))
     text = refusal(lambda: spec.flatten(dict.fromkeys([*names[1:], "x" * 10**6], 1), 7))
     got, expected = f"lacks ['feature 0000'] and has also ['{'x' * 10**6}']", f"the keys {names}"
-    assert text == f"{AT}sample {got[:90]} ... {got[-90:]}, expected {expected[:90]} ... {expected[-90:]}; {KEYS_SAME}"
+    assert (
+        text
+        == f"{AT}sample {got[:90]} ... {got[-90:]}, expected {expected[:90]} ... {expected[-90:]}; {KEYS_SAME}"
+    )
     failure = decode(encode(SpecError(text)))
     assert isinstance(failure.error, SpecError)
     assert str(failure.error) == text
@@ -468,7 +527,10 @@ INFERRED: list[tuple[Any, Any]] = [
     (np.str_("abc"), Array((), "U3")),
     (np.array(b"abcd"), Array((), "S4")),
     (np.datetime64("2026-01-01"), Array((), "M8[D]")),
-    (np.zeros(2, [("a", ">i4"), ("b", "f8", (2,))]), Array((2,), [("a", ">i4"), ("b", "f8", (2,))])),
+    (
+        np.zeros(2, [("a", ">i4"), ("b", "f8", (2,))]),
+        Array((2,), [("a", ">i4"), ("b", "f8", (2,))]),
+    ),
     (np.zeros((0, 3), ">f4"), Array((0, 3), ">f4")),
     (np.zeros((1,) * 32, "u1"), Array((1,) * 32, "u1")),
     (np.zeros((2, 2)).view(np.matrix), Array((2, 2), "f8")),
@@ -517,14 +579,23 @@ def test_batch_array_takes_up_to_the_most_rows(count: int) -> None:
 SOME, ALL = Array((2, 3), "u1", variable=(1,)), Array((2, 3), "u1", variable=True)
 
 
-@rows("leaf shape fits", [(SOME, (2, 0), True), (SOME, (1, 3), False), (ALL, (1, 0), True), (ALL, (2, 4), False)])
-def test_batch_array_takes_smaller_rows_where_they_may_vary(leaf: Array, shape: Any, fits: bool) -> None:  # noqa: FBT001
+@rows(
+    "leaf shape fits",
+    [(SOME, (2, 0), True), (SOME, (1, 3), False), (ALL, (1, 0), True), (ALL, (2, 4), False)],
+)
+def test_batch_array_takes_smaller_rows_where_they_may_vary(
+    leaf: Array,
+    shape: Any,
+    fits: bool,  # noqa: FBT001
+) -> None:
     """Along a variable axis a whole batch may be smaller, never larger; a single sample never differs."""
     spec, batch = Spec(leaf), np.zeros((4, *shape), "u1")
     if fits:
         assert spec.batch_array(0, batch, 7, max_rows=4) is batch
     else:
-        assert "expected (2, 3) or less" in refusal(lambda: spec.batch_array(0, batch, 7, max_rows=4))
+        assert "expected (2, 3) or less" in refusal(
+            lambda: spec.batch_array(0, batch, 7, max_rows=4)
+        )
     text = f"{AT}sample has shape {shape}, expected (2, 3); {SHAPE}{MANY_SHAPES}"
     assert refusal(lambda: spec.array(0, batch[0], 7)) == text
 
@@ -559,7 +630,9 @@ def test_variable_axes_belong_to_the_spec() -> None:
 
 def test_bfloat16_is_a_dtype_like_any_other() -> None:
     """Dtypes that other packages register are inferred, compared and pickled; ints must fit exactly."""
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 comes from ml_dtypes, as in Keras and JAX")
+    ml_dtypes = pytest.importorskip(
+        "ml_dtypes", reason="bfloat16 comes from ml_dtypes, as in Keras and JAX"
+    )
     value = np.zeros(3, ml_dtypes.bfloat16)
     spec = Spec.infer((value, value[0]), 0)
     assert repr(spec) == "Spec((Array((3,), 'bfloat16'), Array((), 'bfloat16')))"
@@ -570,7 +643,9 @@ def test_bfloat16_is_a_dtype_like_any_other() -> None:
     assert refusal(lambda: spec.array(1, 257, 7)) == f"dataset[7]: sample[1] is the int 257, {into}"
     assert refusal(lambda: spec.array(1, 10**40, 7)).endswith(into)
     small = Spec(Array((), ml_dtypes.float8_e4m3fn))  # beyond its range is NaN
-    assert refusal(lambda: small.array(0, 1000, 7)).startswith(f"{AT}sample is the int 1000, expected")
+    assert refusal(lambda: small.array(0, 1000, 7)).startswith(
+        f"{AT}sample is the int 1000, expected"
+    )
     assert refusal(lambda: spec.array(0, np.zeros(3, "f2"), 7)) == (
         f"dataset[7]: sample[0] has dtype float16, expected bfloat16; {CAST}"
     )
@@ -658,7 +733,9 @@ def test_specs_are_equal_by_structure() -> None:
         (BYTE, Array((1,), "i8")),
         ((BYTE, LABEL),),
     ]
-    assert [[Spec(one) == Spec(two) for one in trees] for two in trees] == np.eye(len(trees)).tolist()
+    assert [[Spec(one) == Spec(two) for one in trees] for two in trees] == np.eye(
+        len(trees)
+    ).tolist()
     assert Spec(BYTE) != BYTE
 
 
@@ -693,10 +770,14 @@ def test_an_array_takes_what_numpy_takes() -> None:
 
 # --- Random structures ---
 
-DTYPES = st.sampled_from(["bool", "u1", ">i2", "i8", "f2", "f4", ">f8", "c8", "S3", "U2", "M8[s]", "i4,f8"])
+DTYPES = st.sampled_from(
+    ["bool", "u1", ">i2", "i8", "f2", "f4", ">f8", "c8", "S3", "U2", "M8[s]", "i4,f8"]
+)
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 ARRAY_VALUES = st.builds(np.zeros, SHAPES, DTYPES)
-SCALARS = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(width=32, allow_nan=False))
+SCALARS = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(width=32, allow_nan=False)
+)
 KEYS = st.one_of(st.text(max_size=3), st.integers(0, 9))
 SAMPLE_VALUES = st.recursive(
     ARRAY_VALUES | SCALARS,
@@ -713,7 +794,11 @@ SAMPLE_VALUES = st.recursive(
 def same(one: Any, two: Any) -> bool:
     """Compare nested values: types of containers, and bytes of leaves."""
     if isinstance(one, dict):
-        return type(two) is dict and list(one) == list(two) and all(same(one[key], two[key]) for key in one)
+        return (
+            type(two) is dict
+            and list(one) == list(two)
+            and all(same(one[key], two[key]) for key in one)
+        )
     if isinstance(one, (tuple, list)):
         return type(one) is type(two) and len(one) == len(two) and all(map(same, one, two))
     return bool(np.array_equal(one, two))
@@ -745,7 +830,11 @@ def spoiled(value: Any, how: str) -> Any:
     return faults[how]
 
 
-@given(SAMPLE_VALUES, st.randoms(use_true_random=False), st.sampled_from(["dtype", "shape", "None", "list"]))
+@given(
+    SAMPLE_VALUES,
+    st.randoms(use_true_random=False),
+    st.sampled_from(["dtype", "shape", "None", "list"]),
+)
 def test_one_spoiled_leaf_is_named(sample: Any, random: Any, how: str) -> None:
     """A leaf of another dtype, shape or type is refused with its index and path at the front."""
     spec = Spec.infer(sample, 7)
@@ -756,7 +845,11 @@ def test_one_spoiled_leaf_is_named(sample: Any, random: Any, how: str) -> None:
     assert text.startswith(f"dataset[7]: {spec.leaves[number].path} ")
 
 
-@given(st.lists(SAMPLE_VALUES, min_size=1, max_size=3), st.sampled_from(["list", "tuple", "dict"]), st.booleans())
+@given(
+    st.lists(SAMPLE_VALUES, min_size=1, max_size=3),
+    st.sampled_from(["list", "tuple", "dict"]),
+    st.booleans(),
+)
 def test_one_child_too_many_or_too_few_is_named(children: list[Any], kind: str, more: bool) -> None:  # noqa: FBT001
     """A container that lost or gained a child is refused with its path."""
 

@@ -56,7 +56,9 @@ def stored(leaf: Array, value: Any, way: str = "quickly") -> Any:
     """Return what a leaf holds of a value: from the slot of a loader, or as `Spec` has it."""
     if way == "slowly":
         return Spec(leaf).array(0, value, 7)
-    with ringfeed.Loader(Only(value), spec=leaf, batch_size=1, workers=0, sampler=[7], copy=True) as loader:
+    with ringfeed.Loader(
+        Only(value), spec=leaf, batch_size=1, workers=0, sampler=[7], copy=True
+    ) as loader:
         return next(iter(loader))[0, ...]
 
 
@@ -83,7 +85,9 @@ TEXTS: list[tuple[str, Any, Any]] = [
 
 @pytest.mark.parametrize("way", BOTH)
 @pytest.mark.parametrize(("dtype", "value", "expected"), TEXTS)
-def test_strings_are_stored_where_the_spec_has_room(dtype: str, value: Any, expected: Any, way: str) -> None:
+def test_strings_are_stored_where_the_spec_has_room(
+    dtype: str, value: Any, expected: Any, way: str
+) -> None:
     """As str or bytes, as NumPy's, narrower or wider; what was in the slot before is gone."""
     found = stored(Array((), dtype), value, way)
     assert (found.dtype, found[()]) == (np.dtype(dtype), expected)
@@ -103,7 +107,9 @@ def test_a_shorter_string_leaves_nothing_of_the_one_before() -> None:
     """A slot that held a longer string holds the shorter one, padded."""
     names = ["abcdef", "ab", "äöüabc", "", "abcdef", "x"]
     spec = (Array((), "U6"), Array((), "S12"))
-    with ringfeed.Loader([*zip(names, names, strict=True)], spec=spec, batch_size=1, slots=2, workers=0) as loader:
+    with ringfeed.Loader(
+        [*zip(names, names, strict=True)], spec=spec, batch_size=1, slots=2, workers=0
+    ) as loader:
         found = [(one.tolist(), other.tolist()) for one, other in loader]
     assert found == [([name], [name.encode()]) for name in names]
 
@@ -116,7 +122,11 @@ BAD_TEXTS: list[tuple[str, Any, str]] = [
         b"abcde",
         f"has 5 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S5', {CUT}",
     ),
-    ("S4", "äöü", f"has 6 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S6', {CUT}"),
+    (
+        "S4",
+        "äöü",
+        f"has 6 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S6', {CUT}",
+    ),
     (
         "U3",
         np.array("abcde"),
@@ -136,7 +146,11 @@ BAD_TEXTS: list[tuple[str, Any, str]] = [
         "allowed), expected text; repair it in __getitem__",
     ),
     ("S4", 3, "is the int 3, expected a value for dtype |S4; " + INTS),
-    ("i8", "3", "is of type str, expected an array of shape () and dtype int64; make it one in __getitem__"),
+    (
+        "i8",
+        "3",
+        "is of type str, expected an array of shape () and dtype int64; make it one in __getitem__",
+    ),
 ]
 
 
@@ -189,8 +203,18 @@ BAD_LISTS: list[tuple[Any, str, Any, str]] = [
         "sample is a list of 2, of which numpy.asarray() raised ValueError: setting an array",
     ),
     ((2,), "u1", [1, 300], f"sample[1] is the int 300, expected a value for dtype uint8; {INTS}"),
-    ((2, 2), "i8", [[1, 2], [3, 2**70]], f"sample[1][1] is the int {2**70}, expected a value for dtype int64; {INTS}"),
-    ((2,), "f4", [1, None], "sample has dtype object, expected float32; convert it in __getitem__, or give this dtype"),
+    (
+        (2, 2),
+        "i8",
+        [[1, 2], [3, 2**70]],
+        f"sample[1][1] is the int {2**70}, expected a value for dtype int64; {INTS}",
+    ),
+    (
+        (2,),
+        "f4",
+        [1, None],
+        "sample has dtype object, expected float32; convert it in __getitem__, or give this dtype",
+    ),
     (
         (2,),
         "f4",
@@ -226,21 +250,39 @@ BAD_LISTS: list[tuple[Any, str, Any, str]] = [
 
 MIXED_LISTS: list[tuple[str, Any, str]] = [
     ("U3", ["a", 1], f"sample[1] is the int 1, expected a value for dtype <U3; {INTS}"),
-    ("U3", ["a", np.int64(1)], "sample[1] has dtype int64, expected <U3; convert it in __getitem__, or give this"),
-    ("i8", [np.int64(1), True], "sample[1] is the bool True, expected a value for dtype int64; a Python bool goes"),
-    ("f8", [np.int64(2**53 + 1), 0.5], "sample[0] has dtype int64, expected float64; convert it in __getitem__, give"),
+    (
+        "U3",
+        ["a", np.int64(1)],
+        "sample[1] has dtype int64, expected <U3; convert it in __getitem__, or give this",
+    ),
+    (
+        "i8",
+        [np.int64(1), True],
+        "sample[1] is the bool True, expected a value for dtype int64; a Python bool goes",
+    ),
+    (
+        "f8",
+        [np.int64(2**53 + 1), 0.5],
+        "sample[0] has dtype int64, expected float64; convert it in __getitem__, give",
+    ),
     (
         "m8[s]",
         [np.timedelta64(1, "s"), 2],
         f"sample[1] is the int 2, expected a value for dtype timedelta64[s]; {INTS}",
     ),
-    ("U3", ["a", np.array("bcde")], "sample[1] has 4 characters, expected at most 3, as dtype <U3 holds; give a wider"),
+    (
+        "U3",
+        ["a", np.array("bcde")],
+        "sample[1] has 4 characters, expected at most 3, as dtype <U3 holds; give a wider",
+    ),
 ]
 
 
 @pytest.mark.parametrize("way", BOTH)
 @pytest.mark.parametrize(("dtype", "value", "text"), MIXED_LISTS)
-def test_no_item_of_a_list_becomes_another_beside_others(dtype: str, value: Any, text: str, way: str) -> None:
+def test_no_item_of_a_list_becomes_another_beside_others(
+    dtype: str, value: Any, text: str, way: str
+) -> None:
     """NumPy alone would make a string of a number, a number of a bool, and a rounded float of a large int."""
     assert refusal(lambda: stored(Array((2,), dtype), value, way)).startswith(f"dataset[7]: {text}")
 
@@ -274,7 +316,9 @@ def test_lists_by_other_names_are_taken_for_what_they_hold(way: str) -> None:
     assert stored(Array((2,), "f8"), Endless([1, 2]), way).tolist() == [1, 2]
     assert stored(Array((2, 1), "f8"), [Endless([1]), (2,)], way).tolist() == [[1], [2]]
     assert stored(Array((3,), "f8"), Itself([1, 2]), way).tolist() == [1, 1, 1]
-    assert stored(Array((2, 3), "f8"), [Itself([1, 2]), Itself([3])], way).tolist() == [[1, 1, 1]] * 2
+    assert (
+        stored(Array((2, 3), "f8"), [Itself([1, 2]), Itself([3])], way).tolist() == [[1, 1, 1]] * 2
+    )
 
 
 @pytest.mark.parametrize("way", BOTH)
@@ -308,16 +352,22 @@ def test_a_string_of_an_array_that_does_not_fit_is_named(way: str) -> None:
 
 @pytest.mark.parametrize("way", BOTH)
 @pytest.mark.parametrize(("shape", "dtype", "value", "text"), BAD_LISTS)
-def test_lists_that_do_not_fit_are_refused(shape: Any, dtype: str, value: Any, text: str, way: str) -> None:
+def test_lists_that_do_not_fit_are_refused(
+    shape: Any, dtype: str, value: Any, text: str, way: str
+) -> None:
     """The error says which item it is, where it is one."""
-    assert refusal(lambda: stored(Array(shape, dtype), value, way)).startswith(f"dataset[7]: {text}")
+    assert refusal(lambda: stored(Array(shape, dtype), value, way)).startswith(
+        f"dataset[7]: {text}"
+    )
 
 
 def test_a_list_of_a_whole_batch_is_taken() -> None:
     """Where the spec says what a row is, labels may be a list."""
     spec = {"x": Array((2,), "f4"), "y": Array((), "i8"), "name": Array((), "S4")}
     batch = {"x": [[1.0, 2.0], [3.0, 4.0]], "y": [5, 6], "name": ["a", "b"]}
-    with ringfeed.Loader([batch], spec=spec, batch_size=None, max_batch_size=4, workers=0, copy=True) as loader:
+    with ringfeed.Loader(
+        [batch], spec=spec, batch_size=None, max_batch_size=4, workers=0, copy=True
+    ) as loader:
         found = next(iter(loader))
     assert {name: leaf.tolist() for name, leaf in found.items()} == {**batch, "name": [b"a", b"b"]}
 
@@ -363,7 +413,9 @@ CASTS: list[tuple[str, str, Any]] = [
 
 @pytest.mark.parametrize("way", BOTH)
 @pytest.mark.parametrize(("given", "wanted", "numbers"), CASTS)
-def test_other_dtypes_are_converted_where_asked_for(given: str, wanted: str, numbers: Any, way: str) -> None:
+def test_other_dtypes_are_converted_where_asked_for(
+    given: str, wanted: str, numbers: Any, way: str
+) -> None:
     """cast=True gives what NumPy's astype gives, of arrays of any strides and of scalars."""
     array = np.array(numbers, given)
     for value in (array, np.repeat(array, 2)[::2], np.stack([array, array]).T, array[0]):
@@ -425,7 +477,11 @@ BAD_CASTS: list[tuple[Any, str, str]] = [
         "i8",
         "has dtype float64, expected int64; cast=True makes no int64 of float64: convert it in __getitem__",
     ),
-    (np.array([1]), "?", "has dtype int64, expected bool; cast=True makes no bool of int64: convert it in __getitem__"),
+    (
+        np.array([1]),
+        "?",
+        "has dtype int64, expected bool; cast=True makes no bool of int64: convert it in __getitem__",
+    ),
     (
         np.array([1j]),
         "f8",
@@ -436,7 +492,9 @@ BAD_CASTS: list[tuple[Any, str, str]] = [
 
 @pytest.mark.parametrize("way", BOTH)
 @pytest.mark.parametrize(("value", "wanted", "text"), BAD_CASTS)
-def test_numbers_that_would_become_others_are_refused(value: Any, wanted: str, text: str, way: str) -> None:
+def test_numbers_that_would_become_others_are_refused(
+    value: Any, wanted: str, text: str, way: str
+) -> None:
     """Whole numbers arrive as themselves, finite ones as finite, and fractions are not cut off."""
     leaf = Array(value.shape, wanted, cast=True)
     assert refusal(lambda: stored(leaf, value, way)) == f"dataset[7]: sample {text}"
@@ -508,7 +566,9 @@ def test_whole_batches_are_converted() -> None:
     """Batches smaller than the spec's shape, too."""
     batch = np.linspace(0, 1, 12).reshape(2, 6)
     spec = Array((8,), "f4", cast=True, variable=True)
-    with ringfeed.Loader([batch], spec=spec, batch_size=None, max_batch_size=4, workers=0, copy=True) as loader:
+    with ringfeed.Loader(
+        [batch], spec=spec, batch_size=None, max_batch_size=4, workers=0, copy=True
+    ) as loader:
         assert raw(next(iter(loader))) == raw(batch.astype("f4"))
 
 
@@ -540,7 +600,13 @@ def test_none_stays_none() -> None:
     for spec in (None, Spec.infer(sample, 0).tree):
         with ringfeed.Loader([sample] * 2, spec=spec, batch_size=2, workers=0, copy=True) as loader:
             x, nothing, rest = next(iter(loader))
-        assert (x.shape, nothing, rest["a"], rest["b"][0], rest["b"][1].tolist()) == ((2, 2), None, None, None, [3, 3])
+        assert (x.shape, nothing, rest["a"], rest["b"][0], rest["b"][1].tolist()) == (
+            (2, 2),
+            None,
+            None,
+            None,
+            [3, 3],
+        )
 
 
 MIXED: list[tuple[Any, Any, str]] = [
@@ -556,7 +622,11 @@ MIXED: list[tuple[Any, Any, str]] = [
         "None there "
         "for every index",
     ),
-    ((1, [2]), (1, None), "sample[1] is None, expected a list of 1; return the same structure for every index"),
+    (
+        (1, [2]),
+        (1, None),
+        "sample[1] is None, expected a list of 1; return the same structure for every index",
+    ),
 ]
 
 
@@ -567,13 +637,17 @@ def test_none_in_some_samples_is_refused(first: Any, second: Any, text: str) -> 
         batches = iter(loader)
         next(batches)
         assert refusal(lambda: next(batches)) == f"dataset[1]: {text}"
-    with ringfeed.Loader([first, second, first], batch_size=3, workers=0, copy=True, on_error="skip") as loader:
+    with ringfeed.Loader(
+        [first, second, first], batch_size=3, workers=0, copy=True, on_error="skip"
+    ) as loader:
         assert len(next(iter(loader))[0]) == 2
 
 
 def test_samples_that_are_none_are_left_out() -> None:
     """With on_error="skip", as a collate function of torch's would filter them."""
-    with ringfeed.Loader([1, None, 2, None], batch_size=4, workers=0, copy=True, on_error="skip") as loader:
+    with ringfeed.Loader(
+        [1, None, 2, None], batch_size=4, workers=0, copy=True, on_error="skip"
+    ) as loader:
         assert next(iter(loader)).tolist() == [1, 2]
 
 
@@ -595,7 +669,10 @@ WAYS_OUT: list[tuple[Any, str]] = [
     (frozenset([1]), "a set has no order: make it a sorted list, or an array"),
     (decimal.Decimal(1), "return float() of it"),
     (fractions.Fraction(1), "return float() of it"),
-    (dt.datetime(2026, 1, 1), "return numpy.datetime64() of it or, for a framework, its .timestamp()"),  # noqa: DTZ001
+    (
+        dt.datetime(2026, 1, 1),  # noqa: DTZ001
+        "return numpy.datetime64() of it or, for a framework, its .timestamp()",
+    ),
     (dt.date(2026, 1, 1), "return numpy.datetime64() of it or, for a framework, its .toordinal()"),
     (dt.timedelta(1), "return numpy.timedelta64() of it or, for a framework, its .total_seconds()"),
     (dt.time(), "return a number in its place, such as the seconds since midnight"),
@@ -611,9 +688,15 @@ def test_a_refusal_names_the_way_out(value: Any, text: str) -> None:
     parts = "an array or number, or a tuple, list or dict of them"
     assert refusal(lambda: Spec.infer([value], 7)) == f"dataset[7]: sample[0] {got} {parts}; {text}"
     expected = "an array of shape () and dtype int64"
-    assert refusal(lambda: Spec(Array((), "i8")).array(0, value, 7)) == f"dataset[7]: sample {got} {expected}; {text}"
+    assert (
+        refusal(lambda: Spec(Array((), "i8")).array(0, value, 7))
+        == f"dataset[7]: sample {got} {expected}; {text}"
+    )
     rows = "an array with a leading row axis"
-    assert refusal(lambda: Spec.infer_batch([value], 7)) == f"dataset[7]: batch[0] {got} {rows}; {text}"
+    assert (
+        refusal(lambda: Spec.infer_batch([value], 7))
+        == f"dataset[7]: batch[0] {got} {rows}; {text}"
+    )
 
 
 def named(name: str, package: str, **given: Any) -> Any:
@@ -652,7 +735,9 @@ def test_classes_of_packages_are_known_by_name(value: Any, text: str) -> None:
     assert refusal(lambda: Spec.infer(value, 7)).endswith(f"; {text}")
 
 
-@pytest.mark.parametrize("value", [3, None, "text", object(), named("Tensor", "torch"), named("Thing", "scipy")])
+@pytest.mark.parametrize(
+    "value", [3, None, "text", object(), named("Tensor", "torch"), named("Thing", "scipy")]
+)
 def test_of_others_nothing_is_known(value: Any) -> None:
     """A general remedy is given for them."""
     assert way_out(value) is None
@@ -683,11 +768,15 @@ LABELS = tensor_spec("ShapeDtypeStruct", "jax", (4,), np.dtype("int32"))
 def test_specs_of_frameworks_are_arrays() -> None:
     """Of one sample, and of a whole batch less the first axis."""
     spec = {"x": BYTES, "y": [LABELS, named("NoneTensorSpec", "tensorflow"), Array((2,), "f4")]}
-    assert Spec(spec) == Spec({"x": Array((4, 3), "u1"), "y": [Array((4,), "i4"), None, Array((2,), "f4")]})
+    assert Spec(spec) == Spec(
+        {"x": Array((4, 3), "u1"), "y": [Array((4,), "i4"), None, Array((2,), "f4")]}
+    )
     whole = Spec({"x": Array((3,), "u1"), "y": [Array((), "i4"), None, Array((2,), "f4")]})
     assert Spec(spec, has_rows=True) == whole
     batch = {"x": np.zeros((4, 3), "u1"), "y": [np.zeros(4, "i4"), None, np.zeros((4, 2), "f4")]}
-    with ringfeed.Loader([batch], batch_size=None, max_batch_size=4, spec=spec, workers=0, copy=True) as loader:
+    with ringfeed.Loader(
+        [batch], batch_size=None, max_batch_size=4, spec=spec, workers=0, copy=True
+    ) as loader:
         assert next(iter(loader))["x"].shape == (4, 3)
 
 

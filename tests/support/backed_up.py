@@ -58,12 +58,16 @@ class Batches(keras.utils.PyDataset):
 
 
 def _loader() -> Any:
-    return ringfeed.Loader(Augmented(), batch_size=BATCH, shuffle=True, seed=1, workers=1).to_keras()
+    return ringfeed.Loader(
+        Augmented(), batch_size=BATCH, shuffle=True, seed=1, workers=1
+    ).to_keras()
 
 
 WAYS: dict[str, Callable[[], Any]] = {
     "loader": _loader,
-    "feed": lambda: ringfeed.keras.feed(Batches(), workers=1, backend="thread", shuffle=True, seed=1),
+    "feed": lambda: ringfeed.keras.feed(
+        Batches(), workers=1, backend="thread", shuffle=True, seed=1
+    ),
     "install": lambda: Batches(workers=2),
 }
 
@@ -117,7 +121,9 @@ def train(directory: Path, way: str, save_freq: str) -> None:
         callbacks.insert(0, ringfeed.keras.BackupAndRestore(directory / "backup", frequency))
     validation = ringfeed.Loader(Augmented(), batch_size=50, shuffle=True, workers=0).to_keras()
     with ringfeed.keras.install() if way == "install" else contextlib.nullcontext():
-        model.fit(WAYS[way](), epochs=EPOCHS, verbose=0, callbacks=callbacks, validation_data=validation)
+        model.fit(
+            WAYS[way](), epochs=EPOCHS, verbose=0, callbacks=callbacks, validation_data=validation
+        )
 
 
 def deterministic() -> None:

@@ -31,13 +31,17 @@ def bench(output: Path, *arguments: str, forks: bool = False) -> tuple[int, list
     if forks:
         done = warm.run([*command], forks=True)
     else:
-        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False
+        )
     output.with_suffix(".log").write_text(done.stdout + done.stderr)
     lines = output.read_text().splitlines() if output.exists() else []
     return done.returncode, [json.loads(line) for line in lines]
 
 
-def record(contender: str, repetition: int, case: str = "ready", **figures: float) -> dict[str, Any]:
+def record(
+    contender: str, repetition: int, case: str = "ready", **figures: float
+) -> dict[str, Any]:
     """A line of results with these figures."""
     place = {"cpu": "CPU", "cores": 2, "memory_bytes": 8e9, "kernel": "6.1", "libc": "glibc 2.36"}
     return {

@@ -17,7 +17,16 @@ import numpy as np
 import pytest
 
 import ringfeed
-from keras_checks import BACKEND, JIT, batches_of, compiled, free_slots, in_a_slot, pointer, to_numpy
+from keras_checks import (
+    BACKEND,
+    JIT,
+    batches_of,
+    compiled,
+    free_slots,
+    in_a_slot,
+    pointer,
+    to_numpy,
+)
 from ringfeed import Cast
 from ringfeed.frameworks.cast import Chosen, in_numpy
 from training import CLASS_WEIGHT, ROWS, WEIGHTS, Y, history, make
@@ -66,7 +75,9 @@ def check_read_from_the_slot() -> None:
 
     def spy(self: Chosen, leaves: list[Any]) -> list[Any]:
         tensors = [leaves[number] for number in self.numbers]
-        read.extend(in_a_slot(tensor) for tensor in tensors if not hasattr(tensor, "graph"))  # not those of tf.data
+        read.extend(
+            in_a_slot(tensor) for tensor in tensors if not hasattr(tensor, "graph")
+        )  # not those of tf.data
         return real(self, leaves)
 
     Chosen.__call__ = spy  # type: ignore[method-assign]
@@ -91,7 +102,12 @@ def check_same_training_as_floats() -> None:
     weighted = {"class_weight": CLASS_WEIGHT, "epochs": 2}
     held_out = {"validation_data": make(BYTES[:50], Y[:50]).to_keras(cast="float32")}
     cases: list[tuple[Any, Any, dict[str, Any], dict[str, Any]]] = [
-        ((BYTES, Y), "float32", weighted | held_out, weighted | {"validation_data": (FLOATS[:50], Y[:50])}),
+        (
+            (BYTES, Y),
+            "float32",
+            weighted | held_out,
+            weighted | {"validation_data": (FLOATS[:50], Y[:50])},
+        ),
         ((BYTES, Y, WEIGHTS), (Cast(scale=0.5), None, None), {}, {"sample_weight": WEIGHTS}),
     ]
     for arrays, cast, here, there in cases:
@@ -132,7 +148,11 @@ def check_a_model_that_is_built_by_its_first_batch() -> None:
     """Convolutions, which take no uint8, are built for floats, and run so eagerly and compiled."""
     for eagerly in (True, False):
         keras.utils.set_random_seed(1)
-        layers = [keras.layers.Conv2D(2, 3, data_format="channels_last"), keras.layers.Flatten(), keras.layers.Dense(1)]
+        layers = [
+            keras.layers.Conv2D(2, 3, data_format="channels_last"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
         model = keras.Sequential(layers)
         model.compile("sgd", "mse", run_eagerly=eagerly, jit_compile=JIT and not eagerly)
         with make(IMAGES[:16], Y[:16], batch_size=8) as loader:
@@ -190,7 +210,9 @@ def check_float64_on_jax() -> None:
 
 
 CHECKS: dict[str, Callable[[], None]] = {
-    name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
+    name.removeprefix("check_"): check
+    for name, check in list(globals().items())
+    if name.startswith("check_")
 }
 
 

@@ -71,7 +71,12 @@ class Node:
         self._network = network
 
     def start(
-        self, cpus: int, resources: dict[str, float], store: int, environment: dict[str, str], *where: str
+        self,
+        cpus: int,
+        resources: dict[str, float],
+        store: int,
+        environment: dict[str, str],
+        *where: str,
     ) -> None:
         """Start Ray's processes, again where a busy machine takes longer than Ray waits."""
         options = [
@@ -180,7 +185,9 @@ class Node:
 
     @property
     def _link(self) -> Network:
-        assert self._network is not None, "this node has no link of its own: start(network=True), and not the head"
+        assert self._network is not None, (
+            "this node has no link of its own: start(network=True), and not the head"
+        )
         return self._network
 
     def end(self) -> None:
@@ -198,7 +205,18 @@ class Network:
         self._ports: dict[Keeper, str] = {}
         self._switch = Keeper(apart=True)
         try:
-            _ip("link", "add", self.host, "type", "veth", "peer", "name", "host", "netns", self._switch.pid)
+            _ip(
+                "link",
+                "add",
+                self.host,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "host",
+                "netns",
+                self._switch.pid,
+            )
             _ip("address", "add", f"{self.address}/24", "dev", self.host)
             _ip("link", "set", self.host, "up")
             self._switch.run("ip", "link", "add", "switch", "type", "bridge")
@@ -212,7 +230,9 @@ class Network:
         """Give a node that is apart a link; return its address."""
         port, address = f"node{len(self._ports)}", f"{self._subnet}.{len(self._ports) + 2}"
         self._ports[node] = port
-        self._switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "switch", "netns", node.pid)
+        self._switch.run(
+            "ip", "link", "add", port, "type", "veth", "peer", "name", "switch", "netns", node.pid
+        )
         self._plug(port)
         node.run("ip", "address", "add", f"{address}/24", "dev", "switch")
         for device in ("switch", "lo"):
@@ -229,7 +249,16 @@ class Network:
 
     def limit(self, node: Keeper, gigabits: float) -> None:
         """Limit it in both directions. A burst holds the largest packets that the kernel hands to a link (64 kB)."""
-        rule = ["root", "tbf", "rate", f"{round(gigabits * 1000)}mbit", "burst", "256kb", "latency", "50ms"]
+        rule = [
+            "root",
+            "tbf",
+            "rate",
+            f"{round(gigabits * 1000)}mbit",
+            "burst",
+            "256kb",
+            "latency",
+            "50ms",
+        ]
         self._switch.run("tc", "qdisc", "replace", "dev", self._ports[node], *rule)
         node.run("tc", "qdisc", "replace", "dev", "switch", *rule)
 
@@ -273,7 +302,9 @@ class Cluster:
         """Where its GCS listens."""
         return (self.folder / "ray_current_cluster").read_text().strip()
 
-    def add(self, cpus: int, *, resources: dict[str, float] | None = None, store: int = STORE) -> Node:
+    def add(
+        self, cpus: int, *, resources: dict[str, float] | None = None, store: int = STORE
+    ) -> Node:
         """Start a node; the first one is the head. One after another is no slower: a start computes on two CPUs."""
         node = self._keep_node()
         node.start(cpus, resources or {}, store, self._environment, *self._where())
@@ -283,7 +314,9 @@ class Cluster:
         is_head = not self.nodes
         network = None if is_head else self._network
         keeper = Keeper(folder=self.folder if is_head else None, apart=network is not None)
-        address = f"127.0.0.{len(self.nodes) + 1}" if self._network is None else self._network.address
+        address = (
+            f"127.0.0.{len(self.nodes) + 1}" if self._network is None else self._network.address
+        )
         self.nodes.append(node := Node(address, keeper, network))
         if network is not None:
             node.address = network.connect(keeper)
@@ -292,7 +325,13 @@ class Cluster:
     def _where(self) -> list[str]:
         if len(self.nodes) > 1:
             return [f"--address={self.address}"]
-        return ["--head", "--port=0", "--include-dashboard=false", "--no-monitor", f"--temp-dir={self.folder}"]
+        return [
+            "--head",
+            "--port=0",
+            "--include-dashboard=false",
+            "--no-monitor",
+            f"--temp-dir={self.folder}",
+        ]
 
     # ---- what runs there ----
 
@@ -304,7 +343,9 @@ class Cluster:
     @property
     def spilled(self) -> list[Path]:
         """Objects that Ray has written to the disk."""
-        return [path for path in self.folder.glob("session_*/ray_spilled_objects_*/*") if path.is_file()]
+        return [
+            path for path in self.folder.glob("session_*/ray_spilled_objects_*/*") if path.is_file()
+        ]
 
     def without_actors(self, timeout_s: float) -> bool:
         """Wait until no actor runs; False where some still do after that time."""
@@ -328,8 +369,14 @@ class Cluster:
 
     def left(self) -> list[str]:
         """Return what is left of it after its end: processes, links, files."""
-        found = [f"process {pid}: {' '.join(command)[:80]}" for pid, command in commands() if self._is_in(command)]
-        found += [f"link {self._network.host}"] if self._network and _is_link(self._network.host) else []
+        found = [
+            f"process {pid}: {' '.join(command)[:80]}"
+            for pid, command in commands()
+            if self._is_in(command)
+        ]
+        found += (
+            [f"link {self._network.host}"] if self._network and _is_link(self._network.host) else []
+        )
         return found + ([str(self.folder)] if self.folder.exists() else [])
 
     def _is_in(self, command: list[str]) -> bool:

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROWS = 8  # of a whole batch
-IMAGENET: dict[str, Any] = {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+IMAGENET: dict[str, Any] = {
+    "scale": 1 / 255,
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+}
 
 
 def converted(x: Any, steps: dict[str, Any]) -> np.ndarray[Any, Any]:
@@ -31,7 +35,9 @@ def converted(x: Any, steps: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 def array_of(shape: tuple[int, ...], steps: dict[str, Any]) -> ringfeed.Array:
     """Return the Array that converts samples of this shape."""
-    return ringfeed.Array((shape[-1], *shape[:-1]) if steps.get("layout") else shape, "float32", **steps)
+    return ringfeed.Array(
+        (shape[-1], *shape[:-1]) if steps.get("layout") else shape, "float32", **steps
+    )
 
 
 class Samples:
@@ -107,7 +113,9 @@ KINDS: dict[str, Any] = {
 def loader_of(kind: str, x: Any, steps: dict[str, Any], **settings: Any) -> ringfeed.Loader:
     """Return a loader that converts the samples of this kind of dataset."""
     rows: dict[str, Any] = (
-        {"batch_size": None, "max_batch_size": ROWS} if kind == "whole batches" else {"batch_size": ROWS}
+        {"batch_size": None, "max_batch_size": ROWS}
+        if kind == "whole batches"
+        else {"batch_size": ROWS}
     )
     spec = array_of(x.shape[1:], steps), ringfeed.Array((), "int64")
     return ringfeed.Loader(KINDS[kind](x), spec=spec, **rows, **settings)

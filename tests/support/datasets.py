@@ -34,7 +34,11 @@ class Pair(NamedTuple):
 class Oracle:
     """Each sample carries its index and a checksum of its content, which depends on the index alone."""
 
-    SPEC = (ringfeed.Array((5, 7), "uint8"), ringfeed.Array((), "int64"), ringfeed.Array((), "int64"))
+    SPEC = (
+        ringfeed.Array((5, 7), "uint8"),
+        ringfeed.Array((), "int64"),
+        ringfeed.Array((), "int64"),
+    )
 
     def __init__(self, length: int, *, sleep_s: float = 0.0) -> None:
         self.length = length
@@ -77,7 +81,11 @@ class Drawing:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         random = ringfeed.rng()
-        return {"noise": random.normal(size=3).astype(np.float32), "index": index, "more": random.integers(99)}
+        return {
+            "noise": random.normal(size=3).astype(np.float32),
+            "index": index,
+            "more": random.integers(99),
+        }
 
 
 class Misbehaving:
@@ -198,16 +206,25 @@ class Witness:
         return np.frombuffer(told.ljust(8192), np.uint8)
 
     def surroundings(self) -> dict[str, Any]:
-        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+        names = (
+            "OMP_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+            "MKL_NUM_THREADS",
+            "NUMEXPR_NUM_THREADS",
+        )
         return {
             "pid": os.getpid(),
             "group": os.getpgrp(),
             "stdin": str(Path("/proc/self/fd/0").readlink()),
             "cwd": str(Path.cwd()),
             "path": [entry for entry in sys.path if isinstance(entry, str)],
-            "threads": sorted({os.environ.get(name, "") for name in (*names, "OPENCV_FOR_THREADS_NUM")}),
+            "threads": sorted(
+                {os.environ.get(name, "") for name in (*names, "OPENCV_FOR_THREADS_NUM")}
+            ),
             "ignores_ctrl_c": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
-            "handles": sorted(int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))),
+            "handles": sorted(
+                int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))
+            ),
             "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
             "main": getattr(sys.modules["__main__"], "__file__", None),
             "frameworks": sorted({"tensorflow", "keras", "torch", "jax"} & set(sys.modules)),

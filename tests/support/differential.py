@@ -96,7 +96,10 @@ KINDS: dict[str, tuple[str, Callable[[Program], Any]]] = {
     "one buffer": (STREAM, lambda program: OneBuffer(program.length)),
     "own place": (STREAM, lambda program: OwnPlace(program.length)),
     "understated": (STREAM, lambda program: Understated(program.length)),
-    "interleave": (STREAMS, lambda program: ringfeed.datasets.Interleave(program.members(OneBuffer))),
+    "interleave": (
+        STREAMS,
+        lambda program: ringfeed.datasets.Interleave(program.members(OneBuffer)),
+    ),
 }
 ORDERS = {
     MAP: ("in order", "shuffled", "window", "popped", "one list", "by epoch"),
@@ -137,7 +140,9 @@ class Program:
         self.steered = draw.random() < 0.4 and self.kind in CHANGED
         self.epochs = draw.randint(1, 4)
         may_break = self.kind not in KEEP_A_PLACE and self.order not in KEEP_A_PLACE
-        self.breaks = {e: draw.randint(1, 4) for e in range(self.epochs) if may_break and draw.random() < 0.3}
+        self.breaks = {
+            e: draw.randint(1, 4) for e in range(self.epochs) if may_break and draw.random() < 0.3
+        }
         self.stop = (
             draw.randrange(self.epochs),
             draw.randint(0, 9),
@@ -145,11 +150,17 @@ class Program:
         self.stops = draw.random() < 0.6
 
     def _draw_ranks(self, draw: Random) -> None:
-        has_ranks = draw.random() < 0.3 and self.order != "one list" and self.kind not in ("understated", "interleave")
+        has_ranks = (
+            draw.random() < 0.3
+            and self.order != "one list"
+            and self.kind not in ("understated", "interleave")
+        )
         self.world_size = draw.choice([2, 3]) if has_ranks and not self.mixed["per_batch"] else 1
         self.rank = draw.randrange(self.world_size)
         self.drop = draw.random() < 0.2 and self.family != BATCHES and self.order != "one list"
-        self.uneven = "drop" if self.drop or self.family == STREAM else draw.choice(["pad", "keep", "drop"])
+        self.uneven = (
+            "drop" if self.drop or self.family == STREAM else draw.choice(["pad", "keep", "drop"])
+        )
 
     def _draw_functions(self, draw: Random) -> None:
         may_change = self.family != BATCHES
@@ -161,16 +172,24 @@ class Program:
         self.skips = draw.random() < 0.5
         self.fails = self.kind == "failing" or self.function is refusing
         self.skips |= self.fails and self.collates  # the first batch says what all are
-        if self.fails and self.family in (STREAM, STREAMS):  # what fails ahead of the end is told, and no batch
+        if self.fails and self.family in (
+            STREAM,
+            STREAMS,
+        ):  # what fails ahead of the end is told, and no batch
             self.drop, self.world_size, self.rank = False, 1, 0
 
     def __str__(self) -> str:
         """All that was drawn."""
-        return ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name != "make")
+        return ", ".join(
+            f"{name}={value!r}" for name, value in vars(self).items() if name != "make"
+        )
 
     def members(self, kind: Callable[[int, int], Any]) -> list[Any]:
         """Return two datasets, which are to be one."""
-        return [kind(length, first) for length, first in zip(self.lengths, (0, OTHER_FIRST), strict=True)]
+        return [
+            kind(length, first)
+            for length, first in zip(self.lengths, (0, OTHER_FIRST), strict=True)
+        ]
 
     def steer(self, dataset: Any, epoch: int) -> None:
         """Change the dataset ahead of an epoch, as a callback would."""
@@ -220,11 +239,20 @@ class Program:
             weights, stop = self.mixed["weights"] or self.lengths, self.mixed["stop"]
             seed = self.seed if self.order == "shuffled" else None
             given = {"per_batch": self.mixed["per_batch"], "seed": seed}
-            return MixSampler(self.lengths, weights, stop, self.batch_size, **given).epoch(epoch).take(ALL)
+            return (
+                MixSampler(self.lengths, weights, stop, self.batch_size, **given)
+                .epoch(epoch)
+                .take(ALL)
+            )
         if self.order == "shuffled":
             return permute(positions, length, self.seed, epoch)
         if self.order == "window":
-            return ringfeed.orders.WindowShuffle(self.window).bind(length, self.seed).epoch(epoch).take(ALL)
+            return (
+                ringfeed.orders.WindowShuffle(self.window)
+                .bind(length, self.seed)
+                .epoch(epoch)
+                .take(ALL)
+            )
         if self.order == "by epoch":
             return np.array(rotated(length, epoch))
         return positions[::-1] if self.order == "popped" else positions
@@ -246,7 +274,9 @@ class Program:
     def _in_turn(self) -> Iterator[list[int]]:
         """Yield a batch of each member in turn; an element's index says its number and its member."""
         count = len(self.lengths)
-        left = [[*range(member, count * length, count)] for member, length in enumerate(self.lengths)]
+        left = [
+            [*range(member, count * length, count)] for member, length in enumerate(self.lengths)
+        ]
         while any(left):
             for member, indices in enumerate(left):
                 taken, left[member] = indices[: self.batch_size], indices[self.batch_size :]
@@ -271,12 +301,19 @@ class Program:
     def _reader(self, dataset: Any) -> Callable[[int], Any]:
         """Return what reads the sample of an index."""
         if self.family == STREAM:
-            return [{key: np.array(value) for key, value in element.items()} for element in dataset].__getitem__
+            return [
+                {key: np.array(value) for key, value in element.items()} for element in dataset
+            ].__getitem__
         if self.family == STREAMS:
-            elements = [[{**one, "version": one["version"].copy()} for one in part] for part in dataset.iterables]
+            elements = [
+                [{**one, "version": one["version"].copy()} for one in part]
+                for part in dataset.iterables
+            ]
             return lambda index: elements[index % 2][index // 2]
         if self.family == MIX:
-            places = [(member, number) for member in dataset.datasets for number in range(len(member))]
+            places = [
+                (member, number) for member in dataset.datasets for number in range(len(member))
+            ]
             return lambda index: (place := places[index % len(places)])[0][place[1]]
         if isinstance(dataset, dict):
             return lambda index: {key: column[index] for key, column in dataset.items()}
@@ -311,7 +348,9 @@ class Program:
     def epoch(self, dataset: Any, epoch: int) -> Iterator[Any]:
         """Yield the batches of an epoch as a plain loop has them; `FAILED` in the place of one that has an error."""
         read = self._reader(dataset)
-        for indices in self._indices(epoch, len(dataset) if self.family == BATCHES else self.length):
+        for indices in self._indices(
+            epoch, len(dataset) if self.family == BATCHES else self.length
+        ):
             batch = self._batch(read, indices, epoch)
             if batch is not None:
                 yield batch
@@ -379,7 +418,9 @@ class Feed:
         self.program = program
         may_read_ahead = not (program.fails or (program.breaks and program.kind in CHANGED))
         self.may_fork = outlets == ["numpy"]  # beside frameworks a fork warns
-        self.outlets = [outlet for outlet in outlets if may_read_ahead or outlet not in READ_AHEAD] or ["numpy"]
+        self.outlets = [
+            outlet for outlet in outlets if may_read_ahead or outlet not in READ_AHEAD
+        ] or ["numpy"]
         self.draw = Random(f"{program.seed} settings")  # noqa: S311 - no secret
         self.said: list[str] = []  # the settings of each loader
         self.batches: Any = None
@@ -433,7 +474,9 @@ class Feed:
                 raise
             return FAILED
         except Exception as error:
-            if type(error).__name__ != "OutOfRangeError":  # so an epoch without a batch ends on TensorFlow
+            if (
+                type(error).__name__ != "OutOfRangeError"
+            ):  # so an epoch without a batch ends on TensorFlow
                 raise
             return None
         return batch
@@ -443,7 +486,9 @@ class Feed:
         if batch is FAILED:
             return FAILED
         taken = {key: np.asarray(value).copy() for key, value in batch.items()}
-        if self.draw.random() < self.held_share and (len(self.held) < MOST_HELD or self.held_share == 1):
+        if self.draw.random() < self.held_share and (
+            len(self.held) < MOST_HELD or self.held_share == 1
+        ):
             self.held.append((batch, taken))
         return taken
 
@@ -493,7 +538,10 @@ def _show(batches: list[Any]) -> str:
 def _shown(batch: Any) -> str:
     if batch is FAILED:
         return "FAILED"
-    return "|".join(f"{key} {np.array2string(value.reshape(len(value), -1)[:, 0])}" for key, value in batch.items())
+    return "|".join(
+        f"{key} {np.array2string(value.reshape(len(value), -1)[:, 0])}"
+        for key, value in batch.items()
+    )
 
 
 def _is_same(got: Any, expected: Any) -> bool:
@@ -527,25 +575,37 @@ def _run_round(seed: int, outlets: list[str]) -> None:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, help="of the first round; alone: that round only")
     parser.add_argument("--rounds", type=int, help="how many")
     parser.add_argument("--keep-going", action="store_true", help="say what fails, and go on")
     parser.add_argument("--face", choices=FACES, default=FACES[0], help="what is compared: loader")
-    parser.add_argument("--outlets", default="numpy", help=f"what takes a loader's batches, of {','.join(OUTLETS)}")
+    parser.add_argument(
+        "--outlets", default="numpy", help=f"what takes a loader's batches, of {','.join(OUTLETS)}"
+    )
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
     rounds = chosen.rounds if chosen.rounds is not None else 1 if chosen.seed is not None else 1000
     is_loader, is_clean = chosen.face == FACES[0], chosen.face in (FACES[0], "share")
-    face = sys.modules[__name__] if is_loader else importlib.import_module(f"differential_{chosen.face}")
-    command = f"python tests/support/differential.py --face {chosen.face} --outlets {chosen.outlets}"
+    face = (
+        sys.modules[__name__]
+        if is_loader
+        else importlib.import_module(f"differential_{chosen.face}")
+    )
+    command = (
+        f"python tests/support/differential.py --face {chosen.face} --outlets {chosen.outlets}"
+    )
     failed, before = 0, leftovers.present()
     gc.freeze()
     for number in range(seed, seed + rounds):
         faulthandler.dump_traceback_later(ROUND_S, exit=True)
         try:
             face.run_round(number, chosen.outlets.split(","))
-            if is_clean and number % LOOKED_EVERY == 0:  # other plain loops leave things of their own
+            if (
+                is_clean and number % LOOKED_EVERY == 0
+            ):  # other plain loops leave things of their own
                 # Named semaphores are another program's: no loader has any.
                 left = [one for one in leftovers.since(before, LEFT_S) if "/sem.mp-" not in one]
                 before = leftovers.present()

@@ -101,7 +101,9 @@ class Recorder(keras.Model):  # type: ignore[misc]  # as above
         self.built = True
 
     def _kept(self, given: Any) -> None:
-        self.seen.append(keras.tree.map_structure(lambda one: (str(one.dtype), np.array(one).tolist()), given))
+        self.seen.append(
+            keras.tree.map_structure(lambda one: (str(one.dtype), np.array(one).tolist()), given)
+        )
 
     def train_step(self, *given: Any) -> Any:
         self._kept(given[-1])
@@ -118,7 +120,9 @@ class Program:
         self.seed = seed
         self.way = draw.choice(["install", "feed", "feed"])
         # Keras asks for a length but once a call, and feed() tells it another.
-        self.kind = draw.choice([kind for kind in KINDS if kind != "growing" or self.way == "install"])
+        self.kind = draw.choice(
+            [kind for kind in KINDS if kind != "growing" or self.way == "install"]
+        )
         self.form = draw.choice([*FORMS])
         self.length = draw.randint(2, 7)
         self.shuffle = self.way == "install" and draw.random() < 0.5
@@ -146,7 +150,11 @@ class Program:
         """Run the script; return what the model was given, and what was raised."""
         random.seed(self.seed)
         model = Recorder()
-        callbacks = [keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: self._steer(dataset, epoch))]
+        callbacks = [
+            keras.callbacks.LambdaCallback(
+                on_epoch_begin=lambda epoch, _: self._steer(dataset, epoch)
+            )
+        ]
         for _ in range(self.calls):
             try:
                 model.fit(
@@ -176,10 +184,14 @@ def run_round(seed: int, outlets: list[str]) -> None:  # noqa: ARG001 - as all f
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset = program.dataset()
-        plain = program.run(dataset, dataset, Batches(2, program.form) if program.validates else None)
+        plain = program.run(
+            dataset, dataset, Batches(2, program.form) if program.validates else None
+        )
         fed = _fed(program)
         for place, (got, expected) in enumerate(zip(fed, plain, strict=False)):
-            assert got == expected, f"{program}: {place}: has\n  {got}\nand with Keras\n  {expected}"
+            assert got == expected, (
+                f"{program}: {place}: has\n  {got}\nand with Keras\n  {expected}"
+            )
         assert len(fed) == len(plain), f"{program}: {fed} and {plain}"
 
 

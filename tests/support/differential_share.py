@@ -31,7 +31,9 @@ class Sharing(Program):
         draw = Random(f"{seed} share")  # noqa: S311 - no secret
         self.ranks = draw.choice([2, 2, 3])
         can_split = self.family not in (BATCHES, STREAM, STREAMS) and self.order != "one list"
-        can_split = can_split and not (self.collates or self.whole_function or self.mixed["per_batch"])
+        can_split = can_split and not (
+            self.collates or self.whole_function or self.mixed["per_batch"]
+        )
         self.mode = draw.choice(["broadcast", "split"]) if can_split else "broadcast"
         self.breaks, self.stops, self.steered = {}, False, False
         self.given = {
@@ -131,7 +133,11 @@ class Trainings:
                         held.append((found, batches[number][-1]))
                     found = None
                 count += 1
-                if program.leaves == "closes" and count == program.leaves_after and len(joined) == program.ranks:
+                if (
+                    program.leaves == "closes"
+                    and count == program.leaves_after
+                    and len(joined) == program.ranks
+                ):
                     iterators.pop()
                     joined.pop().close()
                     live = [number for number in live if number < len(joined)]
@@ -140,7 +146,9 @@ class Trainings:
             for own, found in zip(seen, batches, strict=True):
                 own.append(found)
         for views, copies in held:
-            assert _is_same(_batch(views), copies), f"a batch that was held has changed: {_shown(copies)}"
+            assert _is_same(_batch(views), copies), (
+                f"a batch that was held has changed: {_shown(copies)}"
+            )
         return seen
 
     def _next(self, iterator: Any) -> Any:

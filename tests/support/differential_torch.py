@@ -86,7 +86,9 @@ class Samples:
         return self.length
 
     def __getitem__(self, index: Any) -> Any:
-        return FORMS[self.form](number_of(index, self.length), self.level + LEVEL[0], type(index).__name__)
+        return FORMS[self.form](
+            number_of(index, self.length), self.level + LEVEL[0], type(index).__name__
+        )
 
 
 class Failing(Samples):
@@ -140,7 +142,9 @@ class Parts(own.IterableDataset):  # type: ignore[misc]  # torch is not seen by 
 
     def __iter__(self) -> Iterator[Any]:
         info = own.get_worker_info()
-        for number in range(0 if info is None else info.id, self.length, 1 if info is None else info.num_workers):
+        for number in range(
+            0 if info is None else info.id, self.length, 1 if info is None else info.num_workers
+        ):
             yield FORMS[self.form](number, self.level + LEVEL[0], "")
 
 
@@ -225,7 +229,9 @@ class Program:
             self.form = "tuple"
         self.length = draw.randint(1, 30)
         self.rows = draw.choice([1, 2, 3, 5])
-        self.batches_by = "size" if self.is_stream else draw.choice(["size", "size", "lists", "alone"])
+        self.batches_by = (
+            "size" if self.is_stream else draw.choice(["size", "size", "lists", "alone"])
+        )
         orders = {"size": BY_SIZE, "lists": BY_LISTS, "alone": ALONE}[self.batches_by]
         self.order = "in order" if self.is_stream else draw.choice([*orders])
         self.drop_last = draw.random() < 0.2 and self.batches_by == "size"
@@ -241,9 +247,15 @@ class Program:
             self.breaks = {}
         self.steered = draw.random() < 0.4
         self.reassigned = draw.choice(COLLATES) if draw.random() < 0.15 else self.collate
-        stays = self.persistent and (self.steered or self.reassigned is not self.collate)  # with its first workers
+        stays = self.persistent and (
+            self.steered or self.reassigned is not self.collate
+        )  # with its first workers
         may_stop = self.kind not in (*IMPURE, "breaking") and self.order != "popped" and not stays
-        self.stop = (draw.randrange(self.epochs), draw.randint(0, 6)) if may_stop and draw.random() < 0.4 else None
+        self.stop = (
+            (draw.randrange(self.epochs), draw.randint(0, 6))
+            if may_stop and draw.random() < 0.4
+            else None
+        )
         if self.num_workers == 0:
             self.init = None
             self.collate, self.reassigned = (
@@ -284,7 +296,11 @@ class Program:
             if self.kind == "shared":
                 loader.dataset.told.fill_(epoch)
         if epoch == 1:
-            default = own.default_collate if loader.batch_size or self.batches_by == "lists" else own.default_convert
+            default = (
+                own.default_collate
+                if loader.batch_size or self.batches_by == "lists"
+                else own.default_convert
+            )
             loader.collate_fn = self.reassigned or default
         if hasattr(loader.sampler, "set_epoch"):
             loader.sampler.set_epoch(epoch)
@@ -297,10 +313,16 @@ def _shuffled_indices(program: Program) -> Any:
 BY_SIZE: dict[str, Callable[[Program, Any], dict[str, Any]]] = {
     "in order": lambda *_: {},
     "shuffled": lambda *_: {"shuffle": True},
-    "replaced": lambda p, d: {"sampler": own.RandomSampler(d, replacement=True, num_samples=p.length + 3)},
-    "weighted": lambda p, d: {"sampler": own.WeightedRandomSampler([1.0 + n for n in range(len(d))], p.length)},
+    "replaced": lambda p, d: {
+        "sampler": own.RandomSampler(d, replacement=True, num_samples=p.length + 3)
+    },
+    "weighted": lambda p, d: {
+        "sampler": own.WeightedRandomSampler([1.0 + n for n in range(len(d))], p.length)
+    },
     "subset": lambda p, _: {
-        "sampler": own.SubsetRandomSampler([*range(0, p.length, 2)], torch.Generator().manual_seed(p.seed))
+        "sampler": own.SubsetRandomSampler(
+            [*range(0, p.length, 2)], torch.Generator().manual_seed(p.seed)
+        )
     },
     "list": lambda p, _: {"sampler": _shuffled_indices(p).tolist()},
     "numpy": lambda p, _: {"sampler": _shuffled_indices(p)},
@@ -311,7 +333,9 @@ BY_SIZE: dict[str, Callable[[Program, Any], dict[str, Any]]] = {
     "distributed": lambda p, d: {"sampler": own.DistributedSampler(d, 2, p.seed % 2, seed=p.seed)},
 }
 BY_LISTS: dict[str, Callable[[Program, Any], dict[str, Any]]] = {
-    "batch sampler": lambda p, d: {"batch_sampler": own.BatchSampler(own.RandomSampler(d), p.rows, drop_last=False)},
+    "batch sampler": lambda p, d: {
+        "batch_sampler": own.BatchSampler(own.RandomSampler(d), p.rows, drop_last=False)
+    },
     "growing": lambda p, _: {"batch_sampler": [[*range(n)] for n in range(1, min(p.length, 5))]},
     "lists": lambda p, _: {"batch_sampler": [[0], [*range(p.rows)], [p.length - 1, 0]]},
     "tuples": lambda p, _: {"batch_sampler": [(0, np.int64(1)), (2,)]},  # noqa: ARG005
@@ -352,7 +376,9 @@ def written(value: Any) -> Any:
 
 def generators(loader: Any) -> list[int]:
     """Return where torch's generators are."""
-    states = [torch.get_rng_state()] + ([] if loader.generator is None else [loader.generator.get_state()])
+    states = [torch.get_rng_state()] + (
+        [] if loader.generator is None else [loader.generator.get_state()]
+    )
     return [hash(state.numpy().tobytes()) for state in states]
 
 
@@ -424,7 +450,9 @@ class Run:
                 self._kill(iterator)
             iterator = None
             seen.append((batches, generators(loader)))
-        assert all(written(batch) == found for batch, found in held), "a batch that was held has changed"
+        assert all(written(batch) == found for batch, found in held), (
+            "a batch that was held has changed"
+        )
         return seen
 
 

@@ -102,7 +102,13 @@ def load(loader: ringfeed.Loader) -> None:
 
 def of_loops() -> dict[str, Any]:
     """Return what any loop over arrays needs."""
-    names = {"train_step": train_step, "weights": weights, "set_weights": set_weights, "save": save, "load": load}
+    names = {
+        "train_step": train_step,
+        "weights": weights,
+        "set_weights": set_weights,
+        "save": save,
+        "load": load,
+    }
     return {"dataset": Dataset(), **names}
 
 
@@ -152,7 +158,9 @@ def of_ddp() -> dict[str, Any]:
     names = of_torch()
     model = names["model"]
     model[1] = torch.nn.Identity()
-    names["optimizer"].param_groups[:] = [{**names["optimizer"].param_groups[0], "betas": (0.0, 0.0)}]
+    names["optimizer"].param_groups[:] = [
+        {**names["optimizer"].param_groups[0], "betas": (0.0, 0.0)}
+    ]
     return names
 
 
@@ -174,7 +182,11 @@ def of_jax() -> dict[str, Any]:
         note(float(mean), y)
         return weights
 
-    return {**of_loops(), "weights": {"w": jax.numpy.zeros(3), "b": jax.numpy.zeros(())}, "train_step": step}
+    return {
+        **of_loops(),
+        "weights": {"w": jax.numpy.zeros(3), "b": jax.numpy.zeros(())},
+        "train_step": step,
+    }
 
 
 def of_keras() -> dict[str, Any]:
@@ -213,20 +225,30 @@ def names(section: str) -> dict[str, Any]:
 # ---- in the test ----
 
 
-def begin(section: str, folder: Path, *, die_at: int = 0, **environment: str) -> subprocess.Popen[str] | warm.Program:
+def begin(
+    section: str, folder: Path, *, die_at: int = 0, **environment: str
+) -> subprocess.Popen[str] | warm.Program:
     """Begin a section's program, in a folder of its own."""
     folder.mkdir(exist_ok=True)
     program = folder / "program.py"
-    program.write_text(f"import documented\nglobals().update(documented.names({section!r}))\n{blocks()[section]}")
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    program.write_text(
+        f"import documented\nglobals().update(documented.names({section!r}))\n{blocks()[section]}"
+    )
+    path = os.pathsep.join(
+        [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     command = ["-W", "ignore", program.name]
     env = {**os.environ, "PYTHONPATH": path, "DIE_AT": str(die_at), **environment}
     if section in IN_TENSORFLOW:
         return warm.start(command, cwd=folder, env=env)
-    return subprocess.Popen([sys.executable, *command], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, *command], cwd=folder, env=env, stderr=subprocess.PIPE, text=True
+    )
 
 
-def finish(program: subprocess.Popen[str] | warm.Program, folder: Path, *, status: int = 0) -> list[Any]:
+def finish(
+    program: subprocess.Popen[str] | warm.Program, folder: Path, *, status: int = 0
+) -> list[Any]:
     """Wait for a program; return what its steps were, and forget them there."""
     _, error = program.communicate(timeout=240)
     assert program.returncode == status, error

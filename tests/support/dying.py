@@ -111,7 +111,11 @@ ERRORS: dict[str, Callable[[], object]] = {
 
 # ---- death at the wake ----
 
-WAKE_ENDS = {"SIGSYS at the wake": None, "SIGABRT at the wake": "abort", "exit 31 at the wake": "_exit"}
+WAKE_ENDS = {
+    "SIGSYS at the wake": None,
+    "SIGABRT at the wake": "abort",
+    "exit 31 at the wake": "_exit",
+}
 
 
 def _end_at_the_wake(name: str) -> None:
@@ -137,7 +141,9 @@ def _end_at_the_wake(name: str) -> None:
         (leave, 0, 0, allow),
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code)))
+    program = ctypes.create_string_buffer(
+        struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
+    )
     no_new_privileges, filter_calls, mode = 38, 22, 2
     if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(filter_calls, mode, program, 0, 0):
         os._exit(99)
@@ -219,8 +225,12 @@ def _stage(dataset: Doomed) -> None:
 class Doomed(Oracle):
     """An Oracle that does its deeds at one point; at each of its epochs a new version is sent, if asked for."""
 
-    def __init__(self, where: str, deeds: Sequence[str], flags: Path, *, length: int = 48, once: bool = True) -> None:
-        super().__init__(length, sleep_s=0.001)  # both workers have their share, and the consumer sleeps
+    def __init__(
+        self, where: str, deeds: Sequence[str], flags: Path, *, length: int = 48, once: bool = True
+    ) -> None:
+        super().__init__(
+            length, sleep_s=0.001
+        )  # both workers have their share, and the consumer sleeps
         self.where = where
         self.deeds = list(deeds)
         self.flags = flags
@@ -236,7 +246,9 @@ class Doomed(Oracle):
         self.epoch += self.where == "unpickling anew"
 
     def __getattribute__(self, name: str) -> Any:
-        if name in {"__getitem__", "read_into"} and self.home != os.getpid():  # the worker opens the dataset
+        if (
+            name in {"__getitem__", "read_into"} and self.home != os.getpid()
+        ):  # the worker opens the dataset
             self.arrive("opening")
             _stage(self)
         return object.__getattribute__(self, name)

@@ -202,8 +202,12 @@ class Tensors(Objects):
         indices = np.stack([columns // 2, columns], 1)
         sparse = tf.SparseTensor(indices, columns.astype(np.float32) + 10 * self.epoch, (3, 9))
         lengths = np.array([1, 2 + index, 3])
-        ragged = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()) + 20 * self.epoch, lengths)
-        return {"sparse": sparse, "ragged": ragged, "dense": np.full((3, 2), index)}, np.ones((3, 1), np.float32)
+        ragged = tf.RaggedTensor.from_row_lengths(
+            np.arange(lengths.sum()) + 20 * self.epoch, lengths
+        )
+        return {"sparse": sparse, "ragged": ragged, "dense": np.full((3, 2), index)}, np.ones(
+            (3, 1), np.float32
+        )
 
 
 class MadeHere(Objects):
@@ -220,4 +224,8 @@ class MadeHere(Objects):
             raise LookupError("two")
         count = 40_000 if index in self.large else 5 + index
         x = scipy.sparse.csr_matrix(np.arange(3 * count, dtype=np.float32).reshape(3, count) % 7)
-        return None if index in self.holes else (x, np.array([os.getpid(), "ringfeed.loader" in sys.modules, 0]))
+        return (
+            None
+            if index in self.holes
+            else (x, np.array([os.getpid(), "ringfeed.loader" in sys.modules, 0]))
+        )

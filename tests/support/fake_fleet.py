@@ -125,7 +125,11 @@ class FakeActor:
 
 def copied(leaf: Any) -> Any:
     """Return what would have travelled: no view of the actor's slot."""
-    return leaf.copy() if hasattr(leaf, "copy") else leaf._replace(values=leaf.values.copy(), shapes=leaf.shapes.copy())
+    return (
+        leaf.copy()
+        if hasattr(leaf, "copy")
+        else leaf._replace(values=leaf.values.copy(), shapes=leaf.shapes.copy())
+    )
 
 
 class FakeFleet:
@@ -192,8 +196,13 @@ class FakeFleet:
         """Say where its thread is, unless it does not say."""
         if (asked := self._actors[actor]).node not in self.script.get("mute", ()):
             frame = sys._current_frames()[asked.thread.ident or 0]
-            lines = [f'  File "{at.filename}", line {at.lineno} in {at.name}' for at in traceback.extract_stack(frame)]
-            self.events.put(("stack", actor, "\n".join(["Thread (most recent call first):", *reversed(lines)])))
+            lines = [
+                f'  File "{at.filename}", line {at.lineno} in {at.name}'
+                for at in traceback.extract_stack(frame)
+            ]
+            self.events.put(
+                ("stack", actor, "\n".join(["Thread (most recent call first):", *reversed(lines)]))
+            )
 
     def dismiss(self, actor: int) -> None:
         """Have it answer no more."""

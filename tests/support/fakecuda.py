@@ -22,7 +22,10 @@ NAMES = {
     INVALID_VALUE: (b"CUDA_ERROR_INVALID_VALUE", b"invalid argument"),
     OUT_OF_MEMORY: (b"CUDA_ERROR_OUT_OF_MEMORY", b"out of memory"),
     NO_DEVICE: (b"CUDA_ERROR_NO_DEVICE", b"no CUDA-capable device is detected"),
-    ALREADY_REGISTERED: (b"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", b"part or all of it is registered already"),
+    ALREADY_REGISTERED: (
+        b"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        b"part or all of it is registered already",
+    ),
     NOT_PERMITTED: (b"CUDA_ERROR_NOT_PERMITTED", b"operation not permitted"),
 }
 PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -60,7 +63,11 @@ class FakeCuda:
     """
 
     def __init__(
-        self, *, gpus: int = 1, current: int | None = None, refuse: Mapping[tuple[str, int], int] | None = None
+        self,
+        *,
+        gpus: int = 1,
+        current: int | None = None,
+        refuse: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         self.gpus = gpus
         self.refuse = dict(refuse or {})
@@ -142,7 +149,10 @@ class FakeCuda:
             return INVALID_VALUE
         if not is_mapped(address, size):
             return INVALID_VALUE
-        if any(address < other + length and other < address + size for other, length in self.registered.items()):
+        if any(
+            address < other + length and other < address + size
+            for other, length in self.registered.items()
+        ):
             return ALREADY_REGISTERED
         self.registered[address] = size
         self.history.append(("register", address))
@@ -177,7 +187,9 @@ class FakeCuda:
         done = Counter(self.history)
         addresses = [address for what, address in done if what == "register"]
         assert len(self.history) == 2 * registrations
-        assert all(done["register", address] == done["unregister", address] for address in addresses)
+        assert all(
+            done["register", address] == done["unregister", address] for address in addresses
+        )
         assert self.registered == {}
         assert not +self.retained
         assert self.contexts == self._before

@@ -88,8 +88,15 @@ class FakeDevice:
             refuses, self.refuses = self.refuses, None
             raise refuses
         event = FakeEvent(self)
-        copies = [np.full_like(tensor, 255 if tensor.dtype == np.uint8 else -1) for tensor in tensors]
-        self._jobs.append((event, [(copy, tensor.ctypes.data) for copy, tensor in zip(copies, tensors, strict=True)]))
+        copies = [
+            np.full_like(tensor, 255 if tensor.dtype == np.uint8 else -1) for tensor in tensors
+        ]
+        self._jobs.append(
+            (
+                event,
+                [(copy, tensor.ctypes.data) for copy, tensor in zip(copies, tensors, strict=True)],
+            )
+        )
         self.begun.append(event)
         return copies, event
 
@@ -112,13 +119,17 @@ class FakeDevice:
 def epochs_of(loader: ringfeed.Loader, device: FakeDevice) -> Epochs:
     """Return the loader's epochs on a device."""
     stream, fields = loader._stream, Fields(loader.spec, loader.plan.layout.offsets)
-    builder: Any = SimpleNamespace(leaves=fields.views, finish=loader.spec.unflatten, on_host=frozenset())
+    builder: Any = SimpleNamespace(
+        leaves=fields.views, finish=loader.spec.unflatten, on_host=frozenset()
+    )
     return Epochs(stream, lambda: DevicePrefetcher(stream, device, builder))
 
 
 def oracle(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader of an Oracle's batches."""
-    return loader_with(dataset or Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 120} | settings)
+    return loader_with(
+        dataset or Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 120} | settings
+    )
 
 
 def outcomes(batches: Iterable[Any]) -> list[Any]:

@@ -33,9 +33,13 @@ class Faults:
         self.deeds = deeds
 
     @classmethod
-    def draw(cls, place: Path, random: Random, length: int, names: tuple[str, ...], count: int) -> Faults:
+    def draw(
+        cls, place: Path, random: Random, length: int, names: tuple[str, ...], count: int
+    ) -> Faults:
         """Some faults of these names at random samples."""
-        return cls(place, {index: random.choice(names) for index in random.sample(range(length), count)})
+        return cls(
+            place, {index: random.choice(names) for index in random.sample(range(length), count)}
+        )
 
     def arm(self) -> int:
         """Have each deed done again; how many were done since the last time."""
@@ -80,7 +84,9 @@ class Examples:
 
     SPEC = (ringfeed.Array((FEATURES,), "float32"), ringfeed.Array((), "int64"))
 
-    def __init__(self, length: int, bad: frozenset[int], sleep_s: float = 0.0, faults: Faults | None = None) -> None:
+    def __init__(
+        self, length: int, bad: frozenset[int], sleep_s: float = 0.0, faults: Faults | None = None
+    ) -> None:
         self.length = length
         self.bad = bad
         self.sleep_s = sleep_s

@@ -57,7 +57,14 @@ class Formed:
 def make(names: Iterable[str] = SPEC, **settings: Any) -> ringfeed.Loader:
     """Return a loader of leaves of these names, filled by two threads unless told otherwise."""
     spec = {name: SPEC[name] for name in names}
-    given = {"batch_size": ROWS, "workers": 2, "backend": "thread", "slots": 3, "timeout_s": 120, **settings}
+    given = {
+        "batch_size": ROWS,
+        "workers": 2,
+        "backend": "thread",
+        "slots": 3,
+        "timeout_s": 120,
+        **settings,
+    }
     return ringfeed.Loader(Formed(names), spec=spec, **given)
 
 
@@ -84,7 +91,11 @@ def in_numpy(batch: dict[str, Any]) -> dict[str, Any]:
     for name, leaf in batch.items():
         if isinstance(leaf, ringfeed.Ragged):
             is_plain = leaf.form == "ragged"
-            samples = [sample if isinstance(sample, str) else bytes(sample) for sample in leaf] if not is_plain else []
+            samples = (
+                [sample if isinstance(sample, str) else bytes(sample) for sample in leaf]
+                if not is_plain
+                else []
+            )
             found[name] = told(leaf.values, leaf.row_splits) if is_plain else samples
         else:
             found[name] = [plain(part) for part in leaf] if isinstance(leaf, tuple) else plain(leaf)

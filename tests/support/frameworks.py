@@ -15,7 +15,19 @@ ROWS = 100  # three batches of 32 and one of 4
 X = np.random.default_rng(0).random((ROWS, 6), np.float32)
 Y = np.random.default_rng(1).integers(0, 3, ROWS)
 
-DTYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "bfloat16", "float32", "bool", "complex64"]
+DTYPES = [
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "float16",
+    "bfloat16",
+    "float32",
+    "bool",
+    "complex64",
+]
 WIDE = ["uint64", "int64", "float64", "complex128"]
 SHAPES = [(), (1,), (3, 0), (5, 7), (1, 3, 1, 2)]
 
@@ -73,7 +85,11 @@ ENDINGS: dict[str, tuple[str, int, str]] = {
     "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(200)", -2, "KeyboardInterrupt"),
     "os._exit": ("os._exit(7)", 7, ""),
     "a closed loader": ("import json; json.kept = dict(globals()); loader.close()", 0, ""),
-    "garbage in a cycle": ("kept = [dict(globals())]; kept.append(kept); del kept, loader, batches", 0, ""),
+    "garbage in a cycle": (
+        "kept = [dict(globals())]; kept.append(kept); del kept, loader, batches",
+        0,
+        "",
+    ),
 }
 """What a script does with an iterator and a batch in its hands; its status, and the last line of its errors."""
 

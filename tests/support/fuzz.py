@@ -64,13 +64,17 @@ class Consumer:
             began_s = time.perf_counter()
             batch = self._next(iterator)
             self.waits_s.append((began_s, time.perf_counter()))
-            assert batch is not None, f"epoch {epoch} ended before batch {number} of {self._script.batches}"
+            assert batch is not None, (
+                f"epoch {epoch} ended before batch {number} of {self._script.batches}"
+            )
             killer.progress()
             indices = order[number * self._script.batch_size :][: self._script.batch_size]
             self._check(batch, epoch, number, indices)
             self._hold_or_release(batch)
             del batch  # or it would hold a slot while the next is waited for
-        assert next(iterator, None) is None, f"epoch {epoch} has more than {self._script.batches} batches"
+        assert next(iterator, None) is None, (
+            f"epoch {epoch} has more than {self._script.batches} batches"
+        )
 
     @staticmethod
     def _next(iterator: Any) -> Any:
@@ -85,7 +89,9 @@ class Consumer:
     def _check(self, batch: Any, epoch: int, number: int, indices: np.ndarray[Any, Any]) -> None:
         contents, found = batch
         where = f"batch {number} of epoch {epoch}"
-        assert found.tolist() == indices.tolist(), f"{where} has samples {found.tolist()}, not {indices.tolist()}"
+        assert found.tolist() == indices.tolist(), (
+            f"{where} has samples {found.tolist()}, not {indices.tolist()}"
+        )
         right = contents == self.expected(epoch, indices)
         assert right.all(), f"{where} has {np.count_nonzero(~right)} wrong bytes"
         self._tally.batches += 1
@@ -134,7 +140,9 @@ def _epochs(script: Script, loader: ringfeed.Loader, consumer: Consumer, tally: 
 def _measure(killer: Killer, consumer: Consumer, script: Script, tally: Tally) -> None:
     """Note, for each kill, the longest wait among the batches that were bound when it came, counted from it."""
     for at_s, name in killer.killed_at_s:
-        after = [(max(begin_s, at_s), end_s) for begin_s, end_s in consumer.waits_s if end_s > at_s][: script.slots]
+        after = [
+            (max(begin_s, at_s), end_s) for begin_s, end_s in consumer.waits_s if end_s > at_s
+        ][: script.slots]
         if not after:
             continue
         alone = not any(at_s < other_s < after[-1][1] for other_s, _ in killer.killed_at_s)
@@ -156,9 +164,7 @@ def run_round(seed: int, tally: Tally, *, unkillable: bool = False) -> None:
         assert not left, f"left behind: {left}"
     except Exception as error:
         switch = " --unkillable" * unkillable
-        message = (
-            f"python tests/support/fuzz.py --seed {seed}{switch} ({script.method}, {script.workers} workers): {error}"
-        )
+        message = f"python tests/support/fuzz.py --seed {seed}{switch} ({script.method}, {script.workers} workers): {error}"
         raise AssertionError(message) from error
     tally.rounds += 1
 
@@ -182,13 +188,21 @@ def run(seed: int, seconds: float, *, unkillable: bool = False, bounded: bool = 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, help="of the first round; alone: that round only")
     parser.add_argument("--seconds", type=float, help="begin rounds for so long")
-    parser.add_argument("--unkillable", action="store_true", help="SIGKILL does not end some, and they wake up later")
+    parser.add_argument(
+        "--unkillable",
+        action="store_true",
+        help="SIGKILL does not end some, and they wake up later",
+    )
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
-    seconds = chosen.seconds if chosen.seconds is not None else 0.0 if chosen.seed is not None else 60.0
+    seconds = (
+        chosen.seconds if chosen.seconds is not None else 0.0 if chosen.seed is not None else 60.0
+    )
     sys.stdout.write(f"from seed {seed}\n")
     sys.stdout.flush()
     sys.stdout.write(f"{run(seed, seconds, unkillable=chosen.unkillable, bounded=True)}\n")

@@ -114,7 +114,11 @@ def _start_a_group() -> None:
 
 
 def _forget_modules() -> None:
-    for name in [name for name in sys.modules if name.startswith("ringfeed") or name in {"os", "socket", "pickle"}]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith("ringfeed") or name in {"os", "socket", "pickle"}
+    ]:
         del sys.modules[name]
 
 
@@ -162,8 +166,12 @@ DEEDS: dict[str, Any] = {
     "fails in a thread": _fail_in_a_thread,
     "leaves a child": lambda: _fork(lambda: time.sleep(600)),
     "leaves a child that dies": lambda: _fork(lambda: os.kill(os.getpid(), signal.SIGKILL)),
-    "leaves a process": lambda: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]),
-    "runs a process": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=240),
+    "leaves a process": lambda: subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"]
+    ),
+    "runs a process": lambda: subprocess.run(
+        [sys.executable, "-c", "pass"], check=True, timeout=240
+    ),
     "uses a pool of processes": _pool,
     "uses an executor of threads": lambda: _executor(concurrent.futures.ThreadPoolExecutor),
     "runs an event loop": lambda: asyncio.run(_wait_a_little()),

@@ -26,14 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DTYPES: dict[str, Any] = {
-    **{name: name for name in ("?", "i1", "u1", ">i2", "u4", ">u8", "i8", "f2", ">f4", "f4", "f8", ">f8", "g")},
+    **{
+        name: name
+        for name in ("?", "i1", "u1", ">i2", "u4", ">u8", "i8", "f2", ">f4", "f4", "f8", ">f8", "g")
+    },
     **{name: name for name in ("c8", ">c16", "G", "M8[ns]", ">m8[D]", "S5", "U2", ">U3", "V7")},
     "bfloat16": ml_dtypes.bfloat16,
     "float8": ml_dtypes.float8_e4m3fn,
     "struct": [("a", ">i4"), ("b", "f8", (2,))],
     "nested struct": [("a", [("x", "u1"), ("y", "S3")]), ("b", "?")],
     "padded struct": np.dtype([("a", "u1"), ("b", "f8"), ("c", "u2")], align=True),
-    "union": np.dtype({"names": ["a", "b"], "formats": ["i4", "u1"], "offsets": [0, 2], "itemsize": 6}),
+    "union": np.dtype(
+        {"names": ["a", "b"], "formats": ["i4", "u1"], "offsets": [0, 2], "itemsize": 6}
+    ),
 }
 
 
@@ -161,10 +166,60 @@ def _text_array(leaf: Array, dtype: str) -> Any:
 NUMBERS: dict[str, Any] = {
     repr(number)[:40]: number
     for number in [
-        *(True, False, 0, 1, -1, 127, 128, 255, 256, -128, -129, 2**24, 2**24 + 1, 2**53 + 1, 65504, 65520, 449),
-        *(2**31 - 1, 2**31, -(2**31) - 1, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**64), 2**70, 2**127),
-        *(0.0, -0.0, 1.5, 0.1, math.nan, -math.nan, math.inf, -math.inf, 5e-324, 1e-45, 1e39, 1.7e308),
-        *(3.4028235677973362e38, 3.4028235677973366e38, Colour.RED, np.float64(0.5), np.int64(3), np.bool_(1)),
+        *(
+            True,
+            False,
+            0,
+            1,
+            -1,
+            127,
+            128,
+            255,
+            256,
+            -128,
+            -129,
+            2**24,
+            2**24 + 1,
+            2**53 + 1,
+            65504,
+            65520,
+            449,
+        ),
+        *(
+            2**31 - 1,
+            2**31,
+            -(2**31) - 1,
+            2**63 - 1,
+            2**63,
+            -(2**63),
+            2**64 - 1,
+            2**64,
+            -(2**64),
+            2**70,
+            2**127,
+        ),
+        *(
+            0.0,
+            -0.0,
+            1.5,
+            0.1,
+            math.nan,
+            -math.nan,
+            math.inf,
+            -math.inf,
+            5e-324,
+            1e-45,
+            1e39,
+            1.7e308,
+        ),
+        *(
+            3.4028235677973362e38,
+            3.4028235677973366e38,
+            Colour.RED,
+            np.float64(0.5),
+            np.int64(3),
+            np.bool_(1),
+        ),
     ]
 } | {"10**400": 10**400, "odd float": Odd(2.5)}
 
@@ -175,9 +230,13 @@ FOREIGN: dict[str, Callable[[Array, Any], Any]] = {
     "as objects": lambda leaf, _: np.full(leaf.shape, None),
     "as bytes": lambda leaf, _: np.zeros((*leaf.shape, leaf.dtype.itemsize), "u1"),
     "one axis more": lambda _, array: array[..., None],
-    "one axis less": lambda _, array: array.reshape(-1)[:1].reshape(()) if array.size else array[0:0],
+    "one axis less": lambda _, array: (
+        array.reshape(-1)[:1].reshape(()) if array.size else array[0:0]
+    ),
     "one row more": lambda _, array: np.concatenate([array, array]) if array.ndim else array[None],
-    "one column more": lambda _, array: np.concatenate([array, array], axis=-1) if array.ndim else array[None],
+    "one column more": lambda _, array: (
+        np.concatenate([array, array], axis=-1) if array.ndim else array[None]
+    ),
     "transposed": lambda _, array: array.T,
     "flat": lambda _, array: array.reshape(-1),
     "huge": lambda leaf, _: np.broadcast_to(np.zeros((), leaf.dtype), (2**40,)),
@@ -198,10 +257,26 @@ FOREIGN: dict[str, Callable[[Array, Any], Any]] = {
     "a list of bytes": lambda leaf, _: np.full(leaf.shape, b"ab").tolist(),
     "a list of words": lambda leaf, _: np.full(leaf.shape, "äöü").tolist(),
     **{
-        f"a list that ends with {str(last)[:20]!r}": lambda _, array, last=last: _last_changed(array.tolist(), last)
-        for last in (True, 1, 2**70, 1e300, "a", b"\0", "\ud800", None, np.float64(1), np.int8(1), [])
+        f"a list that ends with {str(last)[:20]!r}": lambda _, array, last=last: _last_changed(
+            array.tolist(), last
+        )
+        for last in (
+            True,
+            1,
+            2**70,
+            1e300,
+            "a",
+            b"\0",
+            "\ud800",
+            None,
+            np.float64(1),
+            np.int8(1),
+            [],
+        )
     },
-    "a list of masked rows": lambda _, array: [np.ma.masked_array(row) for row in array] if array.ndim else array,
+    "a list of masked rows": lambda _, array: (
+        [np.ma.masked_array(row) for row in array] if array.ndim else array
+    ),
     **{
         f"strings as {dtype}": lambda leaf, _, dtype=dtype: _text_array(leaf, dtype)
         for dtype in ("S3", "S9", "U3", ">U1", "U9")
@@ -220,7 +295,22 @@ FOREIGN: dict[str, Callable[[Array, Any], Any]] = {
     "generator": lambda _, __: (number for number in range(3)),
     **{
         str(value)[:20]: lambda _, __, value=value: value
-        for value in (None, ..., "text", "", b"bytes", {1, 2}, set(), [], (), {}, range(3), int, object(), 1j)
+        for value in (
+            None,
+            ...,
+            "text",
+            "",
+            b"bytes",
+            {1, 2},
+            set(),
+            [],
+            (),
+            {},
+            range(3),
+            int,
+            object(),
+            1j,
+        )
     },
     "fraction": lambda _, __: fractions.Fraction(1, 2),
     "decimal": lambda _, __: decimal.Decimal(1),
@@ -292,23 +382,34 @@ DICT_BENDS: dict[str, Callable[[Any], Any]] = {
     "mapping": types.MappingProxyType,
     "chained": lambda value: collections.ChainMap({}, value),
     "dataclass": lambda value: (
-        dataclasses.make_dataclass("Fields", value)(**value) if all(isinstance(key, str) for key in value) else value
+        dataclasses.make_dataclass("Fields", value)(**value)
+        if all(isinstance(key, str) for key in value)
+        else value
     ),
 }
-WHOLE_BENDS: dict[str, Callable[[Any], Any]] = {"None": lambda _: None, "wrapped": lambda value: (value,)}
+WHOLE_BENDS: dict[str, Callable[[Any], Any]] = {
+    "None": lambda _: None,
+    "wrapped": lambda value: (value,),
+}
 
 
-def sample(tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], Any] = well) -> Any:
+def sample(
+    tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], Any] = well
+) -> Any:
     """Return a sample in the structure of a tree of Arrays."""
     return _built(tree, draw, leaf, 1.0)
 
 
-def bent(tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], Any] = value) -> Any:
+def bent(
+    tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], Any] = value
+) -> Any:
     """Return a sample of which some containers and leaves are others."""
     return _built(tree, draw, leaf, 0.8)
 
 
-def _built(tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], Any], straight: float) -> Any:
+def _built(
+    tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], Any], straight: float
+) -> Any:
     if isinstance(tree, Array):
         return leaf(tree, draw)
     if tree is None:
@@ -362,15 +463,23 @@ class WholeBatches(Samples):
     def __getitem__(self, index: int) -> Any:
         draw = self.draw(index)
         rows = draw.randrange(self.MOST + 1)
-        return bent(self.tree, draw, lambda leaf, _: value(leaf, draw, (rows + (draw.random() < 0.1),)))
+        return bent(
+            self.tree, draw, lambda leaf, _: value(leaf, draw, (rows + (draw.random() < 0.1),))
+        )
 
 
 class Written(Samples):
     """Writes samples that fit into their place."""
 
     def __getitem__(self, index: int) -> Any:
-        ways = sorted(set(WAYS) - {"interface", "scalar"})  # which NumPy gives another dtype, now and then
-        return sample(self.tree, self.draw(index), lambda leaf, draw: WAYS[draw.choice(ways)](content(leaf, draw)))
+        ways = sorted(
+            set(WAYS) - {"interface", "scalar"}
+        )  # which NumPy gives another dtype, now and then
+        return sample(
+            self.tree,
+            self.draw(index),
+            lambda leaf, draw: WAYS[draw.choice(ways)](content(leaf, draw)),
+        )
 
     def read_into(self, index: int, out: Any) -> None:
         self.write(self[index], out)
@@ -381,7 +490,9 @@ class Written(Samples):
             return
         if isinstance(out, np.ndarray):
             found = np.asarray(sample)
-            out[...] = np.ndarray(found.shape, found.dtype, raw(found))  # aligned, as NumPy wants it of bfloat16
+            out[...] = np.ndarray(
+                found.shape, found.dtype, raw(found)
+            )  # aligned, as NumPy wants it of bfloat16
             return
         keys = out if isinstance(out, dict) else range(len(out))
         for key in keys:

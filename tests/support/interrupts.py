@@ -69,7 +69,9 @@ def present() -> Counter[str]:
     Named semaphores are other programs': no loader has any.
     """
     warm.end()
-    found = Counter({one: count for one, count in leftovers.present().items() if "/sem.mp-" not in one})
+    found = Counter(
+        {one: count for one, count in leftovers.present().items() if "/sem.mp-" not in one}
+    )
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             found[f"thread {(task / 'comm').read_text().strip()}"] += 1
@@ -139,7 +141,9 @@ class Alarm:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             pass
-        except RuntimeError as error:  # of a lock of `threading`, which it has undone: RuntimeError may come of that
+        except (
+            RuntimeError
+        ) as error:  # of a lock of `threading`, which it has undone: RuntimeError may come of that
             if not isinstance(error.__context__, KeyboardInterrupt):
                 raise
 
@@ -219,7 +223,9 @@ def interrupt_start(kind: str, number: int) -> tuple[str, list[str]]:
     except KeyboardInterrupt:
         pass
     left = []
-    if tracer.where and loader._runner.engine is None and loader._runner.launcher is None:  # else it goes on
+    if (
+        tracer.where and loader._runner.engine is None and loader._runner.launcher is None
+    ):  # else it goes on
         left = left_since(before)
     if number % 3 == 0:
         start(loader)
@@ -261,7 +267,10 @@ def by_lines(kind: str, seed: int, most: int, share: tuple[int, int]) -> tuple[i
     sys.unraisablehook = lambda _: None
     start(loader_of(kind))  # imports come to other lines
     loader = loader_of(kind)
-    ways = [(interrupt_start, lines_of(lambda: start(loader))), (interrupt_close, lines_of(loader.close))]
+    ways = [
+        (interrupt_start, lines_of(lambda: start(loader))),
+        (interrupt_close, lines_of(loader.close)),
+    ]
     count, failures = 0, []
     for interrupt, lines in ways:
         numbers: Any = range(1 + share[0], 1 + lines, share[1])
@@ -296,7 +305,10 @@ class Crowd:
         for kind in KINDS:
             start(loader_of(kind))
         before = present()
-        makers, caller = [threading.Thread(target=self._make) for _ in range(5)], threading.Thread(target=self._call)
+        makers, caller = (
+            [threading.Thread(target=self._make) for _ in range(5)],
+            threading.Thread(target=self._call),
+        )
         for thread in (*makers, caller):
             thread.start()
         for thread in makers:
@@ -332,14 +344,26 @@ class Crowd:
 
 def main() -> int:
     """Run from the command line; 1 where something was left."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("show", choices=["moments", "lines", "threads"])
     parser.add_argument("--kind", choices=KINDS, default="spawn")
     parser.add_argument("--hits", type=int, default=500, help="interrupts at random moments: 500")
-    parser.add_argument("--most", type=int, default=0, help="lines of each, drawn at random; 0: all")
-    parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help="of all lines: the first, and each how many")
+    parser.add_argument(
+        "--most", type=int, default=0, help="lines of each, drawn at random; 0: all"
+    )
+    parser.add_argument(
+        "--share",
+        type=int,
+        nargs=2,
+        default=(0, 1),
+        help="of all lines: the first, and each how many",
+    )
     parser.add_argument("--loaders", type=int, default=500, help="500")
-    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for all threads to end: 1800")
+    parser.add_argument(
+        "--limit", type=float, default=1800.0, help="seconds for all threads to end: 1800"
+    )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**9)
     chosen = parser.parse_args()
     if chosen.show == "moments":

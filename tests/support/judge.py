@@ -36,7 +36,9 @@ class Fault(Exception):  # noqa: N818 - what a sample has
 
 
 def _same_dtype(one: Any, two: Any) -> bool:
-    registered = [dtype.type for dtype in (one, two) if dtype.isbuiltin == 2]  # by others: their str is that of V2
+    registered = [
+        dtype.type for dtype in (one, two) if dtype.isbuiltin == 2
+    ]  # by others: their str is that of V2
     if one.str != two.str or len(registered) == 1 or len(set(registered)) == 2:
         return False
     if one.subdtype is not None or two.subdtype is not None:
@@ -44,7 +46,8 @@ def _same_dtype(one: Any, two: Any) -> bool:
     if one.names is None or two.names is None:
         return one.names is two.names
     return one.names == two.names and all(
-        one.fields[name][1] == two.fields[name][1] and _same_dtype(one.fields[name][0], two.fields[name][0])
+        one.fields[name][1] == two.fields[name][1]
+        and _same_dtype(one.fields[name][0], two.fields[name][0])
         for name in one.names
     )
 
@@ -101,7 +104,9 @@ def _covered(dtype: Any) -> Any:
     """Return 1 for each byte of an element that means something, 0 for padding."""
     found = np.full(dtype.itemsize, dtype.names is None, np.uint8)
     if dtype.kind in "fc" and np.finfo(dtype).nmant == 63:
-        found.reshape(-1, dtype.itemsize // (1 + (dtype.kind == "c")))[:, 10:] = 0  # an x87 number has ten bytes
+        found.reshape(-1, dtype.itemsize // (1 + (dtype.kind == "c")))[:, 10:] = (
+            0  # an x87 number has ten bytes
+        )
     for name in dtype.names or ():
         field, offset = dtype.fields[name][:2]
         repeats = math.prod(field.shape)
@@ -123,7 +128,10 @@ def _text(value: str | bytes, dtype: Any, path: str) -> bytes:
         room, unit = dtype.itemsize // 4, 4
         data = value.encode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")
     if len(data) > dtype.itemsize:
-        raise Fault(path, f"has {len(data) // unit} {'bytes' if unit == 1 else 'characters'}, expected at most {room}")
+        raise Fault(
+            path,
+            f"has {len(data) // unit} {'bytes' if unit == 1 else 'characters'}, expected at most {room}",
+        )
     if data and not any(data[-unit:]):
         raise Fault(path, "ends with a NUL, expected text")
     return data.ljust(dtype.itemsize, b"\0")
@@ -148,7 +156,11 @@ def _judged_leaf(leaf: Array, value: Any, path: str) -> bytes:
         return _number(value, dtype, path)
     if isinstance(value, str | bytes) and not shape and dtype.kind in "SU":
         return _text(value, dtype, path)
-    found = _listed(value, leaf, path) if isinstance(value, list | tuple) and shape else _array(value, path)
+    found = (
+        _listed(value, leaf, path)
+        if isinstance(value, list | tuple) and shape
+        else _array(value, path)
+    )
     if found is None:
         raise Fault(path, f"expected an array of shape {shape} and dtype {dtype}; ")
     return _fitting(found, found.shape, leaf, path)
@@ -166,9 +178,13 @@ def _listed(value: Any, leaf: Array, path: str) -> Any:
         raise Fault(path, f", of which numpy.asarray() raised {type(error).__name__}: ") from None
     items = _items(value, path, found.ndim)
     if all(_is_number(item) for _, item in items):
-        return _made([_number(item, leaf.dtype, where) for where, item in items], leaf.dtype, found.shape)
+        return _made(
+            [_number(item, leaf.dtype, where) for where, item in items], leaf.dtype, found.shape
+        )
     if leaf.dtype.kind in "SU" and all(isinstance(item, str | bytes) for _, item in items):
-        return _made([_text(item, leaf.dtype, where) for where, item in items], leaf.dtype, found.shape)
+        return _made(
+            [_text(item, leaf.dtype, where) for where, item in items], leaf.dtype, found.shape
+        )
     goes = _goes(found.dtype, leaf)
     for where, item in items:
         array = None if _is_number(item) else _array(item, where)
@@ -201,7 +217,10 @@ def _in_width(array: Any, dtype: Any, path: str) -> Any:
     texts: list[Any] = [data.rstrip(b"\0") for data in found]
     if array.dtype.kind == "U":
         order: Any = "big" if array.dtype.str[0] == ">" else "little"
-        wide = [[int.from_bytes(data[at : at + 4], order) for at in range(0, len(data), 4)] for data in found]
+        wide = [
+            [int.from_bytes(data[at : at + 4], order) for at in range(0, len(data), 4)]
+            for data in found
+        ]
         if any(code > 0x10FFFF for codes in wide for code in codes):
             raise Fault(path, "but holds numbers that are no characters, expected text")
         texts = ["".join(map(chr, codes)).rstrip("\0") for codes in wide]
@@ -214,7 +233,9 @@ def _array(value: Any, path: str) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         raise Fault(path, "is a masked array, expected a plain array; ")
     likes = ("__array__", "__array_interface__")
-    if isinstance(value, tuple | list | dict) or not any(hasattr(type(value), name) for name in likes):
+    if isinstance(value, tuple | list | dict) or not any(
+        hasattr(type(value), name) for name in likes
+    ):
         return None
     try:
         return np.asarray(value)
@@ -238,7 +259,13 @@ def judged_batch(tree: Any, batch: Any, most: int) -> list[bytes]:
     before = None
     for leaf, value, path in list(_leaves(tree, batch, "batch")):
         is_list = isinstance(value, list | tuple)
-        array = _listed(value, leaf, path) if is_list else None if _is_number(value) else _array(value, path)
+        array = (
+            _listed(value, leaf, path)
+            if is_list
+            else None
+            if _is_number(value)
+            else _array(value, path)
+        )
         if array is None or not array.ndim:
             raise Fault(path, "expected an array with a leading row axis; ")
         if len(array) > most:
@@ -246,7 +273,9 @@ def judged_batch(tree: Any, batch: Any, most: int) -> list[bytes]:
         found.append(_fitting(array, array.shape[1:], leaf, path))
         before = len(array) if before is None else before
         if len(array) != before:
-            raise Fault(path, f"has {len(array)} rows, expected {before} as in the leaves before it; ")
+            raise Fault(
+                path, f"has {len(array)} rows, expected {before} as in the leaves before it; "
+            )
     return found
 
 
@@ -279,7 +308,10 @@ def _leaves(tree: Any, value: Any, path: str) -> Iterator[tuple[Array, Any, str]
         return
     if tree is None:
         if value is not None:
-            raise Fault(path, ", expected None as the spec has it there; return None for every index, or for none")
+            raise Fault(
+                path,
+                ", expected None as the spec has it there; return None for every index, or for none",
+            )
         return
     kind = next(kind for kind in (tuple, list, dict) if isinstance(tree, kind))
     value = _plain(value)
@@ -288,12 +320,24 @@ def _leaves(tree: Any, value: Any, path: str) -> Iterator[tuple[Array, Any, str]
         raise Fault(path, f", expected {_called(tree)}; ")
     if kind is dict:
         if set(value) != set(tree):
-            raise Fault(path, f", expected the keys {list(tree)}; return the same keys for every index")
+            raise Fault(
+                path, f", expected the keys {list(tree)}; return the same keys for every index"
+            )
         parts = [(tree[key], value[key], f"{path}[{key!r}]") for key in tree]
     else:
         if len(list(itertools.islice(iter(value), len(tree) + 1))) != len(tree):
-            raise Fault(path, ", but its __iter__ gives others, expected as many; return a plain list or tuple")
-        names = [f".{name}" for name in Pair._fields] if _is_named(tree) else [f"[{n}]" for n in range(len(tree))]
-        parts = [(below, child, path + name) for below, child, name in zip(tree, value, names, strict=True)]
+            raise Fault(
+                path,
+                ", but its __iter__ gives others, expected as many; return a plain list or tuple",
+            )
+        names = (
+            [f".{name}" for name in Pair._fields]
+            if _is_named(tree)
+            else [f"[{n}]" for n in range(len(tree))]
+        )
+        parts = [
+            (below, child, path + name)
+            for below, child, name in zip(tree, value, names, strict=True)
+        ]
     for below, child, where in parts:
         yield from _leaves(below, child, where)

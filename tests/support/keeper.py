@@ -44,9 +44,22 @@ class Keeper:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         me = os.pidfd_open(os.getpid())
         through = ["unshare", "--net"] if apart else []
-        command = [*through, sys.executable, __file__, str(its.fileno()), str(me), str(folder or "")]
+        command = [
+            *through,
+            sys.executable,
+            __file__,
+            str(its.fileno()),
+            str(me),
+            str(folder or ""),
+        ]
         try:
-            subprocess.run(command, pass_fds=[its.fileno(), me], check=True, timeout=START_S, stdin=subprocess.DEVNULL)
+            subprocess.run(
+                command,
+                pass_fds=[its.fileno(), me],
+                check=True,
+                timeout=START_S,
+                stdin=subprocess.DEVNULL,
+            )
         finally:
             its.close()
             os.close(me)
@@ -88,7 +101,9 @@ class Keeper:
         self._socket.shutdown(socket.SHUT_RDWR)  # a fork may have the socket, too
         self._socket.close()
         try:
-            assert select.select([self._pidfd], [], [], END_S)[0], f"the keeper {self.pid} does not end"
+            assert select.select([self._pidfd], [], [], END_S)[0], (
+                f"the keeper {self.pid} does not end"
+            )
         finally:
             os.close(self._pidfd)
             self._pidfd = -1

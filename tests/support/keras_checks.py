@@ -24,7 +24,19 @@ import pytest
 
 import keras_form_checks
 import ringfeed
-from training import CLASS_WEIGHT, ROWS, SPARSE, WEIGHTS, Poisoned, Unsized, X, Y, history, make, small_model
+from training import (
+    CLASS_WEIGHT,
+    ROWS,
+    SPARSE,
+    WEIGHTS,
+    Poisoned,
+    Unsized,
+    X,
+    Y,
+    history,
+    make,
+    small_model,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,7 +136,9 @@ def check_other_dtypes_have_the_values_of_arrays() -> None:
             samples = rows_of(name, 2)
             with make(samples, Y, batch_size=7) as loader:
                 tensor, _ = next(batches_of(loader.to_keras()))
-                plain = keras.ops.convert_to_tensor(samples[:7].astype(np.dtype(name).newbyteorder("=")))
+                plain = keras.ops.convert_to_tensor(
+                    samples[:7].astype(np.dtype(name).newbyteorder("="))
+                )
                 assert tensor.dtype == plain.dtype, name
                 np.testing.assert_array_equal(to_numpy(tensor), to_numpy(plain))
 
@@ -132,11 +146,17 @@ def check_other_dtypes_have_the_values_of_arrays() -> None:
 def check_odd_shapes() -> None:
     """No shape aborts: no axis, axes of 0 and 1, odd lengths, one row in the last batch, and gaps that were closed."""
     shapes = [(), (0,), (1,), (3,), (7, 1), (2, 0, 3), (1, 1, 5)]
-    arrays = {f"{dtype} {shape}": rows_of(dtype, *shape) for dtype in ("uint8", "float16", "bool") for shape in shapes}
+    arrays = {
+        f"{dtype} {shape}": rows_of(dtype, *shape)
+        for dtype in ("uint8", "float16", "bool")
+        for shape in shapes
+    }
     with ringfeed.Loader((arrays, Y), batch_size=33, workers=0) as loader:
         for first, (batch, _) in zip((0, 33, 66, 99), batches_of(loader.to_keras()), strict=True):
             for name, tensor in batch.items():
-                np.testing.assert_array_equal(to_numpy(tensor), arrays[name][first : first + 33], name)
+                np.testing.assert_array_equal(
+                    to_numpy(tensor), arrays[name][first : first + 33], name
+                )
     with ringfeed.Loader(Poisoned(), workers=0, batch_size=41, on_error="skip") as loader:
         x, y = next(batches_of(loader.to_keras()))
         assert in_a_slot(x)
@@ -167,7 +187,10 @@ def check_slots_and_steps() -> None:
     for steps in EXECUTIONS:
         model = compiled(steps_per_execution=steps)
         weights = model.get_weights()
-        expected = model.predict(X, batch_size=8, verbose=0), model.evaluate(X, Y, batch_size=8, verbose=0)
+        expected = (
+            model.predict(X, batch_size=8, verbose=0),
+            model.evaluate(X, Y, batch_size=8, verbose=0),
+        )
         model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
         trained = model.get_weights()
         for slots in range(2, 9):
@@ -224,7 +247,10 @@ def _trained_structure(*, fed: bool) -> Any:
     keras.utils.set_random_seed(3)
     left, right = keras.Input((2,), name="left"), keras.Input((4,), name="right", dtype="uint8")
     joined = keras.layers.Concatenate()([left, keras.layers.Rescaling(0.5)(right)])
-    outputs = {"a": keras.layers.Dense(1, name="a")(joined), "b": keras.layers.Dense(2, name="b")(joined)}
+    outputs = {
+        "a": keras.layers.Dense(1, name="a")(joined),
+        "b": keras.layers.Dense(2, name="b")(joined),
+    }
     model = keras.Model({"left": left, "right": right}, outputs)
     model.compile("sgd", {"a": "mse", "b": "mae"}, jit_compile=JIT)
     arrays = (
@@ -268,7 +294,13 @@ def check_arguments_of_fit() -> None:
         {"initial_epoch": 1},
         {"validation_data": "same", "validation_steps": 2, "validation_freq": 2},
         {"validation_data": "same", "callbacks": [Stops()]},
-        {"callbacks": [keras.callbacks.EarlyStopping("loss", min_delta=100, patience=1, restore_best_weights=True)]},
+        {
+            "callbacks": [
+                keras.callbacks.EarlyStopping(
+                    "loss", min_delta=100, patience=1, restore_best_weights=True
+                )
+            ]
+        },
     ]
     for case in cases:
         found = []
@@ -288,7 +320,9 @@ def check_unknown_length_and_callbacks() -> None:
     with make(sampler=Unsized()) as loader, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras warns where an unknown length ends
         model = compiled()
-        np.testing.assert_array_equal(model.predict(loader.to_keras(), verbose=0), model.predict(X, verbose=0))
+        np.testing.assert_array_equal(
+            model.predict(loader.to_keras(), verbose=0), model.predict(X, verbose=0)
+        )
         losses = model.evaluate(loader.to_keras(), verbose=0), model.evaluate(X, Y, verbose=0)
         np.testing.assert_allclose(*losses, rtol=1e-6)
         assert len(history(loader.to_keras(), model)["loss"]) == 3
@@ -306,7 +340,9 @@ def check_resumed_epochs() -> None:
         """Return the first loss of each epoch: nothing is learnt, so that it tells the epoch's order."""
         found: list[float] = []
         first = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: found.append(logs["loss"]) if batch == 0 else None
+            on_train_batch_end=lambda batch, logs: (
+                found.append(logs["loss"]) if batch == 0 else None
+            )
         )
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
@@ -332,7 +368,9 @@ def check_resumed_epochs() -> None:
         assert loader.epoch == 4
     with shuffled() as loader:
         assert seen(loader, initial_epoch=2, steps_per_epoch=len(loader)) == epochs[2:]
-    with shuffled() as loader:  # three of Keras' epochs for one of the loader's: the third has a batch alone
+    with (
+        shuffled() as loader
+    ):  # three of Keras' epochs for one of the loader's: the third has a batch alone
         assert seen(loader, initial_epoch=3, steps_per_epoch=3) == epochs[1:2]
     with shuffled() as loader:  # each of Keras' ends with the loader's
         assert seen(loader, initial_epoch=2, steps_per_epoch=9) == epochs[2:]
@@ -376,7 +414,9 @@ def check_after_a_failure() -> None:
                 raise KeyError("of a callback")
 
     with ringfeed.Loader(Poisoned(), workers=1, backend="thread", slots=3) as loader:
-        with pytest.raises(ringfeed.WorkerError, match=r"^dataset\[40\] raised OSError: no such picture"):
+        with pytest.raises(
+            ringfeed.WorkerError, match=r"^dataset\[40\] raised OSError: no such picture"
+        ):
             history(loader.to_keras(), compiled())
         gc.collect()
         assert free_slots(loader)

@@ -40,7 +40,14 @@ def tokens(form: str, **settings: Any) -> Array:
 
 def loader_of(leaf: Any, dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader of such tokens and their targets."""
-    given = {"batch_size": 4, "workers": 1, "backend": "thread", "slots": 3, "shuffle": True, "timeout_s": 120}
+    given = {
+        "batch_size": 4,
+        "workers": 1,
+        "backend": "thread",
+        "slots": 3,
+        "shuffle": True,
+        "timeout_s": 120,
+    }
     return ringfeed.Loader(dataset or Counted(), spec=(leaf, TARGET), **given | settings)
 
 
@@ -88,7 +95,9 @@ def check_lengths_are_a_second_input() -> None:
             history = model.fit(loader.to_keras(), epochs=2, verbose=0).history
         assert history["loss"][1] < history["loss"][0]
     dataset = [np.arange(length, dtype=np.int32) for length in LENGTHS]
-    with ringfeed.Loader(dataset, spec=tokens("pad", lengths=True), batch_size=11, workers=0) as loader:
+    with ringfeed.Loader(
+        dataset, spec=tokens("pad", lengths=True), batch_size=11, workers=0
+    ) as loader:
         ((found, own),) = next(loader.to_keras().get_numpy_iterator())
         assert (found.shape, own.tolist()) == ((11, max(LENGTHS)), LENGTHS)
         assert model.predict(loader.to_keras(), verbose=0).shape == (11, 1)
@@ -169,7 +178,10 @@ def check_weights_of_classes_that_differ_in_length() -> None:
 
 def check_boxes_beside_pictures() -> None:
     """A dict of inputs, some of which differ in length, and casts among them."""
-    spec = {"tokens": tokens("pad"), "masked": Array((None, None), "uint8", max_shape=(MOST, 3), form="pad", mask=True)}
+    spec = {
+        "tokens": tokens("pad"),
+        "masked": Array((None, None), "uint8", max_shape=(MOST, 3), form="pad", mask=True),
+    }
     with ringfeed.Loader(Formed(spec), spec=spec, batch_size=4, workers=0) as loader:
         plain = [batch["masked"] for batch in loader]
         cast = [batch["masked"] for batch in loader.to_keras(cast="float32").get_numpy_iterator()]

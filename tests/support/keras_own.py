@@ -20,7 +20,9 @@ from ringfeed.keras import fallback as keras_fallback
 if TYPE_CHECKING:
     import pytest
 
-MISSING = [name for name in ("jax", "torch", "tensorflow") if importlib.util.find_spec(name) is None]
+MISSING = [
+    name for name in ("jax", "torch", "tensorflow") if importlib.util.find_spec(name) is None
+]
 SAID: Counter[str] = Counter()
 """How often a dataset ran over the ring, and how often it was left to Keras."""
 

@@ -47,7 +47,9 @@ def kill_after(process: Process, curve: Path, lines: int, delay_s: float) -> boo
     """SIGKILL it when it has written so many lines more, and some time later; False where it has ended before."""
     wanted, deadline_s = count(curve) + lines, time.monotonic() + PATIENCE_S
     while count(curve) < wanted and process.poll() is None:
-        assert time.monotonic() < deadline_s, f"{count(curve)} lines, and none more for {PATIENCE_S} s"
+        assert time.monotonic() < deadline_s, (
+            f"{count(curve)} lines, and none more for {PATIENCE_S} s"
+        )
         time.sleep(0.002)
     time.sleep(delay_s)
     process.kill()
@@ -77,10 +79,14 @@ def check(backend: str, way: str, save_freq: str, kills: int, seed: int) -> int:
         for lines, delay_s in moments(kills, seed, save_freq):
             process = start(directory, backend, way, save_freq)
             killed = kill_after(process, directory / "curve", lines, delay_s)
-            sys.stderr.write(f"{told}: {'killed' if killed else 'over'} at line {count(directory / 'curve')}\n")
+            sys.stderr.write(
+                f"{told}: {'killed' if killed else 'over'} at line {count(directory / 'curve')}\n"
+            )
         finish(start(directory, backend, way, save_freq))
         lines_ = (directory / "curve").read_text().splitlines()
-        assert not (directory / "backup").exists(), f"{told}: a training that is over left its backup"
+        assert not (directory / "backup").exists(), (
+            f"{told}: a training that is over left its backup"
+        )
     expected = undisturbed(backend, way)
     others = [line for line in lines_ if line not in expected]
     assert not others, f"{told}: {others[:3]} instead of {of_the_same(others[:3], expected)}"
@@ -106,4 +112,6 @@ def moments(kills: int, seed: int, save_freq: str) -> Iterator[tuple[int, float]
 if __name__ == "__main__":
     backend, way, save_freq, kills, seed = sys.argv[1:]
     twice = check(backend, way, save_freq, int(kills), int(seed))
-    sys.stdout.write(f"{backend}, {way}, save_freq={save_freq}: {kills} kills, {twice} lines twice, the same curve\n")
+    sys.stdout.write(
+        f"{backend}, {way}, save_freq={save_freq}: {kills} kills, {twice} lines twice, the same curve\n"
+    )

@@ -82,7 +82,9 @@ class Killer:
         self._orders = orders
         self._tally = tally
         self._pool: Any = loader._runner.engine.pool  # type: ignore[union-attr]
-        self._later: list[tuple[float, int, Callable[[], None]]] = []  # when, to which process, what
+        self._later: list[
+            tuple[float, int, Callable[[], None]]
+        ] = []  # when, to which process, what
         self._immortals = Immortals()
         self._reign = contextlib.ExitStack()
         self._suspected: set[int] = set()  # stopped for good
@@ -90,7 +92,9 @@ class Killer:
         self._killed: set[int] = set()
         self._working: set[int] = set()  # processes that have been seen to be past their start
         self._killed_early = -1  # the last worker that was killed before it had worked
-        self._forkserver_after = -1  # restarts at its last death; it must have forked again before it dies again
+        self._forkserver_after = (
+            -1
+        )  # restarts at its last death; it must have forked again before it dies again
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="killer", daemon=True)
@@ -157,7 +161,10 @@ class Killer:
 
     def _may_die(self, pid: int) -> bool:
         """Whether a death leaves the loader able to go on: three in a row before any work are an error, rightly."""
-        if self._until_progress >= 2 * self._orders.workers or len(self._killed) >= self._orders.most_kills:
+        if (
+            self._until_progress >= 2 * self._orders.workers
+            or len(self._killed) >= self._orders.most_kills
+        ):
             return False
         if pid in self._killed:
             return False  # dead, and not replaced yet
@@ -167,7 +174,9 @@ class Killer:
             return False  # somebody is being replaced: nobody can tell yet who starts
         try:
             pids = {each: worker.pid for each, worker in self._pool._roster.workers.items()}
-            self._working |= {pid for each, pid in pids.items() if not self._pool._watchdog.is_starting(each)}
+            self._working |= {
+                pid for each, pid in pids.items() if not self._pool._watchdog.is_starting(each)
+            }
             early = self._pool._policy.early_deaths or self._killed_early in pids.values()
         finally:
             self._pool._lock.release()
@@ -191,13 +200,18 @@ class Killer:
     def _circumstances(self, number: int) -> str:
         if self._pool._watchdog.is_starting(number):
             return "of one that starts"
-        is_starting, others = self._pool._watchdog.is_starting, {*self._pool._roster.workers} - {number}
+        is_starting, others = (
+            self._pool._watchdog.is_starting,
+            {*self._pool._roster.workers} - {number},
+        )
         return "another works" if not all(map(is_starting, others)) else "no other works"
 
     def _pause(self, pid: int, deed: Deed, doomed: int | None) -> None:
         """Stop a process for a while; then it goes on, or is killed as it is where it is the worker ``doomed``."""
         self._send(pid, signal.SIGSTOP)
-        self._later.append((time.monotonic() + deed.pause_s, pid, partial(self._end_pause, pid, doomed)))
+        self._later.append(
+            (time.monotonic() + deed.pause_s, pid, partial(self._end_pause, pid, doomed))
+        )
         self._tally.stops += 1
 
     def _end_pause(self, pid: int, doomed: int | None) -> None:
@@ -217,7 +231,9 @@ class Killer:
         self._suspected.add(pid)
         self._tally.timed_out += 1
         if deed.unkillable:
-            woken_s = time.monotonic() + SUSPECT_S[self._orders.method] + KILL_S + 3 * deed.pause_s - 0.3
+            woken_s = (
+                time.monotonic() + SUSPECT_S[self._orders.method] + KILL_S + 3 * deed.pause_s - 0.3
+            )
             self._later.append((woken_s, pid, partial(self._immortals.wake, pid)))
             self._later.append((woken_s + deed.pause_s / 2, pid, partial(self._immortals.end, pid)))
         self._send(pid, signal.SIGSTOP)
@@ -237,7 +253,10 @@ class Killer:
         if any(pid not in self._working for _, pid, _ in self._later):
             return  # a stopped process dies of SIGHUP when its parent does: one that starts would die too early
         restarts = self._pool.restarts
-        if restarts > self._forkserver_after and len(self._pool._roster.workers) == self._orders.workers:
+        if (
+            restarts > self._forkserver_after
+            and len(self._pool._roster.workers) == self._orders.workers
+        ):
             self._forkserver_after = restarts
             self._send(forkserver.pid, signal.SIGKILL)
             self._tally.forkservers += 1

@@ -28,7 +28,10 @@ def _processes() -> dict[int, tuple[int, str]]:
             continue
         name, _, fields = line.partition(" (")[2].rpartition(") ")
         state, parent = fields.split(maxsplit=2)[:2]
-        found[int(place)] = int(parent), f"{name}, dead but not waited for" if state == "Z" else name
+        found[int(place)] = (
+            int(parent),
+            f"{name}, dead but not waited for" if state == "Z" else name,
+        )
     return found
 
 
@@ -58,14 +61,22 @@ def _kept_warm() -> tuple[set[int], set[int]]:
         return set(), set()
     pids, fds = {*warm.pids()}, set()
     for kept in warm._Kept.all:
-        fds |= {kept.process.pidfd, kept.process.channel.fileno(), *kept._lifeline.fds, kept._lifeline.writer.fileno()}
+        fds |= {
+            kept.process.pidfd,
+            kept.process.channel.fileno(),
+            *kept._lifeline.fds,
+            kept._lifeline.writer.fileno(),
+        }
     return pids, fds
 
 
 def _descendants(kept: set[int]) -> Iterator[str]:
     """Yield each process below this one."""
     processes = _processes()
-    yield from (f"process {number} ({processes[number][1]})" for number in _below(os.getpid(), processes) - kept)
+    yield from (
+        f"process {number} ({processes[number][1]})"
+        for number in _below(os.getpid(), processes) - kept
+    )
 
 
 def _descriptors(kept: set[int]) -> Iterator[str]:
@@ -107,7 +118,9 @@ def _is_of_others(left: str) -> bool:
         for number in processes.keys() - _below(os.getpid(), processes) - {os.getpid()}:
             with suppress(OSError):
                 lines = Path(f"/proc/{number}/maps").read_text().splitlines()
-                if any("/dev/shm/" in line and line.split(maxsplit=5)[4] == inode for line in lines):
+                if any(
+                    "/dev/shm/" in line and line.split(maxsplit=5)[4] == inode for line in lines
+                ):
                     return True
     return False
 

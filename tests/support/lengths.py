@@ -19,7 +19,9 @@ SPEC = {
     "boxes": Array((None, 4), "float32", max_shape=(LONGEST, 4), form="ragged"),
     "tight": Array((None, 2), "float64", max_shape=(LONGEST, 2), form="ragged", total=200),
     "ids": Array((None,), "int64", max_shape=(LONGEST,), form="pad", padding_value=-1),
-    "steps": Array((None,), "int16", max_shape=(LONGEST,), form="pad", pad_to=(8, 16, 32), lengths=True),
+    "steps": Array(
+        (None,), "int16", max_shape=(LONGEST,), form="pad", pad_to=(8, 16, 32), lengths=True
+    ),
     "picture": Array((None, None, 3), "uint8", max_shape=(LONGEST, 9, 3), form="pad", mask=True),
     "encoded": Bytes(100, total=600),
     "text": Text(100),
@@ -44,7 +46,9 @@ class Killer:
 class Lengths:
     """Sample i depends on i alone. ``deaths``: those that end their worker amid their leaves, by files in ``place``."""
 
-    def __init__(self, length: int, place: Path | None = None, deaths: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, length: int, place: Path | None = None, deaths: tuple[int, ...] = ()
+    ) -> None:
         self.length, self.place, self.deaths = length, place, deaths
         for index in deaths:
             self._file(index).touch()
@@ -98,7 +102,9 @@ def check(batch: dict[str, Any], numbers: list[int]) -> None:
         assert batch["text"][row] == sample["text"]
     longest = max(len(dataset[number]["ids"]) for number in numbers)
     assert batch["ids"].shape == (len(numbers), longest)
-    assert batch["steps"].values.shape[1] == next(length for length in (8, 16, 32) if length >= longest)
+    assert batch["steps"].values.shape[1] == next(
+        length for length in (8, 16, 32) if length >= longest
+    )
     for name in ("boxes", "tight", "encoded", "text"):
         assert batch[name].values.flags.c_contiguous
         assert batch[name].row_splits.dtype == np.int64

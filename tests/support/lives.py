@@ -58,7 +58,9 @@ class Life:
 
     def check_whole(self, found: list[int]) -> None:
         """Fail unless an epoch had each sample once."""
-        assert sorted(found) == list(range(self.length)), f"{len(found)} samples of {self.length} came"
+        assert sorted(found) == list(range(self.length)), (
+            f"{len(found)} samples of {self.length} came"
+        )
 
 
 # ---- how a loader ends ----
@@ -206,7 +208,16 @@ class Rotation:
         workers = 0 if kind == "in process" else draw.randint(1, 3)
         batch_size = draw.choice([1, 3, 8])
         length = draw.randint(12, 40) * batch_size - draw.randrange(batch_size)
-        return Life(number, kind, ending.__name__, workers, draw.randint(3, 5), batch_size, length, draw.randint(1, 8))
+        return Life(
+            number,
+            kind,
+            ending.__name__,
+            workers,
+            draw.randint(3, 5),
+            batch_size,
+            length,
+            draw.randint(1, 8),
+        )
 
     def run(self, number: int) -> None:
         """Open, use and end a loader; sometimes another one's views are kept beyond its end."""
@@ -218,7 +229,9 @@ class Rotation:
             while len(self._kept) > KEPT_VIEWS:
                 self._let_go()
         except Exception as error:
-            raise AssertionError(f"python tests/support/many.py --seed {self.seed}: {life}: {error}") from error
+            raise AssertionError(
+                f"python tests/support/many.py --seed {self.seed}: {life}: {error}"
+            ) from error
         self.ended[life.kind] += 1
         self.ended[life.ending] += 1
 

@@ -49,5 +49,12 @@ def worker(pid: int = 0, **fields: Any) -> Worker:
 
 def look(at_ns: int, slots: list[Slot], workers: list[Worker], **consumer: Any) -> Snapshot:
     """All of a loader at one moment."""
-    counts = {"batches": 0, "samples": 0, "stall_ns": 0, "wait_ns": 0, "open_slots": len(slots), "stopped": False}
+    counts = {
+        "batches": 0,
+        "samples": 0,
+        "stall_ns": 0,
+        "wait_ns": 0,
+        "open_slots": len(slots),
+        "stopped": False,
+    }
     return Snapshot(at_ns, tuple(slots), tuple(workers), Consumer(**{**counts, **consumer}))

@@ -53,7 +53,9 @@ class Footprint:
         """What there is now, once the allocator has given back what it can."""
         ctypes.CDLL(None).malloc_trim(0)
         present = leftovers.present()
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
+        )
         return cls(
             fds=sum(name.startswith("fd ") for name in present.elements()),
             processes=sum(name.startswith("process ") for name in present.elements()),
@@ -72,7 +74,10 @@ class Footprint:
 
 
 def _threads() -> Counter[str]:
-    return Counter((task / "comm").read_text().strip() + ", a thread" for task in Path("/proc/self/task").iterdir())
+    return Counter(
+        (task / "comm").read_text().strip() + ", a thread"
+        for task in Path("/proc/self/task").iterdir()
+    )
 
 
 def present() -> Counter[str]:
@@ -90,7 +95,12 @@ def left_since(before: Counter[str]) -> list[str]:
 
 
 def run(
-    seed: int, loaders: int, every: int = EVERY, tell: Callable[[str], object] = str, *, bounded: bool = False
+    seed: int,
+    loaders: int,
+    every: int = EVERY,
+    tell: Callable[[str], object] = str,
+    *,
+    bounded: bool = False,
 ) -> list[Footprint]:
     """Run so many loaders; the footprint before the first and after each `every`. AssertionError: one left something.
 
@@ -109,7 +119,9 @@ def run(
         if number % every == 0 or number == loaders:
             rotation.let_all_go()
             left = left_since(before)
-            assert not left, f"python tests/support/many.py --seed {seed}: left behind up to loader {number}: {left}"
+            assert not left, (
+                f"python tests/support/many.py --seed {seed}: left behind up to loader {number}: {left}"
+            )
             found.append(Footprint.now())
             tell(f"loader {number:4}: {found[-1]}")
     if bounded:
@@ -130,7 +142,9 @@ def growth(footprints: list[Footprint], every: int) -> tuple[float, float] | Non
 
 def main() -> int:
     """Run from the command line; 1 when memory grows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--loaders", type=int, default=1000, help="1000")
     parser.add_argument("--every", type=int, default=EVERY, help=f"look after so many: {EVERY}")
     parser.add_argument("--seed", type=int)

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0
 SUSPECT_S = {"spawn": 3.0, "process": 3.0, "fork": 1.0}  # mostly enough for a start
-DEEDS = {"kill": 60, "kill all": 8, "stop": 14, "stop and kill": 8, "kill forkserver": 8, "stop forkserver": 2}
+DEEDS = {
+    "kill": 60,
+    "kill all": 8,
+    "stop": 14,
+    "stop and kill": 8,
+    "kill forkserver": 8,
+    "stop forkserver": 2,
+}
 SUSPICIOUS = {"stop for good": 40}  # in rounds with on_stall="restart": the loader must end it
 SHAPE = (5, 7)
 
@@ -39,7 +46,9 @@ class Contents:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        reader.IDLE_NS = 2**60  # here, and so in forks, and in a spawned worker: no lost wake-up heals by itself
+        reader.IDLE_NS = (
+            2**60
+        )  # here, and so in forks, and in a spawned worker: no lost wake-up heals by itself
 
     def __len__(self) -> int:
         return self.length
@@ -71,8 +80,12 @@ class Orders:
         draw = _random(seed, "orders")
         self.stops = draw.random() < 0.4
         self.suspicious = draw.random() < 0.2  # on_stall="restart" and a short timeout_s
-        self.unkillable = False  # whether SIGKILL fails to end some of those that are stopped for good
-        self.most_kills = draw.randint(5, 20 if method == "spawn" else 60)  # else a sole worker dies for minutes
+        self.unkillable = (
+            False  # whether SIGKILL fails to end some of those that are stopped for good
+        )
+        self.most_kills = draw.randint(
+            5, 20 if method == "spawn" else 60
+        )  # else a sole worker dies for minutes
         self.most_suspects = draw.randint(1, 4 if method == "fork" else 2)  # each costs SUSPECT_S
         self.mean_delay_s = draw.choice([0.01, 0.03, 0.1, 0.3])
 
@@ -88,7 +101,13 @@ class Orders:
             delay_s = draw.expovariate(1 / self.mean_delay_s)
             name = draw.choices(list(deeds), list(deeds.values()))[0]
             pause_s = min(0.3, draw.expovariate(1 / 0.05))
-            yield Deed(delay_s, name, draw.randrange(self.workers), pause_s, draw.random() < 0.7 and self.unkillable)
+            yield Deed(
+                delay_s,
+                name,
+                draw.randrange(self.workers),
+                pause_s,
+                draw.random() < 0.7 and self.unkillable,
+            )
 
 
 class Script(Orders):

@@ -11,9 +11,23 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs"
-ELSEWHERE = {"forms", "frameworks", "packing", "remote", "resume", "share", "streams", "torch", "waiting"}
+ELSEWHERE = {
+    "forms",
+    "frameworks",
+    "packing",
+    "remote",
+    "resume",
+    "share",
+    "streams",
+    "torch",
+    "waiting",
+}
 """Pages with tests of their own, which need more than a page says."""
-NEEDS = {"keras": ("import keras", "ringfeed.keras"), "tensorflow": ("import tensorflow",), "torch": ("import torch",)}
+NEEDS = {
+    "keras": ("import keras", "ringfeed.keras"),
+    "tensorflow": ("import tensorflow",),
+    "torch": ("import torch",),
+}
 
 
 def pages() -> list[str]:
@@ -62,13 +76,19 @@ def run(page: str, printed: Callable[[], str]) -> None:
 def messages(page: str) -> list[str]:
     """Return the texts in code at the beginning of the rows of a page's tables of messages."""
     _, *tables = text_of(page).split("\n| Message |")
-    return [text for table in tables for text in re.findall(r"^\| `([^`]+)`", table.partition("\n\n")[0], re.MULTILINE)]
+    return [
+        text
+        for table in tables
+        for text in re.findall(r"^\| `([^`]+)`", table.partition("\n\n")[0], re.MULTILINE)
+    ]
 
 
 def source() -> str:
     """Return all sources, with … in the place of what differs from error to error, and strings joined."""
     folder = ROOT / "src" / "ringfeed"
-    code = "".join(path.read_text() for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.pyx")]))
+    code = "".join(
+        path.read_text() for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.pyx")])
+    )
     code = re.sub(r'"\n\s*\+? ?f?"', "", code)
     return re.sub(r"…+", "…", re.sub(r"\{[^{}\n]*\}", "…", code))
 
@@ -85,8 +105,12 @@ def anchors(path: Path) -> set[str]:
 
 def broken_links(path: Path) -> Iterator[str]:
     """Yield each link of a page to a file or a heading that is not there."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)):
+    for link in re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    ):
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path
-        if not re.match(r"\w+:", link) and not (target.exists() and (not anchor or anchor in anchors(target))):
+        if not re.match(r"\w+:", link) and not (
+            target.exists() and (not anchor or anchor in anchors(target))
+        ):
             yield link

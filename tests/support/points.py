@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PACKAGE = str(Path(ringfeed.__file__).parent)
-CALLS = {code for name, code in dis.opmap.items() if name.startswith("CALL") and "INTRINSIC" not in name}
+CALLS = {
+    code for name, code in dis.opmap.items() if name.startswith("CALL") and "INTRINSIC" not in name
+}
 LOOPS = {code for name, code in dis.opmap.items() if name in ("JUMP_BACKWARD", "JUMP_ABSOLUTE")}
 ALL = 10**9
 
@@ -29,7 +31,9 @@ class Points:
         self.left = number
         self.where = ""
         self._passed: list[Any] = []  # the place in the code of each point so far
-        self._calling: set[int] = set()  # frames whose last step was a call, and that have called no traced function
+        self._calling: set[int] = (
+            set()
+        )  # frames whose last step was a call, and that have called no traced function
 
     def __enter__(self) -> None:
         """Begin; nothing is finalized meanwhile, where Python ignores what is raised."""
@@ -57,7 +61,9 @@ class Points:
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         frame.f_trace_opcodes = True
-        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which begins, or goes on, or is closed
+        if (
+            not frame.f_code.co_flags & inspect.CO_GENERATOR
+        ):  # which begins, or goes on, or is closed
             self._pass(frame, "start of")
         return self._step
 
@@ -126,7 +132,12 @@ def live(make: Callable[[], ringfeed.Loader], read: Callable[[Any], Any], points
                     break
         places.append(place_of(loader))
         stats = loader.stats()
-    return Life(seen, (stats.batches, stats.samples, sorted(stats.skipped), stats.none_batches), places, *interrupted)
+    return Life(
+        seen,
+        (stats.batches, stats.samples, sorted(stats.skipped), stats.none_batches),
+        places,
+        *interrupted,
+    )
 
 
 def place_of(loader: ringfeed.Loader) -> tuple[dict[str, Any], int | None]:
@@ -137,7 +148,9 @@ def place_of(loader: ringfeed.Loader) -> tuple[dict[str, Any], int | None]:
         return loader.state_dict(), None
 
 
-def differing(make: Callable[[], ringfeed.Loader], read: Callable[[Any], Any], step: int = 1) -> dict[str, Any]:
+def differing(
+    make: Callable[[], ringfeed.Loader], read: Callable[[Any], Any], step: int = 1
+) -> dict[str, Any]:
     """Return each place where one Ctrl-C changes what is read, counted or saved, and what it is then.
 
     ``step``: of so many points one is tried. With workers the points are not the same in each life.
@@ -153,7 +166,10 @@ def differing(make: Callable[[], ringfeed.Loader], read: Callable[[Any], Any], s
         if points.where and got.place is None:
             found[points.where] = "Ctrl-C did not come out"
         last = len(expected.seen)
-        if got.place is not None and got.place not in expected.places[got.before :][: 1 + (got.before == last)]:
+        if (
+            got.place is not None
+            and got.place not in expected.places[got.before :][: 1 + (got.before == last)]
+        ):
             found[points.where] = got.before, got.place, expected.places[got.before]
     return found
 

@@ -45,7 +45,9 @@ class Queue:
         self.batches = 0
         self._random, self._weather = Random(seed), Random(seed + 10**6)  # noqa: S311 - no secrets
         self._speeds: list[float] = []
-        self._free_s = [0.0] * setting.workers  # a heap: when each worker is through with what it has claimed
+        self._free_s = [
+            0.0
+        ] * setting.workers  # a heap: when each worker is through with what it has claimed
         self._let_go_s: list[float] = []  # when each batch's slot came back
         self._seen = Window()
 
@@ -79,7 +81,9 @@ class Queue:
             busy_s += busy_for_s
         taken_s = max(came_s, began_s)
         self._let_go(batch, taken_s)
-        self.now_s = taken_s + job.step_s * self._speed(taken_s) * (self._slowness(taken_s, 0) if job.computes else 1.0)
+        self.now_s = taken_s + job.step_s * self._speed(taken_s) * (
+            self._slowness(taken_s, 0) if job.computes else 1.0
+        )
         self.batches += 1
         return Window(self.now_s - began_s, taken_s - began_s, busy_s, pressure_s, 1, job.rows)
 

@@ -88,7 +88,10 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "read_into": (Into(), {"batch_size": 16, "shuffle": True}),
     "__getitems__": (Many(), {"batch_size": 16, "shuffle": True}),
     "whole batches": (Batches(), {"batch_size": None, "max_batch_size": 8}),
-    "arrays": ((np.arange(300).reshape(100, 3), np.arange(100)), {"batch_size": 16, "shuffle": True}),
+    "arrays": (
+        (np.arange(300).reshape(100, 3), np.arange(100)),
+        {"batch_size": 16, "shuffle": True},
+    ),
     "collate_fn": (Samples(), {"batch_size": 16, "collate_fn": collates}),
     "transform": (Samples(), {"batch_size": 16, "transform": doubles}),
     "batch_transform": (Samples(), {"batch_size": 16, "batch_transform": doubles}),
@@ -111,7 +114,10 @@ def leaves_of(batch: Any) -> list[Any]:
 
 def bytes_of(batches: Iterable[Any]) -> list[list[Any]]:
     """Return the content of each batch."""
-    return [[(leaf.dtype.str, leaf.shape, leaf.tobytes()) for leaf in leaves_of(batch)] for batch in batches]
+    return [
+        [(leaf.dtype.str, leaf.shape, leaf.tobytes()) for leaf in leaves_of(batch)]
+        for batch in batches
+    ]
 
 
 def content(dataset: Any, epochs: int = 2, **given: Any) -> list[list[list[Any]]]:

@@ -176,26 +176,39 @@ ORDERS = {
     "stratified": Order({"sampler": ringfeed.orders.StratifiedSampler(LABELS)}),
     "mix": Order(
         {"shuffle": True},
-        lambda: ringfeed.datasets.Mix([Augmented(90), Augmented(160)], weights=[0.3, 0.7], stop="all"),
+        lambda: ringfeed.datasets.Mix(
+            [Augmented(90), Augmented(160)], weights=[0.3, 0.7], stop="all"
+        ),
     ),
-    "packed": Order({"shuffle": True}, lambda: ringfeed.datasets.Pack(Sequences(), SPANS, 30, window=50)),
+    "packed": Order(
+        {"shuffle": True}, lambda: ringfeed.datasets.Pack(Sequences(), SPANS, 30, window=50)
+    ),
     "wrapped": Order(
-        {"shuffle": True}, lambda: ringfeed.datasets.Pack(Sequences(), SPANS, 30, strategy="wrap", window=50)
+        {"shuffle": True},
+        lambda: ringfeed.datasets.Pack(Sequences(), SPANS, 30, strategy="wrap", window=50),
     ),
     "formed": Order({"shuffle": True, "spec": FORMED}, Formed),
     "transformed": Order({"shuffle": True, "transform": noised, "batch_transform": halve}),
     "collated": Order({"shuffle": True, "transform": noised, "collate_fn": columns}),
     "sampler": Order({"sampler": Strided()}),
-    "batch_sampler": Order({"batch_sampler": lists, "max_batch_size": ROWS}, has_ranks=False, has_sizes=False),
+    "batch_sampler": Order(
+        {"batch_sampler": lists, "max_batch_size": ROWS}, has_ranks=False, has_sizes=False
+    ),
     "buckets": Order(
-        {"batch_sampler": ringfeed.orders.Buckets(np.arange(LENGTH) % 40, max_tokens=200, window=60)},
+        {
+            "batch_sampler": ringfeed.orders.Buckets(
+                np.arange(LENGTH) % 40, max_tokens=200, window=60
+            )
+        },
         has_ranks=False,
         has_sizes=False,
     ),
     "iterable": Order({}, lambda: elements, has_ranks=False),
     "interleave": Order(
         {},
-        lambda: ringfeed.datasets.Interleave([partial(elements, first, end) for first, end in pairwise(PARTS)]),
+        lambda: ringfeed.datasets.Interleave(
+            [partial(elements, first, end) for first, end in pairwise(PARTS)]
+        ),
         has_ranks=False,
         has_sizes=False,
     ),
@@ -207,7 +220,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "thread": {"backend": "thread"},
 }
 HOW: dict[str, dict[str, Any]] = {"no workers": {"workers": 0}}
-HOW |= {f"{count} by {kind}": {"workers": count, **given} for count in (1, 2, 5) for kind, given in KINDS.items()}
+HOW |= {
+    f"{count} by {kind}": {"workers": count, **given}
+    for count in (1, 2, 5)
+    for kind, given in KINDS.items()
+}
 
 
 class DifferentError(Exception):
@@ -233,7 +250,10 @@ def batches(loader: ringfeed.Loader) -> Iterator[Rows]:
     while loader.epoch < EPOCHS:
         left = loader.remaining if is_rank else 0
         for batch in loader:
-            rows = [b"".join(bytes_of(leaf, row) for leaf in batch.values()) for row in range(len(batch["index"]))]
+            rows = [
+                b"".join(bytes_of(leaf, row) for leaf in batch.values())
+                for row in range(len(batch["index"]))
+            ]
             del batch  # else it holds the slot
             left -= 1
             yield rows[: len(rows) - loader.padding] if is_rank and not left else rows
@@ -303,7 +323,10 @@ def on_ranks(whole: Whole, order: Order, how: dict[str, Any]) -> Iterator[tuple[
     """Go on from each state on 4 ranks for three global batches, then on 2 for five, then on 3 to the end."""
     with ExitStack() as stack:
         teams = [
-            [stack.enter_context(order.loader(shard=ringfeed.Shard(rank, world), **how)) for rank in range(world)]
+            [
+                stack.enter_context(order.loader(shard=ringfeed.Shard(rank, world), **how))
+                for rank in range(world)
+            ]
             for world in WORLDS
         ]
         for number, start in whole.states.items():
@@ -327,10 +350,15 @@ def of_sizes(whole: Whole, order: Order, how: dict[str, Any]) -> Iterator[tuple[
         with order.loader(**how, batch_size=size) as loader:
             for number, state in whole.states.items():
                 go_on(loader, state, f"batches of {size} from batch {number}")
-                yield f"batches of {size} from batch {number}", whole.batches[:number] + take(loader)
+                yield (
+                    f"batches of {size} from batch {number}",
+                    whole.batches[:number] + take(loader),
+                )
 
 
-def runs(order: Order, how: dict[str, Any], every: int, first: Whole) -> Iterator[tuple[str, list[Rows]]]:
+def runs(
+    order: Order, how: dict[str, Any], every: int, first: Whole
+) -> Iterator[tuple[str, list[Rows]]]:
     """Give all runs of an order with some workers, each by its name."""
     with order.loader(**how) as loader:
         whole = Whole.of(loader, every)
@@ -358,7 +386,9 @@ def examine(order: Order, hows: Sequence[str], every: int) -> Counter[str]:
     counted = Counter([digest(first.batches)])
     for how in hows:
         count(counted, how, runs(order, HOW[how], every, first))
-    count(counted, "all in turn", iter([("relay", relay(order, [HOW[how] for how in hows], every))]))
+    count(
+        counted, "all in turn", iter([("relay", relay(order, [HOW[how] for how in hows], every))])
+    )
     return counted
 
 
@@ -378,7 +408,9 @@ def count(counted: Counter[str], how: str, found: Iterator[tuple[str, list[Rows]
 
 def main() -> int:
     """Print a line for each order."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--orders", nargs="+", choices=ORDERS, default=[*ORDERS])
     parser.add_argument("--how", nargs="+", choices=HOW, default=[*HOW])
     parser.add_argument("--every", type=int, default=EVERY, help="batches between two cuts")
@@ -388,7 +420,9 @@ def main() -> int:
         began_s = time.monotonic()
         try:
             ((found, number),) = examine(ORDERS[name], given.how, given.every).items()
-            sys.stdout.write(f"{name:14} {found}  {number} runs, {time.monotonic() - began_s:.0f} s\n")
+            sys.stdout.write(
+                f"{name:14} {found}  {number} runs, {time.monotonic() - began_s:.0f} s\n"
+            )
         except DifferentError as error:
             failed = True
             sys.stdout.write(f"{name:14} differs: {error}\n")

@@ -61,7 +61,9 @@ REFUSE, ALLOW = 0x00050000, 0x7FFF0000
 NO_NEW_PRIVILEGES, SECCOMP, BY_FILTER = 38, 22, 2  # for prctl()
 DUMPABLE, KEEP_CAPABILITIES, AMBIENT = 4, 8, 47  # the same
 READ_ALL = 0b110  # the capabilities not to be asked who may read
-NOBODY = 10_000 + os.getpid() % 50_000  # of this process alone: RLIMIT_NPROC counts what others run as the same user
+NOBODY = (
+    10_000 + os.getpid() % 50_000
+)  # of this process alone: RLIMIT_NPROC counts what others run as the same user
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000  # for unshare()
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18  # for mount()
 DETACH = 2  # for umount2()
@@ -133,7 +135,13 @@ def refuse(error: str, *calls: str, argument: tuple[int, int, int] | None = None
         rule = [(ANSWER, 0, 0, REFUSE | getattr(errno, error))]
         if argument is not None:
             place, mask, value = argument
-            rule = [(LOAD, 0, 0, 16 + 8 * place), (AND, 0, 0, mask), (EQUAL, 0, 1, value), *rule, (LOAD, 0, 0, 0)]
+            rule = [
+                (LOAD, 0, 0, 16 + 8 * place),
+                (AND, 0, 0, mask),
+                (EQUAL, 0, 1, value),
+                *rule,
+                (LOAD, 0, 0, 0),
+            ]
         code += [(EQUAL, 0, len(rule), numbers[call]), *rule]
     code.append((ANSWER, 0, 0, ALLOW))
     packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
@@ -175,7 +183,9 @@ def make_all_read_only() -> None:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place = line.split()[4].encode().decode("unicode_escape")
         if not place.startswith(("/proc", "/sys", "/dev/")) and place != "/dev":
-            kept = os.statvfs(place).f_flag & (2 | 4 | 8 | 1024 | 2048 | 4096)  # what it may not lose
+            kept = os.statvfs(place).f_flag & (
+                2 | 4 | 8 | 1024 | 2048 | 4096
+            )  # what it may not lose
             flags = (kept & 14) | (kept & 3072) | ((1 << 21) if kept & 4096 else 0)
             _mount("none", place, None, REMOUNT | BIND | READ_ONLY | flags)
     for place in (Path("/tmp"), Path.cwd(), Path.home()):
@@ -197,7 +207,11 @@ def put_slots_in(folder: str) -> None:
     create = os.memfd_create
 
     def make(name: str, flags: int) -> int:
-        return os.open(folder, os.O_RDWR | os.O_TMPFILE) if name == "ringfeed-slots" else create(name, flags)
+        return (
+            os.open(folder, os.O_RDWR | os.O_TMPFILE)
+            if name == "ringfeed-slots"
+            else create(name, flags)
+        )
 
     segment.os.memfd_create = make  # type: ignore[attr-defined]
 
@@ -317,14 +331,18 @@ def tuned_without_room(**settings: Any) -> list[Any]:
 
     Whether all samples came in order; slots open, reserved and wanted at the end; why slots were moved.
     """
-    with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, slots="auto", **settings) as loader:
+    with ringfeed.Loader(
+        Oracle(400, sleep_s=0.001), batch_size=4, slots="auto", **settings
+    ) as loader:
         iterator = iter(loader)
         seen = check(next(iterator))
         tuner, engine = loader._runner.tuner, loader._runner.engine
         assert tuner is not None
         assert engine is not None
         refuse("ENOSPC", "fallocate", argument=(1, 0xFFFFFFFF, 0))
-        with monkeypatched(tuner, look=lambda _: tuner._go(tuner.setting.having("slots", 4), "four slots")):
+        with monkeypatched(
+            tuner, look=lambda _: tuner._go(tuner.setting.having("slots", 4), "four slots")
+        ):
             while len(tuner.history) < 2:
                 seen += check(next(iterator))
         seen += flat(map(check, iterator))

@@ -44,7 +44,9 @@ def memory(begin: int, size: int) -> np.ndarray[Any, Any]:
 
 def scribble(place: np.ndarray[Any, Any], pattern: int | str, seed: int) -> None:
     """Write the pattern."""
-    place[:] = np.random.default_rng(seed).integers(0, 256, place.size) if pattern == "random" else pattern
+    place[:] = (
+        np.random.default_rng(seed).integers(0, 256, place.size) if pattern == "random" else pattern
+    )
 
 
 class Scribbler:
@@ -88,9 +90,13 @@ def live(place: tuple[str, int, int, int | str], timeout_s: float = 2.0) -> str:
     try:
         for number, batch in enumerate(loader):
             hit = place[0] == "row" and number == SCRIBBLES // BATCH
-            rows = SCRIBBLES % BATCH + 1 if hit else BATCH  # those behind it cannot be told from others
+            rows = (
+                SCRIBBLES % BATCH + 1 if hit else BATCH
+            )  # those behind it cannot be told from others
             expected = np.arange(number * BATCH, number * BATCH + rows)
-            assert np.array_equal(batch[:rows, 0], expected), f"{place}: batch {number} is {batch[:, 0].tolist()}"
+            assert np.array_equal(batch[:rows, 0], expected), (
+                f"{place}: batch {number} is {batch[:, 0].tolist()}"
+            )
     except RingfeedError as error:
         return f"{type(error).__name__}: {error}"
     finally:
@@ -102,7 +108,9 @@ def places(stride: int = STRIDE) -> list[tuple[str, int, int, int | str]]:
     """Return each place of the control block, and behind a row, with each pattern."""
     plan = ringfeed.Loader(Scribbler("row", 0, 0, 0), batch_size=BATCH, workers=2, slots=3).plan
     size = plan.layout.slot_size - plan.layout.failures_at
-    control = itertools.product(["control"], range(0, plan.control_size, stride), [stride], PATTERNS)
+    control = itertools.product(
+        ["control"], range(0, plan.control_size, stride), [stride], PATTERNS
+    )
     behind = itertools.product(["row"], [0], [8, *range(4096, size, 4096), size], PATTERNS)
     return [*control, *behind]
 
@@ -116,7 +124,11 @@ def main() -> None:
     for place in todo:
         end = live(place).split(":")[0]
         ends[end] = ends.get(end, 0) + 1
-    sys.stdout.write(f"{len(todo)} lives: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items())) + "\n")
+    sys.stdout.write(
+        f"{len(todo)} lives: "
+        + ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

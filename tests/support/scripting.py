@@ -40,7 +40,10 @@ class Script:
         """Go on to the next setting; when all slots are held, to one more."""
         self.windows.append(window)
         if window.all_held:
-            self._before, self.setting = self.setting, Setting(self.setting.workers, self.setting.slots + 1)
+            self._before, self.setting = (
+                self.setting,
+                Setting(self.setting.workers, self.setting.slots + 1),
+            )
         elif self._others:
             self._before, self.setting = self.setting, self._others.popleft()
         else:
@@ -59,7 +62,9 @@ class Script:
         return Step(0, self.setting, why, 0.0, 0.0)
 
 
-def scripted(dataset: Any, *settings: tuple[int, int], **parameters: Any) -> tuple[ringfeed.Loader, Script]:
+def scripted(
+    dataset: Any, *settings: tuple[int, int], **parameters: Any
+) -> tuple[ringfeed.Loader, Script]:
     """Return a loader that has room for every setting, and follows the script."""
     loader = ringfeed.Loader(dataset, **{"batch_size": 4, **ROOM, **parameters})
     script = Script(*settings)

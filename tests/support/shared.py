@@ -131,7 +131,11 @@ def begin(name: str, ranks: int, mode: str, epochs: int, **given: Any) -> subpro
 
 def environment(name: str) -> dict[str, str]:
     """Return that of a training, which imports this module. Host and workers inherit it."""
-    return {**os.environ, MARK: name, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    return {
+        **os.environ,
+        MARK: name,
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 def lines(training: subprocess.Popen[str], timeout_s: float = 120) -> list[Any]:
@@ -202,7 +206,9 @@ def say(**found: Any) -> None:
 def train(name: str, ranks: int, mode: str, epochs: int, options: dict[str, Any]) -> None:
     """Be a training: say the samples of each batch, and whether they are right."""
     step_s, made = options.pop("step_s", 0.0), options.pop("make", {})
-    loader: SharedLoader = ringfeed.share(partial(make, **made), name=name, ranks=ranks, mode=mode, **options)  # type: ignore[arg-type]
+    loader: SharedLoader = ringfeed.share(
+        partial(make, **made), name=name, ranks=ranks, mode=mode, **options
+    )  # type: ignore[arg-type]
     say(host=loader.host_pid, rank=loader.rank)
     with loader:
         for epoch in range(epochs):
@@ -215,4 +221,6 @@ def train(name: str, ranks: int, mode: str, epochs: int, options: dict[str, Any]
 if __name__ == "__main__":
     name_, ranks_, mode_, epochs_, *words = sys.argv[1:]
     pairs = (word.partition("=") for word in words)
-    train(name_, int(ranks_), mode_, int(epochs_), {key: json.loads(value) for key, _, value in pairs})
+    train(
+        name_, int(ranks_), mode_, int(epochs_), {key: json.loads(value) for key, _, value in pairs}
+    )

@@ -41,7 +41,9 @@ def once(chance: random.Random) -> list[str]:
     done = []
     for victim in victims:
         heard = _kill(began[victim], chance)
-        if heard < 2:  # perhaps before all had come: then no epoch begins without another in its place
+        if (
+            heard < 2
+        ):  # perhaps before all had come: then no epoch begins without another in its place
             began.append(shared.begin(name, ranks, mode, EPOCHS, **given, **parts[victim]))
         done.append(f"{mode} to {ranks}, number {victim} killed after {heard} lines")
     for number in {*range(ranks)} - {*victims}:
@@ -70,7 +72,11 @@ def _kill(training: subprocess.Popen[str], chance: random.Random) -> int:
 
 def _check(lines: list[Any], rank: int, ranks: int, mode: str, rows: int) -> None:
     """Compare what a training has had with what a loader gives."""
-    part = {"batch_size": rows} if mode == "broadcast" else {"shard": ringfeed.Shard(rank, ranks), "batch_size": 2}
+    part = (
+        {"batch_size": rows}
+        if mode == "broadcast"
+        else {"shard": ringfeed.Shard(rank, ranks), "batch_size": 2}
+    )
     batches = [line for line in lines if "samples" in line]
     assert all(line["right"] for line in batches), rank
     assert [line["samples"] for line in batches] == shared.expected(EPOCHS, **part), rank
@@ -89,7 +95,9 @@ def run(seed: int, kills: int, tell: Callable[[str], object]) -> int:
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200, help="200")
     parser.add_argument("--seed", type=int)
     chosen = parser.parse_args()
@@ -98,7 +106,9 @@ def main() -> int:
     tell(f"seed {seed}")
     began_s = time.monotonic()
     kills = run(seed, chosen.kills, tell)
-    tell(f"{kills} kills, the others' batches right, nothing left behind; {time.monotonic() - began_s:.0f} s")
+    tell(
+        f"{kills} kills, the others' batches right, nothing left behind; {time.monotonic() - began_s:.0f} s"
+    )
     return 0
 
 

@@ -144,7 +144,11 @@ class Failing:
         return self.length
 
     def found(self, index: int) -> Any:
-        return getattr(self, self.deed)() if index in self.at else (np.full(3, index, np.float32), index)
+        return (
+            getattr(self, self.deed)()
+            if index in self.at
+            else (np.full(3, index, np.float32), index)
+        )
 
     def __getitem__(self, index: int) -> Any:
         time.sleep(WAIT_S)
@@ -296,4 +300,7 @@ def doubles(batch: Any, rng: Any) -> None:
 def collates(samples: list[Any]) -> Any:
     """Make a batch, with numbers drawn for it."""
     drawn = np.stack([sample["drawn"] for sample in samples])
-    return {"drawn": drawn + ringfeed.rng().random(), "index": np.array([sample["index"] for sample in samples])}
+    return {
+        "drawn": drawn + ringfeed.rng().random(),
+        "index": np.array([sample["index"] for sample in samples]),
+    }

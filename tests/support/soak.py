@@ -65,7 +65,9 @@ class Course:
         self.held_out = draw.randint(20, 100)
         self.shuffle = draw.random() < 0.7
         self.epochs = draw.randint(2, 4)
-        self.steps = draw.randint(3, self.batches // self.epochs) if draw.random() < 0.6 else None  # of the first fit
+        self.steps = (
+            draw.randint(3, self.batches // self.epochs) if draw.random() < 0.6 else None
+        )  # of the first fit
         self.bad = frozenset(draw.sample(range(self.length), draw.randint(1, 5)))
         self.sleep_s = draw.choice([0.0, 0.0005, 0.001])
 
@@ -117,7 +119,10 @@ class Outcome:
     @classmethod
     def of(cls, model: Any, histories: list[dict[str, list[float]]], skipped: list[int]) -> Outcome:
         """What came of two calls of `fit`."""
-        curves = {name: [float(value).hex() for found in histories for value in found[name]] for name in histories[0]}
+        curves = {
+            name: [float(value).hex() for found in histories for value in found[name]]
+            for name in histories[0]
+        }
         weights: list[np.ndarray[Any, Any]] = model.get_weights()
         return cls(curves, [array.tobytes() for array in weights], list(skipped))
 
@@ -129,7 +134,9 @@ class Outcome:
                     return f"{name} of epoch {epoch} is {float.fromhex(theirs)!r}, not {float.fromhex(ours)!r}"
         if self.skipped != other.skipped:
             return f"{other.skipped} were skipped, not {self.skipped}"
-        return "" if self.weights == other.weights else "the losses are the same, the weights differ"
+        return (
+            "" if self.weights == other.weights else "the losses are the same, the weights differ"
+        )
 
 
 class Siege(keras.callbacks.Callback):  # type: ignore[misc]
@@ -188,10 +195,16 @@ class Record:
         )
 
 
-def train(course: Course, training: ringfeed.Loader, validation: ringfeed.Loader, siege: Siege | None) -> Outcome:
+def train(
+    course: Course, training: ringfeed.Loader, validation: ringfeed.Loader, siege: Siege | None
+) -> Outcome:
     """Run a course to its end."""
     model = course.model()
-    settings: dict[str, Any] = {"validation_data": validation.to_keras(), "verbose": 0, "callbacks": siege and [siege]}
+    settings: dict[str, Any] = {
+        "validation_data": validation.to_keras(),
+        "verbose": 0,
+        "callbacks": siege and [siege],
+    }
     fed = training.to_keras()
     histories = [
         model.fit(fed, epochs=course.epochs, steps_per_epoch=course.steps, **settings).history,
@@ -207,7 +220,9 @@ def in_peace(course: Course) -> Outcome:
 
 
 @contextlib.contextmanager
-def _killers(course: Course, method: str, loaders: list[ringfeed.Loader], record: Record) -> Iterator[list[Killer]]:
+def _killers(
+    course: Course, method: str, loaders: list[ringfeed.Loader], record: Record
+) -> Iterator[list[Killer]]:
     """A killer for each loader, whose workers have just been started."""
     with contextlib.ExitStack() as stack:
         found = []
@@ -227,7 +242,13 @@ def under_fire(course: Course, method: str | None, record: Record) -> Outcome:
     names = IN_PROCESSES if method else IN_THREADS
     with contextlib.ExitStack() as stack:
         faults = [
-            Faults.draw(Path(stack.enter_context(tempfile.TemporaryDirectory())), draw, length, names, FAULTS)
+            Faults.draw(
+                Path(stack.enter_context(tempfile.TemporaryDirectory())),
+                draw,
+                length,
+                names,
+                FAULTS,
+            )
             for length in (course.length, course.held_out)
         ]
         if method and draw.random() < 0.3:
@@ -266,7 +287,9 @@ def run_round(seed: int, record: Record) -> None:
         left = leftovers.since(before)
         assert not left, f"left behind: {left}"
     except Exception as error:
-        raise AssertionError(f"python tests/support/soak.py --seed {seed} ({method}): {error}") from error
+        raise AssertionError(
+            f"python tests/support/soak.py --seed {seed} ({method}): {error}"
+        ) from error
     record.rounds += 1
 
 
@@ -289,12 +312,16 @@ def run(seed: int, seconds: float) -> Record:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, help="of the first round; alone: that round only")
     parser.add_argument("--seconds", type=float, help="begin rounds for so long")
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
-    seconds = chosen.seconds if chosen.seconds is not None else 0.0 if chosen.seed is not None else 60.0
+    seconds = (
+        chosen.seconds if chosen.seconds is not None else 0.0 if chosen.seed is not None else 60.0
+    )
     sys.stdout.write(f"from seed {seed}\n")
     sys.stdout.flush()
     sys.stdout.write(f"{run(seed, seconds)}\n")

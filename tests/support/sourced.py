@@ -34,15 +34,25 @@ OPTIONAL = {"crc32c"}  # a page does without
 
 def code_of(page: str) -> str:
     """Return the code of a page, all blocks in order."""
-    return "\n".join(re.findall(r"```python\n(.*?)```", (FOLDER / f"{page}.md").read_text(), re.DOTALL))
+    return "\n".join(
+        re.findall(r"```python\n(.*?)```", (FOLDER / f"{page}.md").read_text(), re.DOTALL)
+    )
 
 
 def missing(code: str) -> list[str]:
     """Name the packages that some code imports and that are not installed."""
-    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [node.module if isinstance(node, ast.ImportFrom) else one.name for node in nodes for one in node.names]
+    nodes = [
+        node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    names = [
+        node.module if isinstance(node, ast.ImportFrom) else one.name
+        for node in nodes
+        for one in node.names
+    ]
     roots = {str(name).partition(".")[0] for name in names} - OPTIONAL
-    return sorted(root for root in roots if root not in sys.builtin_module_names and _found(root) is None)
+    return sorted(
+        root for root in roots if root not in sys.builtin_module_names and _found(root) is None
+    )
 
 
 def _found(package: str) -> object:
@@ -98,7 +108,9 @@ def run_in_each_way(main: Any, script: str) -> None:
         expected = _digest(make(dataset, **{**options, "workers": 0}))
         for way, more in WAYS.items():
             try:
-                found = _digest(make(dataset, **{**options, **more}), kills=way == "a killed worker")
+                found = _digest(
+                    make(dataset, **{**options, **more}), kills=way == "a killed worker"
+                )
             except ringfeed.ShipError as error:
                 found = str(error)
             if found != expected:

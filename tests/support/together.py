@@ -19,7 +19,9 @@ from ringfeed.orders.sampler import Shuffled
 WORLD = 2
 BATCH = 4
 LENGTH = 37  # four global batches of 8, and one of 5
-PATIENCE_S = 240  # of all processes together; importing a framework twice on a busy machine takes its time
+PATIENCE_S = (
+    240  # of all processes together; importing a framework twice on a busy machine takes its time
+)
 PRELUDE = f"""
 import json, os, sys
 import numpy as np
@@ -56,7 +58,10 @@ def run_together(script: str, *given: str, **environment: str) -> list[dict[str,
     """
     with ExitStack() as ends:
         outputs = [ends.enter_context(tempfile.TemporaryFile("w+")) for _ in range(WORLD)]
-        processes = [_start(script, [str(rank), *given], environment, out) for rank, out in enumerate(outputs)]
+        processes = [
+            _start(script, [str(rank), *given], environment, out)
+            for rank, out in enumerate(outputs)
+        ]
         for process in processes:
             ends.callback(_end, process)
         deadline = time.monotonic() + PATIENCE_S
@@ -77,22 +82,34 @@ def run_with_tensorflow(script: str, *given: str, **environment: str) -> list[di
             programs.append(warm.start(arguments, env=_environment(environment)))
             ends.callback(programs[-1].kill)
         deadline = time.monotonic() + PATIENCE_S
-        said = ["".join(program.communicate(max(deadline - time.monotonic(), 0))) for program in programs]
+        said = [
+            "".join(program.communicate(max(deadline - time.monotonic(), 0)))
+            for program in programs
+        ]
     return _told([program.returncode for program in programs], said)
 
 
 def _told(statuses: list[int | None], said: list[str]) -> list[dict[str, Any]]:
     assert statuses == [0] * WORLD, "\n".join(said)
-    return [json.loads(next(line for line in reversed(text.splitlines()) if line.startswith("{"))) for text in said]
+    return [
+        json.loads(next(line for line in reversed(text.splitlines()) if line.startswith("{")))
+        for text in said
+    ]
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if name not in {"TF_CONFIG", "RANK", "WORLD_SIZE"}}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"TF_CONFIG", "RANK", "WORLD_SIZE"}
+    }
     env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     return env | more
 
 
-def _start(script: str, given: list[str], environment: dict[str, str], output: Any) -> subprocess.Popen[str]:
+def _start(
+    script: str, given: list[str], environment: dict[str, str], output: Any
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRELUDE + script, *given]
     env = _environment(environment)
     return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=env)

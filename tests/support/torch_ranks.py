@@ -72,7 +72,9 @@ def by_accelerate(kind: str, folder: Path, steps: int) -> list[float]:
             losses.append(loss.item())
             if len(losses) == steps and kind == "ours":
                 weights = accelerator.unwrap_model(model).state_dict()
-                torch.save({"model": weights, "loader": loader.state_dict(), "losses": losses}, saved)
+                torch.save(
+                    {"model": weights, "loader": loader.state_dict(), "losses": losses}, saved
+                )
                 return losses
     return losses
 
@@ -100,9 +102,17 @@ def by_lightning(kind: str, folder: Path, steps: int) -> list[float]:
     saved, before = folder / "saved.ckpt", folder / f"losses-{RANK}.json"
     had = json.loads(before.read_text()) if before.exists() else []
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-    keep = pl.pytorch.callbacks.ModelCheckpoint(dirpath=folder, filename="saved", every_n_train_steps=steps)
+    keep = pl.pytorch.callbacks.ModelCheckpoint(
+        dirpath=folder, filename="saved", every_n_train_steps=steps
+    )
     trainer = pl.Trainer(
-        accelerator="cpu", devices=RANKS, strategy="ddp", max_epochs=EPOCHS, max_steps=steps, callbacks=[keep], **quiet
+        accelerator="cpu",
+        devices=RANKS,
+        strategy="ddp",
+        max_epochs=EPOCHS,
+        max_steps=steps,
+        callbacks=[keep],
+        **quiet,
     )
     trainer.fit(Module(), made(kind), ckpt_path=str(saved) if saved.exists() else None)
     return had + losses

@@ -22,7 +22,9 @@ def numbers(index: int, *shape: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(index).standard_normal(shape, np.float32)
 
 
-def trained(model: nn.Module, batches: Any, loss_of: Callable[[Any], torch.Tensor], epochs: int = 2) -> list[float]:
+def trained(
+    model: nn.Module, batches: Any, loss_of: Callable[[Any], torch.Tensor], epochs: int = 2
+) -> list[float]:
     """Train for some epochs; return the loss of each step."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
     for _ in range(epochs):
@@ -60,10 +62,16 @@ def as_tensor(picture: Any) -> torch.Tensor:
 def image_classification(loader: Callable[..., Any]) -> list[float]:
     """Train and validate a convolutional network, with a split of the data."""
     torch.manual_seed(0)
-    train, valid = random_split(Pictures(as_tensor), [32, 8], generator=torch.Generator().manual_seed(1))
-    train_batches = loader(train, batch_size=8, shuffle=True, num_workers=2, drop_last=True, persistent_workers=True)
+    train, valid = random_split(
+        Pictures(as_tensor), [32, 8], generator=torch.Generator().manual_seed(1)
+    )
+    train_batches = loader(
+        train, batch_size=8, shuffle=True, num_workers=2, drop_last=True, persistent_workers=True
+    )
     valid_batches = loader(valid, batch_size=5, num_workers=1)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, 4))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, 4)
+    )
     losses = trained(model, train_batches, lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
     with torch.no_grad():
         return losses + [F.cross_entropy(model(x), y).item() for x, y in valid_batches]
@@ -80,13 +88,19 @@ class Masked(Dataset):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         picture = numbers(index, 3, 24, 24)
-        return {"image": torch.from_numpy(picture), "mask": (picture[0] > 0).astype(np.int64), "name": f"{index}.png"}
+        return {
+            "image": torch.from_numpy(picture),
+            "mask": (picture[0] > 0).astype(np.int64),
+            "name": f"{index}.png",
+        }
 
 
 def segmentation(loader: Callable[..., Any]) -> list[float]:
     """Train a network that says a class for each pixel; the names come along."""
     torch.manual_seed(0)
-    batches = loader(Masked(), 4, shuffle=True, num_workers=2, generator=torch.Generator().manual_seed(2))
+    batches = loader(
+        Masked(), 4, shuffle=True, num_workers=2, generator=torch.Generator().manual_seed(2)
+    )
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 2, 1))
 
     def loss_of(batch: dict[str, Any]) -> torch.Tensor:
@@ -123,7 +137,9 @@ def text_classification(loader: Callable[..., Any]) -> list[float]:
     batches = loader(Reviews(), batch_size=7, shuffle=True, num_workers=2, collate_fn=bagged)
     embedding, head = nn.EmbeddingBag(17, 8), nn.Linear(8, 2)
     model = nn.ModuleList([embedding, head])
-    return trained(model, batches, lambda batch: F.cross_entropy(head(embedding(batch[1], batch[2])), batch[0]))
+    return trained(
+        model, batches, lambda batch: F.cross_entropy(head(embedding(batch[1], batch[2])), batch[0])
+    )
 
 
 # ---- detection ----
@@ -154,7 +170,8 @@ def detection(loader: Callable[..., Any]) -> list[float]:
     def loss_of(batch: Any) -> torch.Tensor:
         pictures, targets = batch
         found = [
-            (model(picture[None]) - target["boxes"]).square().mean() for picture, target in zip(*batch, strict=True)
+            (model(picture[None]) - target["boxes"]).square().mean()
+            for picture, target in zip(*batch, strict=True)
         ]
         assert len(pictures) == len({target["image_id"] for target in targets})
         return torch.stack(found).mean()
@@ -179,16 +196,24 @@ class Spoken(Dataset):  # type: ignore[misc]
 
 def in_time(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Fill the waveforms up to the longest."""
-    waves = nn.utils.rnn.pad_sequence([wave.T for wave, _, _ in samples], batch_first=True).permute(0, 2, 1)
+    waves = nn.utils.rnn.pad_sequence([wave.T for wave, _, _ in samples], batch_first=True).permute(
+        0, 2, 1
+    )
     return waves, torch.tensor([WORDS.index(word) for _, _, word in samples])
 
 
 def audio(loader: Callable[..., Any]) -> list[float]:
     """Train a network over waveforms that a collate_fn fills up."""
     torch.manual_seed(0)
-    batches = loader(Spoken(), batch_size=6, shuffle=True, num_workers=2, collate_fn=in_time, prefetch_factor=3)
+    batches = loader(
+        Spoken(), batch_size=6, shuffle=True, num_workers=2, collate_fn=in_time, prefetch_factor=3
+    )
     model = nn.Sequential(
-        nn.Conv1d(1, 8, 80, stride=16), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3)
+        nn.Conv1d(1, 8, 80, stride=16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
     )
     return trained(model, batches, lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
 

@@ -55,7 +55,9 @@ def small_model(**settings: Any) -> Any:
 
 def history(x: Any, model: Any = None, **settings: Any) -> dict[str, list[float]]:
     """Return what `fit` reports of three epochs, or as many as it is told."""
-    found: dict[str, list[float]] = (model or small_model()).fit(x, **{"epochs": 3, "verbose": 0, **settings}).history
+    found: dict[str, list[float]] = (
+        (model or small_model()).fit(x, **{"epochs": 3, "verbose": 0, **settings}).history
+    )
     return found
 
 

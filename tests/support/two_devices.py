@@ -31,7 +31,8 @@ left: list[Any] = []
 def oracle(**settings: Any) -> ringfeed.Loader:
     """Return a loader of an Oracle's batches."""
     return ringfeed.Loader(
-        Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 120, "slots": 3} | settings
+        Oracle(LENGTH),
+        **{"batch_size": ROWS, "workers": 2, "timeout_s": 120, "slots": 3} | settings,
     )
 
 
@@ -71,7 +72,9 @@ def donated_copies_hold_no_slot() -> None:
                 for content, index, checksum in loader.to_jax(there):
                     found.append((step(content), index, checksum))
                     assert content.is_deleted()
-                indices = [told((np.asarray(content) - np.uint8(1), *rest)) for content, *rest in found]
+                indices = [
+                    told((np.asarray(content) - np.uint8(1), *rest)) for content, *rest in found
+                ]
                 assert flat(indices) == list(range(LENGTH))
                 until_none_held(loader)
 
@@ -133,7 +136,9 @@ def a_gpu_of_jax_registers_by_its_client() -> None:
     calls = Gpu.client.calls
     with oracle() as loader, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")  # this process has each warning raised
-        assert flat([told(batch) for batch in loader.to_jax(jax.devices()[1])]) == list(range(LENGTH))
+        assert flat([told(batch) for batch in loader.to_jax(jax.devices()[1])]) == list(
+            range(LENGTH)
+        )
     assert [str(one.message) for one in caught] == [
         "copies of the slots to the GPU go through a buffer of the driver's: JAX does not register slot 1 of 3 (36.9 "
         "kB each): dma_map: RESOURCE_EXHAUSTED: no room"

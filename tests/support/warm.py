@@ -51,7 +51,9 @@ def _server() -> socket.socket:
     environment = {**os.environ, "KERAS_BACKEND": BACKEND}
     with its:
         command = [sys.executable, __file__, str(its.fileno())]
-        process = subprocess.Popen(command, pass_fds=[its.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, pass_fds=[its.fileno()], env=environment, stdin=subprocess.DEVNULL
+        )
     atexit.register(process.wait)
     atexit.register(ours.close)  # first
     return ours
@@ -67,7 +69,9 @@ class Program:
         message = pickle.dumps(order)
         assert len(message) < MOST_BYTES
         with its:
-            socket.send_fds(_server(), [message], [*(file.fileno() for file in self._output), its.fileno()])
+            socket.send_fds(
+                _server(), [message], [*(file.fileno() for file in self._output), its.fileno()]
+            )
         self.pid = int(self._news.recv(100))
 
     def poll(self, timeout_s: float = 0.0) -> int | None:
@@ -100,7 +104,11 @@ class Program:
 
 
 def start(
-    arguments: list[Any], *, env: dict[str, str] | None = None, cwd: Path | None = None, forks: bool = False
+    arguments: list[Any],
+    *,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    forks: bool = False,
 ) -> Program:
     """Start a program; ``arguments`` are those of ``python``."""
     environment = dict(os.environ if env is None else env)
@@ -196,7 +204,10 @@ def _become(order: Order) -> None:
         main.__file__ = str(Path(arguments[0]))
     sys.argv = arguments[is_code:] if not is_code else ["-c", *arguments[2:]]
     first = "" if is_code else str(Path(arguments[0]).resolve().parent)
-    sys.path[0:1] = [first, *filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[0:1] = [
+        first,
+        *filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep)),
+    ]
     text = arguments[1] if is_code else Path(arguments[0]).read_text()
     sys.modules["__main__"] = main
     if order.forks:
@@ -212,7 +223,11 @@ class _Forked(subprocess.Popen[Any]):
         streams = pipes[0], pipes[3], pipes[5]
         environment = dict(os.environ if environment is None else environment)
         is_script = len(args) > 1 and (str(args[1]) == "-c" or str(args[1]).endswith(".py"))
-        if args[0] != sys.executable or not is_script or environment.get("KERAS_BACKEND", BACKEND) != BACKEND:
+        if (
+            args[0] != sys.executable
+            or not is_script
+            or environment.get("KERAS_BACKEND", BACKEND) != BACKEND
+        ):
             super()._execute_child(args, *how)  # type: ignore[misc]
             return
         order = Order([*map(str, args[1:])], environment, str(folder or Path.cwd()), forks=True)

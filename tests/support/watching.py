@@ -39,7 +39,11 @@ def pids(loader: ringfeed.Loader) -> list[int]:
 def inside(loader: ringfeed.Loader) -> list[int]:
     """Return the numbers of the samples or elements that workers are at."""
     assert loader._runner.engine is not None
-    return [worker.inside for worker in loader._runner.engine.observer.workers() if worker.inside is not None]
+    return [
+        worker.inside
+        for worker in loader._runner.engine.observer.workers()
+        if worker.inside is not None
+    ]
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -75,14 +79,26 @@ def while_it_waits(act: Callable[[], object]) -> threading.Thread:
 
 def _environment() -> dict[str, str]:
     """Return an environment in which a script finds the tests' modules and buffers its output."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": ""}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONUNBUFFERED": "",
+    }
 
 
-def run_script(text: str, *, through: tuple[str, ...] = (), cwd: Path | None = None) -> tuple[str, str, int]:
+def run_script(
+    text: str, *, through: tuple[str, ...] = (), cwd: Path | None = None
+) -> tuple[str, str, int]:
     """Run a script in an interpreter of its own; return its output, its errors and its status."""
     command = [*through, sys.executable, "-c", text]
     found = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env=_environment(), check=False, cwd=cwd
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=_environment(),
+        check=False,
+        cwd=cwd,
     )
     return found.stdout, found.stderr, found.returncode
 
@@ -90,4 +106,6 @@ def run_script(text: str, *, through: tuple[str, ...] = (), cwd: Path | None = N
 def start_script(text: str) -> subprocess.Popen[str]:
     """Start a script in an interpreter of its own; only its output is read."""
     command = [sys.executable, "-c", text]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_environment())
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_environment()
+    )

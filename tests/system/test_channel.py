@@ -33,7 +33,8 @@ def test_a_long_message_is_its_users_alone(monkeypatch: pytest.MonkeyPatch) -> N
     """The memfd in which it travels can be opened by no other user."""
     modes: list[int] = []
     monkeypatch.setattr(
-        "ringfeed.system._system.send", lambda _end, _packet, fds: modes.append(os.fstat(fds[0]).st_mode & 0o777)
+        "ringfeed.system._system.send",
+        lambda _end, _packet, fds: modes.append(os.fstat(fds[0]).st_mode & 0o777),
     )
     ours, theirs = channels.pair()
     with ours, theirs:

@@ -42,18 +42,25 @@ class Machine:
         """Limit a cgroup of version 1."""
         self.write(f"{folder}/memory.limit_in_bytes", f"{limit}\n")
         self.write(f"{folder}/memory.usage_in_bytes", f"{usage}\n")
-        self.write(f"{folder}/memory.stat", f"total_inactive_file {cache}\ntotal_active_file {cache}\n")
+        self.write(
+            f"{folder}/memory.stat", f"total_inactive_file {cache}\ntotal_active_file {cache}\n"
+        )
 
     def limit_two(self, folder: str, limit: str, usage: int, high: str = "max") -> None:
         """Limit a cgroup of version 2, which has 30 bytes that can be taken back."""
         self.write(f"{folder}/memory.max", f"{limit}\n")
         self.write(f"{folder}/memory.high", f"{high}\n")
         self.write(f"{folder}/memory.current", f"{usage}\n")
-        self.write(f"{folder}/memory.stat", "anon 500\ninactive_file 10\nactive_file 15\nslab_reclaimable 5\n")
+        self.write(
+            f"{folder}/memory.stat",
+            "anon 500\ninactive_file 10\nactive_file 15\nslab_reclaimable 5\n",
+        )
 
     def free(self) -> list[tuple[int, str]]:
         """Return what is free, with the folders as this machine has them; the machine itself comes first."""
-        found = [(size, whose.replace(str(self.root), "")) for size, whose in free_memory(self.root)]
+        found = [
+            (size, whose.replace(str(self.root), "")) for size, whose in free_memory(self.root)
+        ]
         assert found[0] == (5_120_000, "the machine has")
         return found[1:]
 
@@ -83,7 +90,9 @@ def test_a_cgroup_of_version_2_and_all_around_it(machine: Machine) -> None:
 
 def test_a_cgroup_of_version_1_beside_an_empty_version_2(machine: Machine) -> None:
     """A hybrid system limits memory by version 1; other controllers are none of our business, and 2**60 is no limit."""
-    machine.belongs_to("5:cpu:/c\n4:hugetlb,memory:/m/n\n0::/\n", ONE, TWO.replace("/cgroup ", "/cgroup/unified "))
+    machine.belongs_to(
+        "5:cpu:/c\n4:hugetlb,memory:/m/n\n0::/\n", ONE, TWO.replace("/cgroup ", "/cgroup/unified ")
+    )
     machine.limit_one("sys/fs/cgroup/memory/m/n", 2000, 500, cache=5)
     machine.limit_one("sys/fs/cgroup/memory/m", 1900, 500)
     machine.limit_one("sys/fs/cgroup/memory", 2**60, 600)
@@ -105,7 +114,9 @@ def test_a_cgroup_of_version_1_beside_an_empty_version_2(machine: Machine) -> No
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_in_a_container(machine: Machine, version: int, cgroup: str, outermost: str, folder: str) -> None:
+def test_in_a_container(
+    machine: Machine, version: int, cgroup: str, outermost: str, folder: str
+) -> None:
     """The limit of a container is found, whether or not its cgroups have a namespace."""
     mount = (ONE if version == 1 else TWO).replace(" / ", f" {outermost} ", 1)
     machine.belongs_to(f"4:memory:{cgroup}\n" if version == 1 else f"0::{cgroup}\n", mount)
@@ -133,8 +144,14 @@ def test_this_machine_answers() -> None:
 
 def test_shortages_are_explained() -> None:
     """The limit that was reached is named with its value; any other error is itself."""
-    shown = {name: limits.show_limit(getattr(resource, f"RLIMIT_{name}")) for name in ("NOFILE", "NPROC", "AS")}
-    said = {number: limits.reason(OSError(number, "no")) for number in (errno.EMFILE, errno.EAGAIN, errno.ENOMEM)}
+    shown = {
+        name: limits.show_limit(getattr(resource, f"RLIMIT_{name}"))
+        for name in ("NOFILE", "NPROC", "AS")
+    }
+    said = {
+        number: limits.reason(OSError(number, "no"))
+        for number in (errno.EMFILE, errno.EAGAIN, errno.ENOMEM)
+    }
     assert said == {
         errno.EMFILE: f"no: RLIMIT_NOFILE (ulimit -n) is {shown['NOFILE']}; raise it, or use fewer workers",
         errno.EAGAIN: (
@@ -201,7 +218,9 @@ def test_a_python_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("code", "opened"), [(errno.EMFILE, 64), (errno.ENOENT, None)])
-def test_descriptors_that_cannot_be_counted(monkeypatch: pytest.MonkeyPatch, code: int, opened: int | None) -> None:
+def test_descriptors_that_cannot_be_counted(
+    monkeypatch: pytest.MonkeyPatch, code: int, opened: int | None
+) -> None:
     """Not one free is enough to refuse; no /proc is not."""
 
     def refuse(_: str) -> None:

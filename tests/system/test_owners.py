@@ -83,7 +83,11 @@ def test_received_descriptors_close_by_themselves() -> None:
 def test_too_many_descriptors_for_a_message() -> None:
     """The kernel's limit is an error before anything is sent."""
     ours, theirs = _system.socket_pair()
-    with ours, theirs, pytest.raises(ValueError, match=r"^251 descriptors in one message, at most 250$"):
+    with (
+        ours,
+        theirs,
+        pytest.raises(ValueError, match=r"^251 descriptors in one message, at most 250$"),
+    ):
         _system.send(ours.fileno(), b"hello", (0,) * 251)
 
 
@@ -143,7 +147,9 @@ def test_a_fork_leaves_the_signal_mask_alone() -> None:
     """In the parent it is what it was; in the child all are blocked, until the body lets them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     reader, writer = os.pipe()
-    blocked = lambda: os.write(writer, bytes([signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])]))  # noqa: E731
+    blocked = lambda: os.write(  # noqa: E731
+        writer, bytes([signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])])
+    )
     child = Child(_system.fork, blocked)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
     assert os.read(reader, 1) == b"\1"

@@ -58,7 +58,10 @@ def mappings() -> list[dict[str, int]]:
     found = []
     for area in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
         if "/memfd:ringfeed-test" in area:
-            fields = {name: 1024 * int(kb) for name, kb in re.findall(r"^(\w+): +(\d+) kB$", area, re.MULTILINE)}
+            fields = {
+                name: 1024 * int(kb)
+                for name, kb in re.findall(r"^(\w+): +(\d+) kB$", area, re.MULTILINE)
+            }
             found.append({"address": int(area.partition("-")[0], 16), **fields})
     return found
 
@@ -125,7 +128,9 @@ def test_a_mapping_keeps_no_descriptor() -> None:
         assert view[3] == 3
 
 
-@pytest.mark.parametrize(("size", "least", "told"), [(0, 0, 1), (0, 1, 1), (4096, 4097, 4097), (0, HUGE, HUGE)])
+@pytest.mark.parametrize(
+    ("size", "least", "told"), [(0, 0, 1), (0, 1, 1), (4096, 4097, 4097), (0, HUGE, HUGE)]
+)
 def test_a_file_that_is_too_short_is_refused(size: int, least: int, told: int) -> None:
     """Empty ones as well, as nothing can be mapped of them; reading past the end would be a SIGBUS."""
     with file_of(size) as fd, pytest.raises(ValueError, match="shared memory") as caught:

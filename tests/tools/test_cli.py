@@ -67,7 +67,13 @@ def test_plan_of_a_shape(capsys: pytest.CaptureFixture[str]) -> None:
         "2,4",
     ]
     assert main(["plan", *arguments, "--workers", "3"]) == 0
-    expected = plan(shape=[(8, 8, 3), (16,)], dtype=["uint8", "float32"], batch_size=[4, 8], slots=[2, 4], workers=3)
+    expected = plan(
+        shape=[(8, 8, 3), (16,)],
+        dtype=["uint8", "float32"],
+        batch_size=[4, 8],
+        slots=[2, 4],
+        workers=3,
+    )
     assert capsys.readouterr().out == f"{expected}\n"
 
 
@@ -75,19 +81,41 @@ def test_plan_of_a_shape(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plan_of_a_dataset(module: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A dataset in the current directory is found by name, and called where it is a function or a class."""
     assert main(["plan", f"{module}:{name}", "--batch-size", "10", "--memory", "1MB"]) == 0
-    assert capsys.readouterr().out == f"{plan(load(f'{module}:{name}'), batch_size=10, memory='1MB')}\n"
+    assert (
+        capsys.readouterr().out
+        == f"{plan(load(f'{module}:{name}'), batch_size=10, memory='1MB')}\n"
+    )
 
 
-def test_plan_of_samples_that_differ_in_length(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_samples_that_differ_in_length(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With a spec, which is named like a dataset."""
-    assert main(["plan", f"{module}:names", "--spec", f"{module}:text", "--slots", "2", "--workers", "0"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                f"{module}:names",
+                "--spec",
+                f"{module}:text",
+                "--slots",
+                "2",
+                "--workers",
+                "0",
+            ]
+        )
+        == 0
+    )
     assert "a batch needs about" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["plan"], "ringfeed plan: give a dataset, or the shape of a sample: one of them says what is planned for\n"),
+        (
+            ["plan"],
+            "ringfeed plan: give a dataset, or the shape of a sample: one of them says what is planned for\n",
+        ),
         (
             ["plan", "rows"],
             "ringfeed plan: 'rows' names no dataset; write module:name or script.py:name, as in mymodule:dataset\n",
@@ -129,11 +157,19 @@ def test_no_number(capsys: pytest.CaptureFixture[str]) -> None:
         (["-5"], "argument pid: '-5' is no whole number above 0"),
         (["7", "--loader", "1.5"], "argument --loader: '1.5' is no whole number above 0"),
         (["7", "--interval", "0"], "argument --interval: '0' is no time from 0.05 to 3600 seconds"),
-        (["7", "--interval", "nan"], "argument --interval: 'nan' is no time from 0.05 to 3600 seconds"),
-        (["7", "--interval", "soon"], "argument --interval: 'soon' is no time from 0.05 to 3600 seconds"),
+        (
+            ["7", "--interval", "nan"],
+            "argument --interval: 'nan' is no time from 0.05 to 3600 seconds",
+        ),
+        (
+            ["7", "--interval", "soon"],
+            "argument --interval: 'soon' is no time from 0.05 to 3600 seconds",
+        ),
     ],
 )
-def test_wrong_arguments_of_top(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_of_top(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A number that cannot be meant is refused as any other wrong argument."""
     with pytest.raises(SystemExit) as caught:
         main(["top", *arguments])
@@ -167,7 +203,9 @@ def test_a_trace_is_not_a_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["here.dataset", "make", "Rows"])
-def test_plan_of_a_script(module: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_a_script(
+    module: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A script is named by its path, from any directory, and found again by the second look."""
     for path in (f"{module}.py", f"./{module}.py", str(tmp_path / f"{module}.py")):
         assert main(["plan", f"{path}:{name}", "--batch-size", "10"]) == 0
@@ -211,16 +249,24 @@ NO_MODULE = (
     [
         (["plan", "apart.py:dataset"], 0, ""),
         (["profile", "apart.py:dataset", "--seconds", "0.1"], 0, ""),
-        (["profile", "--script", "apart.py"], 2, "ringfeed profile: apart.py has ended, and read ne"),
+        (
+            ["profile", "--script", "apart.py"],
+            2,
+            "ringfeed profile: apart.py has ended, and read ne",
+        ),
         (["plan", "apart:dataset"], 2, f"ringfeed plan: {NO_MODULE}"),
         (["profile", "apart:dataset"], 2, f"ringfeed profile: {NO_MODULE}"),
     ],
 )
-def test_a_safe_path_is_left_as_it_is(words: list[str], status: int, errors: str, tmp_path: Path) -> None:
+def test_a_safe_path_is_left_as_it_is(
+    words: list[str], status: int, errors: str, tmp_path: Path
+) -> None:
     """With PYTHONSAFEPATH no command imports from the current directory, nor from a script's; the error names a way."""
     tmp_path.joinpath("apart.py").write_text(SAFE)
     command = [sys.executable, "-P", "-m", "ringfeed", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stderr[: len(errors)]) == (status, errors)
 
 
@@ -231,7 +277,9 @@ def test_scripts_that_cannot_be_had(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     tmp_path.joinpath("json.py").write_text("dataset = [1]")
-    tmp_path.joinpath("a_failing_script.py").write_text("dataset = [1]\nraise ValueError('no such folder')")
+    tmp_path.joinpath("a_failing_script.py").write_text(
+        "dataset = [1]\nraise ValueError('no such folder')"
+    )
     tmp_path.joinpath("plain_text").write_text("dataset = [1]")
     texts = {
         "nowhere.py:dataset": "there is no script 'nowhere.py'",

@@ -48,14 +48,18 @@ SOON = Limits(samples=20, seconds=30.0)
 
 # ---- the report ----
 
-OWN = Reading("torch", 20, 640, 19_267_584, 0.8, 0.04, 0.011, 0.075, 2, Memory(300_000_000, 90_000_000))
+OWN = Reading(
+    "torch", 20, 640, 19_267_584, 0.8, 0.04, 0.011, 0.075, 2, Memory(300_000_000, 90_000_000)
+)
 RING = Reading(
     *("ringfeed", 20, 640, 19_267_584, 0.4, 0.02, 0.0011, 0.04, 3, Memory(150_000_000, 90_000_000)),
     notes=("runs over ringfeed: 2 worker processes, 5 slots, 96.3 MB of shared memory",),
     change="from ringfeed.torch import DataLoader",
 )
 STAGES = Stages(8, 0.4, 0.39, 0.15, 0.05)
-PROFILE = LoaderProfile("DataLoader of Pictures (batch_size=32, num_workers=2)", "dataset[i]", (OWN, RING), OWN, STAGES)
+PROFILE = LoaderProfile(
+    "DataLoader of Pictures (batch_size=32, num_workers=2)", "dataset[i]", (OWN, RING), OWN, STAGES
+)
 
 
 def test_the_report_as_a_user_reads_it() -> None:
@@ -100,9 +104,14 @@ def test_where_it_is_slower() -> None:
 
 def test_where_it_is_as_fast() -> None:
     """A difference that may be chance is none."""
-    told = words(readings=(OWN, replace(RING, batch_s=0.038, own_cpu_s=0.011, worker_cpu_s=0.074, notes=())))
+    told = words(
+        readings=(OWN, replace(RING, batch_s=0.038, own_cpu_s=0.011, worker_cpu_s=0.074, notes=()))
+    )
     assert told[1] == "ringfeed: as fast as torch, within 10%; as much CPU time"
-    assert told[2] == "most of it is dataset[i], which costs the same in any loader: make it cheaper, or add workers"
+    assert (
+        told[2]
+        == "most of it is dataset[i], which costs the same in any loader: make it cheaper, or add workers"
+    )
     assert told[-1] == "no other is clearly faster: for speed alone, keep torch"
 
 
@@ -110,7 +119,13 @@ def test_where_it_cannot_be_read() -> None:
     """Its column is empty, and a line says why."""
     failed = Reading("ringfeed", failure="ShipError: dataset.file is an open file")
     text = str(replace(PROFILE, readings=(OWN, failed), stages=None, why="OSError: no such file"))
-    assert [line.rstrip() for line in text.splitlines()][5].split() == ["samples", "a", "second", "800", "-"]
+    assert [line.rstrip() for line in text.splitlines()][5].split() == [
+        "samples",
+        "a",
+        "second",
+        "800",
+        "-",
+    ]
     assert "where the time of a batch goes is not known: OSError: no such file" in text
     assert "ringfeed: ShipError: dataset.file is an open file\n" in text
 
@@ -175,7 +190,11 @@ class Read(Reading):
     """A loader of any function, which notes that it was ended."""
 
     def __init__(
-        self, label: str, begin: Callable[[], Iterator[Any]], ended: Callable[[], object], **known: Any
+        self,
+        label: str,
+        begin: Callable[[], Iterator[Any]],
+        ended: Callable[[], object],
+        **known: Any,
     ) -> None:
         super().__init__(label, **known)
         self.make, self.ended = begin, ended
@@ -192,7 +211,9 @@ class Made(Subject):
 
     name = "loader of a test"
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], other: Callable[[], Iterator[Any]] | None = None) -> None:
+    def __init__(
+        self, begin: Callable[[], Iterator[Any]], other: Callable[[], Iterator[Any]] | None = None
+    ) -> None:
         self.begin = begin
         self.other = other or begin
         self.ended: list[str] = []
@@ -230,8 +251,13 @@ def test_readings_of_a_loader() -> None:
     subject = Made(partial(batches, 7))
     found = profile_subject(subject, SOON)
     assert [reading.label for reading in found.readings] == ["own", "other"]
-    assert [(reading.batches, reading.samples, reading.size) for reading in found.readings] == [(7, 28, 192)] * 2
-    assert all(reading.own_cpu_s >= 0 and 0 < reading.batch_s < reading.samples_per_s for reading in found.readings)
+    assert [(reading.batches, reading.samples, reading.size) for reading in found.readings] == [
+        (7, 28, 192)
+    ] * 2
+    assert all(
+        reading.own_cpu_s >= 0 and 0 < reading.batch_s < reading.samples_per_s
+        for reading in found.readings
+    )
     assert found.stages == Stages(7, pytest.approx(1.4), pytest.approx(0.7))
     assert (subject.ended, subject.kept) == (["own", "own", "other"], 4)
     assert random.getstate() == before
@@ -301,7 +327,10 @@ def test_a_loader_that_hangs_later() -> None:
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     ("other", "failure"),
-    [(partial(fails, 2), "OSError: no such file"), (partial(hangs, 0), "it gave no batch within 0.3 s")],
+    [
+        (partial(fails, 2), "OSError: no such file"),
+        (partial(hangs, 0), "it gave no batch within 0.3 s"),
+    ],
 )
 def test_another_that_fails(other: Callable[[], Iterator[Any]], failure: str) -> None:
     """The loader's own figures are told all the same."""
@@ -400,7 +429,9 @@ def test_processes_and_what_they_use() -> None:
     """One that runs is seen with its memory; what it has used is known after its end, too."""
     others, before_s = children(), cpu_s(())
     code = "sum(range(3_000_000)); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         (own,) = found = children() - others
@@ -438,7 +469,10 @@ def test_what_else_runs() -> None:
     ("arguments", "text"),
     [
         ([], "give either module:name of a dataset or a loader, or --script FILE"),
-        (["a:b", "--script", "c.py"], "give either module:name of a dataset or a loader, or --script FILE"),
+        (
+            ["a:b", "--script", "c.py"],
+            "give either module:name of a dataset or a loader, or --script FILE",
+        ),
         (
             ["--script", "missing.py"],
             "there is no script 'missing.py'; give a file, as in --script train.py --epochs 1",
@@ -449,7 +483,9 @@ def test_what_else_runs() -> None:
         ),
     ],
 )
-def test_what_cannot_be_profiled(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_profiled(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line."""
     assert main(["profile", *arguments]) == 2
     assert capsys.readouterr().err == f"ringfeed profile: {text}\n"
@@ -469,7 +505,11 @@ def test_what_cannot_be_profiled(arguments: list[str], text: str, capsys: pytest
     ],
 )
 def test_a_script_without_a_loader(
-    script: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    script: str,
+    text: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It runs with its arguments; what it raises is shown from its own line on, and nothing of it stays."""
     path = tmp_path / "train.py"
@@ -483,7 +523,9 @@ def test_a_script_without_a_loader(
     assert (sys.argv, sys.path, sys.meta_path) == (argv, before, finders)
 
 
-def test_without_psutil(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_psutil(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is missing is named, and how it is had."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     for name in ("reading", "loaders", "script"):

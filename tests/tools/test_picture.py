@@ -17,8 +17,22 @@ from ringfeed.tools.render import LETTERS, STYLES, Pair, _stall, picture
 pytestmark = pytest.mark.once
 
 GEOMETRY = Geometry(slots=4, slot_size=38_500_000, fields_size=38_000_000, rows=32, workers=2)
-WORKED = {"busy_ns": 5 * S, "samples": 1000, "tickets": 100, "timed": 100, "read_ns": 90 * MS, "write_ns": 10 * MS}
-WORKED_ON = {**WORKED, "busy_ns": 5975 * MS, "samples": 1470, "timed": 150, "read_ns": 185 * MS, "write_ns": 15 * MS}
+WORKED = {
+    "busy_ns": 5 * S,
+    "samples": 1000,
+    "tickets": 100,
+    "timed": 100,
+    "read_ns": 90 * MS,
+    "write_ns": 10 * MS,
+}
+WORKED_ON = {
+    **WORKED,
+    "busy_ns": 5975 * MS,
+    "samples": 1470,
+    "timed": 150,
+    "read_ns": 185 * MS,
+    "write_ns": 15 * MS,
+}
 NOW = 11 * S
 
 BEFORE = look(
@@ -38,7 +52,9 @@ AFTER = look(
         slot(),
     ],
     [
-        worker(4250, **{**WORKED_ON, "busy_ns": 5 * S + 900 * MS}, inside=59999, since_ns=NOW - 75 * MS),
+        worker(
+            4250, **{**WORKED_ON, "busy_ns": 5 * S + 900 * MS}, inside=59999, since_ns=NOW - 75 * MS
+        ),
         worker(4251, **WORKED_ON),
         worker(),
         worker(),
@@ -50,11 +66,18 @@ AFTER = look(
 
 
 def drawn(
-    before: Snapshot, after: Snapshot, *, geometry: Geometry = GEOMETRY, width: int = 108, **conditions: str
+    before: Snapshot,
+    after: Snapshot,
+    *,
+    geometry: Geometry = GEOMETRY,
+    width: int = 108,
+    **conditions: str,
 ) -> str:
     """Return a picture as text; ``conditions`` of workers, by p and their pid."""
     of_pids = {int(name[1:]): condition for name, condition in conditions.items()}
-    loader: Any = SimpleNamespace(number=1, observer=SimpleNamespace(geometry=geometry), looks=[before, after])
+    loader: Any = SimpleNamespace(
+        number=1, observer=SimpleNamespace(geometry=geometry), looks=[before, after]
+    )
     target: Any = SimpleNamespace(conditions=lambda _: of_pids, cpus=lambda: 4)
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as text:
@@ -86,7 +109,9 @@ def test_the_whole_picture() -> None:
 
 def test_a_worker_that_is_stopped() -> None:
     """Who waits for it, how long it has been at its ticket, and in what: all of the wait counts, though it goes on."""
-    before = look(10 * S, [slot()], [worker(7, since_ns=S, tickets=1), worker()], wait_ns=2 * S, batches=2)
+    before = look(
+        10 * S, [slot()], [worker(7, since_ns=S, tickets=1), worker()], wait_ns=2 * S, batches=2
+    )
     after = look(
         20 * S,
         [slot("filling", 3, claimed=1, over=7)],
@@ -167,19 +192,28 @@ def test_bytes(rows: int) -> None:
     """A slot's bytes are shared by its rows; one of a single row is a whole batch, however many samples that has."""
     samples = 3200 + (29 * 32 if rows == 32 else 29 * 500)
     after = look(NOW, list(AFTER.slots), list(AFTER.workers), batches=129, samples=samples)
-    assert drawn(BEFORE, after, geometry=GEOMETRY._replace(rows=rows)).splitlines()[1].endswith("     1.1 GB/s")
+    assert (
+        drawn(BEFORE, after, geometry=GEOMETRY._replace(rows=rows))
+        .splitlines()[1]
+        .endswith("     1.1 GB/s")
+    )
 
 
 def test_in_the_consumer_itself() -> None:
     """Without workers the verdict says so: then there is but one id."""
     before = look(10 * S, [slot()], [worker(**WORKED)])
-    after = look(11 * S, [slot()], [worker(**WORKED_ON)], batches=10, samples=320, stall_ns=980 * MS)
+    after = look(
+        11 * S, [slot()], [worker(**WORKED_ON)], batches=10, samples=320, stall_ns=980 * MS
+    )
     lines = drawn(before, after, geometry=GEOMETRY._replace(workers=1), width=140).splitlines()
     assert lines[2] == (
         "          in this process: 98% of the time went into filling batches, 3.0 ms a sample; workers= would do it "
         "beside"
     )
-    assert lines[9] == "       0   itself   98%        470    2.1 ms     5%         -  waits for a slot"
+    assert (
+        lines[9]
+        == "       0   itself   98%        470    2.1 ms     5%         -  waits for a slot"
+    )
 
 
 # ---- where there is little room ----
@@ -188,9 +222,13 @@ def test_in_the_consumer_itself() -> None:
 def big() -> tuple[Snapshot, Snapshot]:
     """Two looks at a loader of 130 slots and 32 workers."""
     before = look(10 * S, [slot()] * 130, [worker()] * 64, batches=1, samples=32)
-    slots = [slot(("held", "ready", "filling")[number % 3], number, held_ns=10 * S) for number in range(130)]
+    slots = [
+        slot(("held", "ready", "filling")[number % 3], number, held_ns=10 * S)
+        for number in range(130)
+    ]
     workers = [
-        worker(100 + number, tickets=1, since_ns=(NOW - 20 * S if number == 30 else NOW - MS)) for number in range(32)
+        worker(100 + number, tickets=1, since_ns=(NOW - 20 * S if number == 30 else NOW - MS))
+        for number in range(32)
     ]
     return before, look(NOW, slots, [*workers, *[worker()] * 32], batches=2, samples=64)
 
@@ -215,7 +253,10 @@ def test_in_80_columns() -> None:
 def test_what_is_below_the_verdict_stays() -> None:
     """A verdict of one line takes as many as one of three."""
     quiet = look(NOW, list(AFTER.slots), list(AFTER.workers), batches=100, samples=3200)
-    places = [drawn(BEFORE, after, width=70).splitlines().index("slots     HRF.") for after in (AFTER, quiet)]
+    places = [
+        drawn(BEFORE, after, width=70).splitlines().index("slots     HRF.")
+        for after in (AFTER, quiet)
+    ]
     assert places == [5, 5]
 
 
@@ -233,7 +274,9 @@ def test_hardly_any_terminal(width: int) -> None:
 )
 def test_before_the_first_batch(workers: int, why: str) -> None:
     """What training waits for workers that start is told as such; where it fills by itself there are none."""
-    looks = [look(at * S, [slot()], [worker() for _ in range(workers)], wait_ns=2 * S) for at in (10, 20)]
+    looks = [
+        look(at * S, [slot()], [worker() for _ in range(workers)], wait_ns=2 * S) for at in (10, 20)
+    ]
     assert f"          training has waited 18.0 s for the {why}\n" in drawn(
         *looks, geometry=GEOMETRY._replace(slots=1, workers=workers)
     )
@@ -242,7 +285,9 @@ def test_before_the_first_batch(workers: int, why: str) -> None:
 def test_in_the_first_interval() -> None:
     """The interval of the first batch is one of starting, and says nothing."""
     looks = [look(at * S, [slot()], [worker(), worker()], batches=at - 10) for at in (10, 13)]
-    assert "          too early to say: 3 batches so far\n" in drawn(*looks, geometry=GEOMETRY._replace(slots=1))
+    assert "          too early to say: 3 batches so far\n" in drawn(
+        *looks, geometry=GEOMETRY._replace(slots=1)
+    )
 
 
 def test_the_verdict_begins_at_the_first_batch() -> None:
@@ -269,16 +314,31 @@ def test_each_state_has_a_letter_and_a_style() -> None:
 @pytest.mark.parametrize(("stall_ms", "style"), [(20, "green"), (60, "yellow"), (600, "bold red")])
 def test_the_stall_has_the_colour_of_its_weight(stall_ms: int, style: str) -> None:
     """Green is nothing to care about, red is half of the time."""
-    after = look(NOW, list(AFTER.slots), list(AFTER.workers), batches=129, samples=4128, stall_ns=2 * S + stall_ms * MS)
+    after = look(
+        NOW,
+        list(AFTER.slots),
+        list(AFTER.workers),
+        batches=129,
+        samples=4128,
+        stall_ns=2 * S + stall_ms * MS,
+    )
     text, found = _stall(Pair(BEFORE, after).stats())
     assert (found, text.strip()[-1]) == (style, "%")
 
 
 def test_a_clock_that_seems_to_go_back() -> None:
     """Looks that are not of one moment give no share below nothing or above all."""
-    before = look(10 * S, [slot()], [worker(7, **WORKED_ON, since_ns=9 * S), worker()], stall_ns=9 * S, batches=4)
+    before = look(
+        10 * S,
+        [slot()],
+        [worker(7, **WORKED_ON, since_ns=9 * S), worker()],
+        stall_ns=9 * S,
+        batches=4,
+    )
     after = look(11 * S, [slot()], [worker(8, **WORKED), worker()], stall_ns=5 * S, batches=5)
     pair = Pair(before, after)
     assert (pair.stats().stall_s, pair.busy_s(0)) == (0.0, 0.0)
-    pair = Pair(after, look(12 * S, [slot()], [worker(8, busy_ns=90 * S), worker()], stall_ns=99 * S))
+    pair = Pair(
+        after, look(12 * S, [slot()], [worker(8, busy_ns=90 * S), worker()], stall_ns=99 * S)
+    )
     assert (pair.stats().stall_s, pair.busy_s(0)) == (1.0, 1.0)

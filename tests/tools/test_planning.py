@@ -34,7 +34,15 @@ class Batches:
 
 def test_the_table_as_a_user_reads_it() -> None:
     """Every combination has a line; what follows stands below."""
-    assert str(plan(shape=(256, 256, 3), dtype=["uint8", "float32"], batch_size=[64, 128], slots=2, workers=2)) == (
+    assert str(
+        plan(
+            shape=(256, 256, 3),
+            dtype=["uint8", "float32"],
+            batch_size=[64, 128],
+            slots=2,
+            workers=2,
+        )
+    ) == (
         "sample                 batch size  slots  one slot    in all\n"
         "------------------------------------------------------------\n"
         "256 x 256 x 3 uint8            64      2   12.7 MB   25.3 MB\n"
@@ -51,7 +59,9 @@ def test_the_table_as_a_user_reads_it() -> None:
 
 def test_a_budget_picks_the_slots() -> None:
     """With memory= the slots that fit, the largest batch, and a mark where not even two slots fit."""
-    assert str(plan(shape=[(256, 256), (8,)], dtype="int16", batch_size=128, memory="20MB", workers=0)) == (
+    assert str(
+        plan(shape=[(256, 256), (8,)], dtype="int16", batch_size=128, memory="20MB", workers=0)
+    ) == (
         "sample           batch size  slots  one slot             in all\n"
         "---------------------------------------------------------------\n"
         "256 x 256 int16         128      2   16.8 MB  33.7 MB: too much\n"
@@ -88,7 +98,10 @@ def test_the_largest_batch_is_the_largest() -> None:
     """One sample more does not fit."""
     found = plan(shape=(1000,), dtype="uint8", memory="1MB", workers=2).notes[0]
     most = int(found.partition(" up to ")[2].partition(" ")[0].replace(",", ""))
-    totals = [plan(shape=(1000,), batch_size=size, slots=4, workers=2).rows[0].plan.total for size in (most, most + 1)]
+    totals = [
+        plan(shape=(1000,), batch_size=size, slots=4, workers=2).rows[0].plan.total
+        for size in (most, most + 1)
+    ]
     assert totals[0] <= 10**6 < totals[1]
 
 
@@ -117,7 +130,10 @@ def test_whole_batches() -> None:
             {"shape": (3,), "batch_size": None},
             "batch_size=None is for a dataset of whole batches; give it, or a batch_size",
         ),
-        ({"shape": (3,), "slots": 1}, "slots=1: at least 2 are needed, one to fill while one is in use"),
+        (
+            {"shape": (3,), "slots": 1},
+            "slots=1: at least 2 are needed, one to fill while one is in use",
+        ),
         (
             {"shape": (3,), "memory": "much"},
             "memory='much' is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes",
@@ -157,7 +173,9 @@ def test_refusals(arguments: dict[str, Any], text: str) -> None:
     ],
     ids=str,
 )
-def test_numbers_that_are_refused(settings: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_numbers_that_are_refused(
+    settings: dict[str, Any], kind: type[Exception], text: str
+) -> None:
     """A number that no loader would take is refused as the loader refuses it."""
     with pytest.raises(kind) as caught:
         plan(**{"shape": (3,), "workers": 1, **settings})
@@ -186,7 +204,9 @@ def test_reserved_beside_expected() -> None:
         "sample[2] is text: a slot reserves 6.4 kB for 64 samples, and 32 that were read have 4 bytes on average, 4 "
         "bytes at most, so a batch needs about 256 bytes; total=256 would reserve 356 bytes.",
     )
-    reserved = plan(Encoded(), spec=(Encoded.SPEC[0], ringfeed.Bytes(100_000, total=176_000), Encoded.SPEC[2]))
+    reserved = plan(
+        Encoded(), spec=(Encoded.SPEC[0], ringfeed.Bytes(100_000, total=176_000), Encoded.SPEC[2])
+    )
     assert "total=" not in reserved.notes[0]
     assert "reserves 276.0 kB for 32 samples" in reserved.notes[0]
 
@@ -209,7 +229,9 @@ class Broken(Encoded):
 
 def test_samples_that_fail_end_no_plan() -> None:
     """The others say what a batch needs; variable= counts as what it is short for."""
-    found = plan(Broken(), spec=ringfeed.Array((8,), "float32", variable=True), batch_size=4, workers=0)
+    found = plan(
+        Broken(), spec=ringfeed.Array((8,), "float32", variable=True), batch_size=4, workers=0
+    )
     assert found.notes[:2] == (
         "sample is pad: a slot reserves 128 bytes for 4 samples, and 30 that were read have 8 bytes on average, 8 "
         "bytes at most, so a batch needs about 32 bytes.",
@@ -230,7 +252,9 @@ class Held:
 
 @pytest.mark.parametrize("workers", [0, 1, None])
 @pytest.mark.parametrize("kind", ["object", "function"])
-def test_an_iterable_that_keeps_its_place_keeps_its_first_element(kind: str, workers: int | None) -> None:
+def test_an_iterable_that_keeps_its_place_keeps_its_first_element(
+    kind: str, workers: int | None
+) -> None:
     """A copy is read of it."""
     dataset = Held([1, 2, 3])
     found = plan(dataset if kind == "object" else lambda: iter(dataset), workers=workers)

@@ -49,14 +49,18 @@ class Batches:
         return 4
 
     def __getitem__(self, index: int) -> Any:
-        return np.zeros((3 if index == 3 else 16, 10), np.float32), np.zeros(3 if index == 3 else 16, np.int64)
+        return np.zeros((3 if index == 3 else 16, 10), np.float32), np.zeros(
+            3 if index == 3 else 16, np.int64
+        )
 
 
 def test_every_sample_once_if_there_is_time() -> None:
     """Each index is timed once, in a shuffled order, and the slow one is named first."""
     found = profile(rows := Rows(), "rows", batch_size=8, workers=2, seconds=100)
     assert sorted(sample.index for sample in found.samples) == list(range(20))
-    assert rows.asked[2:22] == [sample.index for sample in found.samples] != list(range(20))  # after probe and warm-up
+    assert (
+        rows.asked[2:22] == [sample.index for sample in found.samples] != list(range(20))
+    )  # after probe and warm-up
     assert max(found.samples, key=lambda sample: sample.read_s).index == 7
     assert found.sample_size == 8004
     assert "(__getitem__)" in found.functions
@@ -75,7 +79,9 @@ def test_whole_batches() -> None:
     assert found.sample_size == 16 * 48
     lines = str(found).splitlines()
     assert lines[0] == "4 batches of batches, one after another in this process"
-    assert re.fullmatch(r"a batch: .+ with one worker, at best .+ with 1 worker \(.+ a second\)", lines[5])
+    assert re.fullmatch(
+        r"a batch: .+ with one worker, at best .+ with 1 worker \(.+ a second\)", lines[5]
+    )
 
 
 def test_the_report_as_a_user_reads_it() -> None:
@@ -134,7 +140,10 @@ def test_refusals(dataset: Any, error: type[Exception], text: str) -> None:
         ({"batch_size": "5"}, "batch_size='5' must be an int"),
         ({"workers": True}, "workers=True must be an int"),
         ({"seed": "5"}, "seed is '5', expected an integer of 0 or more"),
-        ({"seconds": "5"}, "seconds='5' must be a number of seconds, the time for which samples are read"),
+        (
+            {"seconds": "5"},
+            "seconds='5' must be a number of seconds, the time for which samples are read",
+        ),
         ({"seconds": -1}, "seconds=-1 must be positive, the time for which samples are read"),
     ],
     ids=str,
@@ -195,7 +204,9 @@ class Computing:
 def test_the_queue_of_a_processor_is_seen() -> None:
     """Beside another process on its one CPU, a sample that computes waits for the CPU, and for no more."""
     usable = os.sched_getaffinity(0)
-    other = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    )
     try:
         assert other.stdout is not None
         other.stdout.readline()

@@ -50,7 +50,9 @@ def run(tmp_path: Path, script: str, *arguments: str, prelude: str = "") -> tupl
     }
     above, below = pty.openpty()
     command = [sys.executable, "-c", code, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=below, cwd=tmp_path, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=below, cwd=tmp_path, env=environment
+    ) as process:
         os.close(below)
         shown = bytearray()
         while part := _read(above):
@@ -96,7 +98,9 @@ def test_a_long_profile(tmp_path: Path) -> None:
     assert "a sample" in out
 
 
-@pytest.mark.parametrize("prelude", ["sys.modules['rich'] = None", "import os; os.environ['TERM'] = 'dumb'"])
+@pytest.mark.parametrize(
+    "prelude", ["sys.modules['rich'] = None", "import os; os.environ['TERM'] = 'dumb'"]
+)
 def test_where_no_bar_can_be(tmp_path: Path, prelude: str) -> None:
     """Without rich, or on a terminal that cannot move its cursor, nothing is shown, and nothing fails."""
     script = SLOW.replace("dataset = Slow()", "time.sleep(2.5)\ndataset = Slow()")
@@ -105,7 +109,9 @@ def test_where_no_bar_can_be(tmp_path: Path, prelude: str) -> None:
     assert "in all" in out
 
 
-def test_not_into_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_into_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where standard error is no terminal, or is closed, nothing is written there."""
     monkeypatch.setattr(_progress, "SILENT_S", 0.0)
     with showing(ticks=True):
@@ -116,7 +122,9 @@ def test_not_into_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         tell("something")
 
 
-def test_a_bar_ends_with_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whatever the body raises, the bar is gone, its thread is over, and the next command has one of its own."""
     monkeypatch.setattr(_progress, "SILENT_S", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
-OPEN = (
-    'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); batches = iter(loader)'
+OPEN = 'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); batches = iter(loader)'
+MORE = (
+    "more = ringfeed.Loader(Oracle(96), batch_size=8, workers=0, slots=2); other = next(iter(more))"
 )
-MORE = "more = ringfeed.Loader(Oracle(96), batch_size=8, workers=0, slots=2); other = next(iter(more))"
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def trainer() -> Iterator[Trainer]:
     with Trainer() as found:
         found.do(OPEN)
         found.do("held = next(batches)")
-        while "ready" not in found.do("print(loader.slot_states().count('ready') == 2 and 'ready')"):
+        while "ready" not in found.do(
+            "print(loader.slot_states().count('ready') == 2 and 'ready')"
+        ):
             time.sleep(0.01)
         yield found
 
@@ -48,7 +50,9 @@ def trainer() -> Iterator[Trainer]:
 def plain(text: str) -> str:
     """Return a picture without what differs from run to run: ages, and which worker has done what."""
     text = re.sub(r"\d+\.\d (s|ms|us)\b", "AGE", text)
-    return re.sub(r"thread +\d+%.*(waits for a slot|starts)$", "thread ... idle", text, flags=re.MULTILINE)
+    return re.sub(
+        r"thread +\d+%.*(waits for a slot|starts)$", "thread ... idle", text, flags=re.MULTILINE
+    )
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -84,10 +88,14 @@ def test_several_loaders(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -
     """All are shown, or the one that is chosen."""
     trainer.do(MORE)
     assert main(["top", str(trainer.pid), "--once", "--interval", "0.05"]) == 0
-    heads = [line[:18] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")]
+    heads = [
+        line[:18] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")
+    ]
     assert heads == ["loader 1  3 slots ", "loader 2  2 slots "]
     assert main(["top", str(trainer.pid), "--once", "--interval", "0.05", "--loader", "2"]) == 0
-    heads = [line[:18] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")]
+    heads = [
+        line[:18] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")
+    ]
     assert heads == ["loader 2  2 slots "]
 
 
@@ -127,7 +135,9 @@ def test_no_such_process(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_process_without_a_loader(capsys: pytest.CaptureFixture[str]) -> None:
     """It is said when there would be one."""
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as other:
         assert main(["top", str(other.pid)]) == 2
     assert capsys.readouterr().err == (
         f"ringfeed top: process {other.pid} has no running loader: an epoch begins one, and close() ends it\n"
@@ -147,7 +157,9 @@ def test_no_such_loader(trainer: Trainer, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_another_version(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_version(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A loader of another version is said to be one, and what to do."""
     refusal = "this is no loader of this version of ringfeed: seals, magic, ABI or sizes differ"
 
@@ -185,7 +197,9 @@ def test_without_rich(arguments: list[str], status: int, said: str) -> None:
     """What is missing is named, and how it is had; the list does without."""
     command = [sys.executable, "-c", WITHOUT_RICH, "top", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ended.returncode, ended.stderr) == (status, said)
 
 
@@ -211,10 +225,15 @@ def observer(trainer: Trainer) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize(
     ("act", "said"),
-    [("loader.close()", "process {pid} has closed what was shown\n"), ("os._exit(3)", "process {pid} has ended\n")],
+    [
+        ("loader.close()", "process {pid} has closed what was shown\n"),
+        ("os._exit(3)", "process {pid} has ended\n"),
+    ],
     ids=["close", "end"],
 )
-def test_the_end_of_what_is_watched(trainer: Trainer, observer: subprocess.Popen[str], act: str, said: str) -> None:
+def test_the_end_of_what_is_watched(
+    trainer: Trainer, observer: subprocess.Popen[str], act: str, said: str
+) -> None:
     """That the loader was closed, or the process ended, is said, and is no error."""
     trainer.begin(act)
     out, err = observer.communicate(timeout=PATIENCE_S)
@@ -251,7 +270,9 @@ def test_in_a_terminal(trainer: Trainer) -> None:
     process, fd = _in_terminal(trainer.pid)
     seen = bytearray()
     try:
-        wait_until(lambda: _read(fd, seen) and b"longest held" in seen and b"waits for a slot" in seen)
+        wait_until(
+            lambda: _read(fd, seen) and b"longest held" in seen and b"waits for a slot" in seen
+        )
         assert b"\x1b[?1049h" in seen
         assert b"\x1b[35mH" in seen  # held: magenta
         process.send_signal(signal.SIGINT)
@@ -266,7 +287,9 @@ def test_in_a_terminal(trainer: Trainer) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_several_in_a_terminal(trainer: Trainer) -> None:
     """The lines of a terminal are shared by the loaders: the long picture of one leaves room for the next."""
-    trainer.do("more = ringfeed.Loader(Oracle(96), batch_size=1, workers=0, slots=40); other = next(iter(more))")
+    trainer.do(
+        "more = ringfeed.Loader(Oracle(96), batch_size=1, workers=0, slots=40); other = next(iter(more))"
+    )
     process, fd = _in_terminal(trainer.pid)
     seen = bytearray()
     try:
@@ -309,7 +332,17 @@ def test_in_a_tiny_terminal_that_changes(trainer: Trainer) -> None:
     process, fd = _in_terminal(trainer.pid, (1, 1))
     seen = bytearray()
     try:
-        for rows, columns in [(1, 1), (2, 2), (0, 0), (1, 80), (24, 1), (24, 2), (24, 3), (3, 40), (24, 80)]:
+        for rows, columns in [
+            (1, 1),
+            (2, 2),
+            (0, 0),
+            (1, 80),
+            (24, 1),
+            (24, 2),
+            (24, 3),
+            (3, 40),
+            (24, 80),
+        ]:
             _resize(fd, rows, columns)
             for _ in range(2):  # one may have been drawn for the size before
                 before = len(seen)
@@ -334,7 +367,11 @@ def _in_terminal(pid: int, size: tuple[int, int] = (24, 80)) -> tuple[subprocess
     """Start `ringfeed top` in a pseudo terminal of its own; return it, and the terminal's other end."""
     ours, theirs = pty.openpty()
     _resize(ours, *size)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm-256color"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "TERM": "xterm-256color",
+    }
     command = [sys.executable, "-m", "ringfeed", "top", str(pid), "--interval", "0.05"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)

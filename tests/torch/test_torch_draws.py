@@ -23,7 +23,10 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "random": random.random,
     "shuffle": lambda: random.sample([1, 2, 3, 4, 5, 6], 6),
     "a normal": lambda: random.gauss(0, 1),
-    "a normal of two": lambda: (random.gauss(0, 1), random.gauss(0, 1)),  # the second is kept from the first
+    "a normal of two": lambda: (
+        random.gauss(0, 1),
+        random.gauss(0, 1),
+    ),  # the second is kept from the first
     "numpy": np.random.rand,
     "numpy's normal": np.random.normal,
     "normals": lambda: np.random.normal(size=3),  # noqa: NPY002
@@ -118,7 +121,9 @@ def test_what_a_collate_fn_draws_is_no_sample_that_draws(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("draw", "reads"), [(random.random, 2), (int, 1)])
-def test_a_sample_that_raises_is_read_again_only_where_it_draws(draw: Callable[[], Any], reads: int) -> None:
+def test_a_sample_that_raises_is_read_again_only_where_it_draws(
+    draw: Callable[[], Any], reads: int
+) -> None:
     """Its error is that of the seeded one."""
 
     def fail() -> None:

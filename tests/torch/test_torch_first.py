@@ -64,7 +64,9 @@ class Stream(IterableDataset):
 
 def numbers(dataset: Any, way: Any, **settings: Any) -> list[Any]:
     """All numbers of an epoch with one worker."""
-    loader = DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context=way, **settings)
+    loader = DataLoader(
+        dataset, batch_size=4, num_workers=1, multiprocessing_context=way, **settings
+    )
     return [number for batch in loader for number in batch.tolist()]
 
 
@@ -73,7 +75,11 @@ def numbers(dataset: Any, way: Any, **settings: Any) -> list[Any]:
 @pytest.mark.parametrize("kind", ["list", "dict", "iterator", "stream"])
 def test_what_a_sample_takes_out_is_there(kind: str, collates: bool, way: Any) -> None:  # noqa: FBT001 - a parameter
     """The worker begins with all, and this process keeps all."""
-    held = {"list": [*range(COUNT)], "dict": {n: n for n in range(COUNT)}, "iterator": iter(range(COUNT))}
+    held = {
+        "list": [*range(COUNT)],
+        "dict": {n: n for n in range(COUNT)},
+        "iterator": iter(range(COUNT)),
+    }
     dataset = Stream() if kind == "stream" else Taking(held[kind])
     settings = {"collate_fn": torch.tensor} if collates else {}
     assert numbers(dataset, way, **settings) == [*range(COUNT)]
@@ -85,7 +91,9 @@ def test_a_dataset_that_changes_in_place(way: Any) -> None:
     """Tensors and counts begin as they are."""
     dataset = Growing()
     loader = DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context=way)
-    found = [one for table, reads in loader for one in zip(table.tolist(), reads.tolist(), strict=True)]
+    found = [
+        one for table, reads in loader for one in zip(table.tolist(), reads.tolist(), strict=True)
+    ]
     assert found == [(1, count + 1) for count in range(COUNT)]
     assert (dataset.table.sum().item(), dataset.reads) == (0, 0)
 

@@ -24,7 +24,12 @@ from interrupts import Tracer
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 checks = importlib.import_module("torch_checks")
-both, check_alike, check_epochs, close = checks.both, checks.check_alike, checks.check_epochs, checks.close
+both, check_alike, check_epochs, close = (
+    checks.both,
+    checks.check_alike,
+    checks.check_epochs,
+    checks.close,
+)
 sets = torch.utils.data
 DataLoader, Own = ringfeed.torch.DataLoader, sets.DataLoader
 
@@ -174,7 +179,8 @@ def collated(samples: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("seed", [None, 12345])
 @pytest.mark.parametrize(
-    ("made_of", "collate_fn"), [(Begun, None), (Begun, collated), (BegunAtOnce, None), (BegunStream, collated)]
+    ("made_of", "collate_fn"),
+    [(Begun, None), (Begun, collated), (BegunAtOnce, None), (BegunStream, collated)],
 )
 def test_the_initial_seed_is_that_of_the_worker(made_of: Any, collate_fn: Any, seed: Any) -> None:
     """That of torch's workers, or what worker_init_fn has seeded: in samples, in collate_fn, in every epoch."""
@@ -183,7 +189,12 @@ def test_the_initial_seed_is_that_of_the_worker(made_of: Any, collate_fn: Any, s
         if seed is not None:
             torch.manual_seed(seed + number)
 
-    settings = {"batch_size": 2, "num_workers": 2, "persistent_workers": True, "worker_init_fn": begin}
+    settings = {
+        "batch_size": 2,
+        "num_workers": 2,
+        "persistent_workers": True,
+        "worker_init_fn": begin,
+    }
     ours, own = both(made_of(), seed=1, collate_fn=collate_fn, **settings)
     check_epochs(ours, own, epochs=2)
     assert ours._rings.own_reason is None
@@ -265,7 +276,9 @@ def test_a_forked_child_has_workers_of_its_own() -> None:
     close(ours)
 
 
-@pytest.mark.parametrize("travel", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.parametrize(
+    "travel", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+)
 def test_a_copy_made_amid_an_epoch_begins_its_own(travel: Any) -> None:
     """As one of torch's does: workers, ring and place stay behind."""
     ours, own = both(Pairs(), batch_size=4, num_workers=1, persistent_workers=True)
@@ -285,7 +298,9 @@ def test_threads_have_iterators_of_their_own() -> None:
     found: list[list[int]] = []
 
     def read() -> None:
-        found.extend([number for _, numbers in ours for number in numbers.tolist()] for _ in range(3))
+        found.extend(
+            [number for _, numbers in ours for number in numbers.tolist()] for _ in range(3)
+        )
 
     threads = [threading.Thread(target=read, daemon=True) for _ in range(3)]
     for thread in threads:
@@ -314,10 +329,19 @@ class Mortal(Pairs):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("settings", [{}, {"collate_fn": lambda samples: {"of": sets.default_collate(samples)}}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"collate_fn": lambda samples: {"of": sets.default_collate(samples)}}]
+)
 def test_a_killed_worker_is_replaced(settings: Any, tmp_path: Any) -> None:
     """Nothing is lost, doubled or in another order, leaf by leaf or as bytes; and nothing goes torch's own way."""
-    ours, own = both(Mortal(str(tmp_path / "mark")), batch_size=4, num_workers=2, shuffle=True, seed=3, **settings)
+    ours, own = both(
+        Mortal(str(tmp_path / "mark")),
+        batch_size=4,
+        num_workers=2,
+        shuffle=True,
+        seed=3,
+        **settings,
+    )
     batches = [copy.deepcopy(batch) for batch in ours]
     assert (tmp_path / "mark").exists()
     for one, other in zip(batches, own, strict=True):
@@ -435,7 +459,9 @@ def test_a_process_that_ends_amid_an_epoch_takes_its_workers_along(end: str, tmp
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(end=code, by=by))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.Popen([sys.executable, script], env=environment, start_new_session=True, stderr=subprocess.PIPE)
+    run = subprocess.Popen(
+        [sys.executable, script], env=environment, start_new_session=True, stderr=subprocess.PIPE
+    )
     try:
         _, said = run.communicate(timeout=120)  # its workers have the pipe, too
         deadline = time.monotonic() + leftovers.PATIENCE_S

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch", reason="torch is not installed")
 checks = importlib.import_module("torch_checks")
 collation = importlib.import_module("ringfeed.torch.collation")
-both, check_alike, check_epochs, close = checks.both, checks.check_alike, checks.check_epochs, checks.close
+both, check_alike, check_epochs, close = (
+    checks.both,
+    checks.check_alike,
+    checks.check_epochs,
+    checks.close,
+)
 Form, BatchTensors, DataLoader = collation.Form, collation.BatchTensors, ringfeed.torch.DataLoader
 sets = torch.utils.data
 Own = sets.DataLoader
@@ -73,7 +78,11 @@ KINDS: dict[str, Any] = {
     "a dict": lambda i: {"x": np.arange(i, i + 3), "y": {"z": (i, [float(i)])}},
     "a NamedTuple": lambda i: Point(np.uint8(i), Point(np.bool_(i % 2), torch.tensor(i))),
     "an OrderedDict": lambda i: OrderedDict(b=i, a=np.full(2, i, np.float64)),
-    "unsigned": lambda i: (np.uint16(i), np.full(2, i, np.uint32), torch.full((2,), i, dtype=torch.uint64)),
+    "unsigned": lambda i: (
+        np.uint16(i),
+        np.full(2, i, np.uint32),
+        torch.full((2,), i, dtype=torch.uint64),
+    ),
     "complex": lambda i: (np.complex64(i + 1j), torch.full((2,), i, dtype=torch.complex128)),
     "of no elements": lambda i: (torch.zeros(0, 3), i),
     "transposed": lambda i: (np.arange(6).reshape(2, 3).T + i, torch.arange(6).reshape(2, 3).T + i),
@@ -92,7 +101,10 @@ def test_batches_are_those_of_default_collate(kind: str) -> None:
         stream = loader._stream
         batches = [*stream.epoch(BatchTensors(stream.info, form.batch_of, pinned=False))]
     for number, batch in enumerate(batches):
-        check_alike(batch, sets.default_collate([dataset[index] for index in range(4 * number, 4 * number + 4)]))
+        check_alike(
+            batch,
+            sets.default_collate([dataset[index] for index in range(4 * number, 4 * number + 4)]),
+        )
 
 
 REFUSED: dict[str, Any] = {
@@ -105,7 +117,10 @@ REFUSED: dict[str, Any] = {
         lambda _: {"x": torch.zeros(2, requires_grad=True)},
         "sample['x'] is of type torch.Tensor, for which a slot has no place",
     ),
-    "a sparse tensor": (lambda _: torch.eye(2).to_sparse(), "Batches of sparse tensors are not currently supported"),
+    "a sparse tensor": (
+        lambda _: torch.eye(2).to_sparse(),
+        "Batches of sparse tensors are not currently supported",
+    ),
 }
 
 
@@ -133,8 +148,14 @@ def test_epochs_are_torchs() -> None:
 SAMPLERS: dict[str, Any] = {
     "in order, the rest dropped": lambda _g: {"batch_size": 4, "drop_last": True},
     "one by one": lambda _g: {},
-    "weighted": lambda g: {"sampler": sets.WeightedRandomSampler(range(21), 9, generator=g), "batch_size": 4},
-    "a subset": lambda g: {"sampler": sets.SubsetRandomSampler([5, 9, 2, 2, 7], generator=g), "batch_size": 2},
+    "weighted": lambda g: {
+        "sampler": sets.WeightedRandomSampler(range(21), 9, generator=g),
+        "batch_size": 4,
+    },
+    "a subset": lambda g: {
+        "sampler": sets.SubsetRandomSampler([5, 9, 2, 2, 7], generator=g),
+        "batch_size": 2,
+    },
     "with replacement": lambda g: {
         "sampler": sets.RandomSampler(range(21), replacement=True, num_samples=70, generator=g),
         "batch_size": 8,
@@ -150,7 +171,9 @@ def test_samplers_give_torchs_order(kind: str) -> None:
     loaders = []
     for make in (DataLoader, Own):
         generator = torch.Generator().manual_seed(5)
-        loaders.append(make(Of(pair), num_workers=1, generator=generator, **SAMPLERS[kind](generator)))
+        loaders.append(
+            make(Of(pair), num_workers=1, generator=generator, **SAMPLERS[kind](generator))
+        )
     check_epochs(*loaders)
     assert loaders[0]._rings.own_reason is None, "it went torch's own way"
     close(loaders[0])
@@ -204,7 +227,9 @@ def test_a_sampler_that_draws_as_it_is_begun_is_begun_as_often_as_torch_does() -
     for make in (DataLoader, Own):
         torch.manual_seed(7)
         loader = make(Of(pair), batch_size=7, sampler=Permuting(), num_workers=1)
-        found.append([batch[1].tolist() for batch in loader] + [batch[1].tolist() for batch in loader])
+        found.append(
+            [batch[1].tolist() for batch in loader] + [batch[1].tolist() for batch in loader]
+        )
         if make is DataLoader:
             close(loader)
     assert found[0] == found[1]
@@ -213,7 +238,9 @@ def test_a_sampler_that_draws_as_it_is_begun_is_begun_as_often_as_torch_does() -
 TORCHS_OWN: dict[str, Any] = {
     "tensors": sets.TensorDataset(torch.arange(42.0).reshape(21, 2), torch.arange(21)),
     "a subset": sets.Subset(Of(pair), [3, 20, 4]),
-    "concatenated": sets.ConcatDataset([Of(pair, 3), sets.TensorDataset(torch.ones(2, 2, 3), torch.arange(2))]),
+    "concatenated": sets.ConcatDataset(
+        [Of(pair, 3), sets.TensorDataset(torch.ones(2, 2, 3), torch.arange(2))]
+    ),
     "stacked": sets.StackDataset(a=Of(pair), b=sets.TensorDataset(torch.arange(21))),
 }
 
@@ -229,7 +256,9 @@ def test_torchs_datasets(kind: str) -> None:
 
 def test_persistent_workers_draw_one_base_seed() -> None:
     """As torch's do: the generator's states stay equal, epoch after epoch."""
-    ours, own = both(Of(pair), batch_size=8, shuffle=True, num_workers=1, persistent_workers=True, seed=1)
+    ours, own = both(
+        Of(pair), batch_size=8, shuffle=True, num_workers=1, persistent_workers=True, seed=1
+    )
     check_epochs(ours, own, 3)
     close(ours)
 
@@ -238,7 +267,9 @@ def test_what_is_drawn_in_samples_does_not_depend_on_the_workers() -> None:
     """The three global states give a sample the same numbers with any number of workers; no two epochs repeat."""
     runs = []
     for workers in (1, 3):
-        ours = DataLoader(Of(drawn), batch_size=4, num_workers=workers, generator=torch.Generator().manual_seed(2))
+        ours = DataLoader(
+            Of(drawn), batch_size=4, num_workers=workers, generator=torch.Generator().manual_seed(2)
+        )
         runs.append([[leaf.tolist() for leaf in batch] for _ in range(2) for batch in ours])
         close(ours)
     assert runs[0] == runs[1]
@@ -248,11 +279,15 @@ def test_what_is_drawn_in_samples_does_not_depend_on_the_workers() -> None:
 # ---- iterators ----
 
 
-@pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")  # of zip(), which keeps a batch or two
+@pytest.mark.filterwarnings(
+    "ignore::ringfeed.SlotsHeldWarning"
+)  # of zip(), which keeps a batch or two
 def test_each_iterator_has_its_own_place() -> None:
     """Two iterators at once, and a loop within a loop, give what torch's give."""
     ours, own = both(Of(pair), batch_size=8, shuffle=True, num_workers=1, seed=4)
-    for (a, b), (c, d) in zip(zip(ours, ours, strict=True), zip(own, own, strict=True), strict=True):
+    for (a, b), (c, d) in zip(
+        zip(ours, ours, strict=True), zip(own, own, strict=True), strict=True
+    ):
         check_alike([a, b], [c, d])
     for outer, expected in zip(ours, own, strict=True):
         check_alike(outer, expected)
@@ -262,7 +297,9 @@ def test_each_iterator_has_its_own_place() -> None:
 
 def test_breaking_off_leaves_the_next_epoch_whole() -> None:
     """An iterator that is dropped amid its epoch gives its ring to the next one, where workers persist."""
-    ours, own = both(Of(pair), batch_size=2, shuffle=True, num_workers=1, persistent_workers=True, seed=4)
+    ours, own = both(
+        Of(pair), batch_size=2, shuffle=True, num_workers=1, persistent_workers=True, seed=4
+    )
     for loader in (ours, own):
         for _ in loader:
             break
@@ -339,9 +376,17 @@ def test_workers_know_which_they_are() -> None:
         info.dataset.told = number + 10
 
     ours = DataLoader(  # whose first sample is read here, where this says that it is worker 0
-        Of(seen, 40), batch_size=4, num_workers=2, worker_init_fn=tell, generator=torch.Generator().manual_seed(1)
+        Of(seen, 40),
+        batch_size=4,
+        num_workers=2,
+        worker_init_fn=tell,
+        generator=torch.Generator().manual_seed(1),
     )
-    base_seed = torch.empty((), dtype=torch.int64).random_(generator=torch.Generator().manual_seed(1)).item()
+    base_seed = (
+        torch.empty((), dtype=torch.int64)
+        .random_(generator=torch.Generator().manual_seed(1))
+        .item()
+    )
     for _, number, workers, seed, told in ours:
         assert set(workers.tolist()) == {2}
         assert seed.tolist() == [base_seed + one for one in number.tolist()]
@@ -373,7 +418,9 @@ def test_a_samples_own_error_is_raised() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()])
 @pytest.mark.parametrize("place", ["sample", "iterable", "collate_fn"])
-def test_what_asks_for_an_end_in_a_worker_does_not_end_the_training(error: BaseException, place: str) -> None:
+def test_what_asks_for_an_end_in_a_worker_does_not_end_the_training(
+    error: BaseException, place: str
+) -> None:
     """The batch is an error: a training that ended with status 0 would seem to be done."""
 
     def ending(index: int) -> int:
@@ -468,7 +515,9 @@ def test_the_log_says_what_it_takes(caplog: Any) -> None:
     close(ours)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's half-made iterator
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of torch's half-made iterator
 def test_parameters_are_refused_in_torchs_words() -> None:
     """The class is torch's own: its checks are, too."""
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
@@ -476,5 +525,7 @@ def test_parameters_are_refused_in_torchs_words() -> None:
     with pytest.raises(AssertionError, match="prefetch_factor must be greater than 0"):
         iter(DataLoader(Of(pair), num_workers=1, prefetch_factor=0))
     ours = DataLoader(Of(pair))
-    with pytest.raises(ValueError, match="batch_size attribute should not be set after DataLoader is initialized"):
+    with pytest.raises(
+        ValueError, match="batch_size attribute should not be set after DataLoader is initialized"
+    ):
         ours.batch_size = 3

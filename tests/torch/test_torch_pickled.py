@@ -15,7 +15,12 @@ import ringfeed
 torch = pytest.importorskip("torch", reason="torch is not installed")
 checks = importlib.import_module("torch_checks")
 pickled = importlib.import_module("ringfeed.torch.pickled")
-both, check_alike, check_epochs, close = checks.both, checks.check_alike, checks.check_epochs, checks.close
+both, check_alike, check_epochs, close = (
+    checks.both,
+    checks.check_alike,
+    checks.check_epochs,
+    checks.close,
+)
 sets = torch.utils.data
 DataLoader = ringfeed.torch.DataLoader
 
@@ -53,7 +58,9 @@ class Stream(sets.IterableDataset):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         info = sets.get_worker_info()
-        numbers = range(self.length) if info is None else range(info.id, self.length, info.num_workers)
+        numbers = (
+            range(self.length) if info is None else range(info.id, self.length, info.num_workers)
+        )
         return map(self.make, numbers)
 
 
@@ -61,8 +68,16 @@ class Stream(sets.IterableDataset):  # type: ignore[misc]
 
 BATCHES: dict[str, Any] = {
     "a tensor": torch.arange(6.0).reshape(2, 3),
-    "layouts": [torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.rand(3, 4).T, torch.rand(4)[::2]],
-    "of no elements, and of no axes": (torch.zeros(0, 3), torch.tensor(5, dtype=torch.bfloat16), torch.ones(2) > 0),
+    "layouts": [
+        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.rand(3, 4).T,
+        torch.rand(4)[::2],
+    ],
+    "of no elements, and of no axes": (
+        torch.zeros(0, 3),
+        torch.tensor(5, dtype=torch.bfloat16),
+        torch.ones(2) > 0,
+    ),
     "expanded": torch.ones(1).expand(3, 2),
     "parts of one": [part for x in [torch.rand(6, 4)] for part in (x[:, :3], x[:, 3], x[2:4])],
     "a small part of a large one": torch.rand(100, 3)[7],
@@ -115,7 +130,9 @@ def test_a_batch_comes_back_as_it_was(kind: str) -> None:
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors_come_back_as_they_were(layout: Any) -> None:
     """Each with its own values, which torch looks for at the start of a storage."""
-    batch = [torch.nested.nested_tensor([torch.rand(5), torch.rand(3)], layout=layout) for _ in range(2)]
+    batch = [
+        torch.nested.nested_tensor([torch.rand(5), torch.rand(3)], layout=layout) for _ in range(2)
+    ]
     parts = pickled.parts_of(batch)
     memory = np.zeros(pickled.size_of(parts), np.uint8)
     pickled.write(parts, memory)
@@ -143,8 +160,15 @@ def test_what_cannot_be_sent_says_why() -> None:
         pass
 
     graph = torch.ones(2, requires_grad=True) * 2
-    for batch, why in ((Local(), "a class that no other process can find"), (graph, ""), (lambda: 0, "")):
-        with pytest.raises(pickled.UnsendableError, match="a batch cannot be sent to the training process: .*" + why):
+    for batch, why in (
+        (Local(), "a class that no other process can find"),
+        (graph, ""),
+        (lambda: 0, ""),
+    ):
+        with pytest.raises(
+            pickled.UnsendableError,
+            match="a batch cannot be sent to the training process: .*" + why,
+        ):
             pickled.parts_of(batch)
 
 
@@ -153,7 +177,10 @@ def test_what_cannot_be_sent_says_why() -> None:
 
 def detection(index: int) -> Any:
     """A picture of its own size, and the boxes in it."""
-    return np.full((3, 4 + index % 3, 5), index, np.float32), {"boxes": np.ones((index % 4, 4)), "name": f"n{index}"}
+    return np.full((3, 4 + index % 3, 5), index, np.float32), {
+        "boxes": np.ones((index % 4, 4)),
+        "name": f"n{index}",
+    }
 
 
 def zipped(samples: list[Any]) -> Any:
@@ -190,14 +217,26 @@ FED: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "a long text": (lambda i: (i, "x" * (1 + 5000 * (i == 13))), {"batch_size": 4}),
     "bfloat16": (lambda i: torch.full((2,), i, dtype=torch.bfloat16), {"batch_size": 4}),
     "detection": (detection, {"batch_size": 4, "collate_fn": zipped}),
-    "texts": (lambda i: np.arange(i + 1), {"batch_size": 4, "collate_fn": padded, "drop_last": True}),
+    "texts": (
+        lambda i: np.arange(i + 1),
+        {"batch_size": 4, "collate_fn": padded, "drop_last": True},
+    ),
     "tuples": (lambda i: i, {"batch_size": 4, "collate_fn": tuple}),
     "nothing": (lambda i: i, {"batch_size": 4, "collate_fn": lambda _: None}),
-    "lists with a collate_fn": (lambda i: i, {"batch_sampler": [[1, 2], [3], [4, 5, 6, 7, 8]], "collate_fn": list}),
+    "lists with a collate_fn": (
+        lambda i: i,
+        {"batch_sampler": [[1, 2], [3], [4, 5, 6, 7, 8]], "collate_fn": list},
+    ),
     "without batch_size": (lambda i: (np.full(i, i), f"s{i}", i, None), {"batch_size": None}),
-    "a collate_fn of one": (lambda i: i, {"batch_size": None, "collate_fn": lambda one: torch.full((2,), one)}),
+    "a collate_fn of one": (
+        lambda i: i,
+        {"batch_size": None, "collate_fn": lambda one: torch.full((2,), one)},
+    ),
     "lists of indices": (listed, {"batch_size": None, "sampler": LISTS}),
-    "lists and a collate_fn": (listed, {"batch_size": None, "sampler": LISTS, "collate_fn": lambda one: one["rows"]}),
+    "lists and a collate_fn": (
+        listed,
+        {"batch_size": None, "sampler": LISTS, "collate_fn": lambda one: one["rows"]},
+    ),
 }
 
 
@@ -248,7 +287,9 @@ def test_what_is_drawn_in_collating_depends_on_the_batch_alone() -> None:
     runs = []
     for workers in (1, 3):
         generator = torch.Generator().manual_seed(2)
-        ours = DataLoader(Of(lambda _: 1.0), 4, num_workers=workers, generator=generator, collate_fn=mixed)
+        ours = DataLoader(
+            Of(lambda _: 1.0), 4, num_workers=workers, generator=generator, collate_fn=mixed
+        )
         runs.append([batch[0].item() for _ in range(2) for batch in ours])
         close(ours)
     assert runs[0] == runs[1]
@@ -292,10 +333,18 @@ def test_a_batch_that_cannot_be_sent_is_an_error_in_its_place() -> None:
     def local(samples: list[int]) -> Any:
         return samples, Odd() if 1 in samples else (lambda: 0) if 5 in samples else None
 
-    ours = iter(loader := DataLoader(Of(lambda i: i), num_workers=1, batch_size=4, collate_fn=local))
-    with pytest.raises(ringfeed.ShipError, match=r"a batch cannot be (sent to|made again in) the training process: "):
+    ours = iter(
+        loader := DataLoader(Of(lambda i: i), num_workers=1, batch_size=4, collate_fn=local)
+    )
+    with pytest.raises(
+        ringfeed.ShipError,
+        match=r"a batch cannot be (sent to|made again in) the training process: ",
+    ):
         next(ours)
-    with pytest.raises(ringfeed.ShipError, match=r"a batch cannot be (sent to|made again in) the training process: "):
+    with pytest.raises(
+        ringfeed.ShipError,
+        match=r"a batch cannot be (sent to|made again in) the training process: ",
+    ):
         next(ours)
     assert next(ours) == ([8, 9, 10, 11], None)
     del ours

@@ -73,13 +73,28 @@ def test_a_loader_with_workers() -> None:
     """Both are read; random numbers, the generator and the dataset are as before."""
     generator = torch.Generator().manual_seed(3)
     loader = DataLoader(
-        Pictures(), batch_size=4, shuffle=True, num_workers=1, generator=generator, persistent_workers=True
+        Pictures(),
+        batch_size=4,
+        shuffle=True,
+        num_workers=1,
+        generator=generator,
+        persistent_workers=True,
     )
-    states = torch.get_rng_state(), generator.get_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    states = (
+        torch.get_rng_state(),
+        generator.get_state(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+    )
     found = profile_loader(loader, **SOON)
     assert [reading.label for reading in found.readings] == ["torch", "ringfeed"]
     for reading in found.readings:
-        assert (reading.batches, reading.samples, reading.size, reading.failure) == (10, 40, 4 * (48 + 8), "")
+        assert (reading.batches, reading.samples, reading.size, reading.failure) == (
+            10,
+            40,
+            4 * (48 + 8),
+            "",
+        )
         assert reading.workers >= 1
         assert reading.memory.private > 0
         assert not math.isnan(reading.batch_s + reading.own_cpu_s + reading.worker_cpu_s)
@@ -89,7 +104,12 @@ def test_a_loader_with_workers() -> None:
     assert found.name == "DataLoader of Pictures (batch_size=4, num_workers=1)"
     (note,) = found.readings[1].notes
     assert note.startswith("runs over ringfeed: 1 worker process, 3 slots, ")
-    now = torch.get_rng_state(), generator.get_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    now = (
+        torch.get_rng_state(),
+        generator.get_state(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+    )
     assert [torch.equal(a, b) for a, b in zip(states[:2], now[:2], strict=True)] == [True, True]
     assert states[2:] == now[2:]
     assert loader.dataset.asked == 0
@@ -186,8 +206,12 @@ def test_what_ringfeed_leaves_to_torch() -> None:
         found = profile_loader(DataLoader(dataset, batch_size=4, num_workers=1), **SOON)
     assert found.readings[1].fell_back
     reason, ways_out = found.readings[1].notes
-    assert reason.startswith(f"is left to torch: dataset.file is an open file ({__file__!r}), and forked workers ")
-    assert ways_out == ('these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out')
+    assert reason.startswith(
+        f"is left to torch: dataset.file is an open file ({__file__!r}), and forked workers "
+    )
+    assert ways_out == (
+        'these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out'
+    )
 
 
 def test_a_loader_of_ringfeeds() -> None:
@@ -280,7 +304,11 @@ def profiled_here(*words: object) -> int:
             0,
             "train.py, line 15: DataLoader of Digits (batch_size=4, num_workers=1)\n16 samples in 4 batches, 1.1 kB",
         ),
-        (2, 0, "train.py, line 15: DataLoader of Digits (batch_size=8, num_workers=1)\n8 samples in 1 batch, 2.1 kB"),
+        (
+            2,
+            0,
+            "train.py, line 15: DataLoader of Digits (batch_size=8, num_workers=1)\n8 samples in 1 batch, 2.1 kB",
+        ),
         (3, 2, "ringfeed profile: train.py reads 2 loaders, and --loader 3 was asked for"),
     ],
 )
@@ -305,7 +333,9 @@ def test_a_loader_of_a_module(
     name = f"loaders_{tmp_path.name}"
     code = "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\ndef make():\n    return "
     settings = "num_workers=1, multiprocessing_context='fork'"
-    tmp_path.joinpath(f"{name}.py").write_text(f"{code}DataLoader(TensorDataset(torch.zeros(9, 2)), 3, {settings})\n")
+    tmp_path.joinpath(f"{name}.py").write_text(
+        f"{code}DataLoader(TensorDataset(torch.zeros(9, 2)), 3, {settings})\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert profiled_here(f"{name}:make") == 0
     assert capsys.readouterr().out.startswith(
@@ -316,7 +346,9 @@ def test_a_loader_of_a_module(
 def test_a_script_whose_loader_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, with the loader's error."""
     path = tmp_path / "train.py"
-    path.write_text(SCRIPT.replace("return torch.rand(1, 8, 8)", "raise OSError(index)\n        return 0"))
+    path.write_text(
+        SCRIPT.replace("return torch.rand(1, 8, 8)", "raise OSError(index)\n        return 0")
+    )
     assert profiled_here("--script", path, "--epochs", "1") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(

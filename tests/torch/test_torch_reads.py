@@ -19,7 +19,12 @@ import ringfeed
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 checks = importlib.import_module("torch_checks")
-both, check_alike, check_epochs, close = checks.both, checks.check_alike, checks.check_epochs, checks.close
+both, check_alike, check_epochs, close = (
+    checks.both,
+    checks.check_alike,
+    checks.check_epochs,
+    checks.close,
+)
 sets = torch.utils.data
 DataLoader, Own = ringfeed.torch.DataLoader, sets.DataLoader
 
@@ -87,7 +92,10 @@ def lines(of: Path) -> Any:
 TAKEN: dict[str, tuple[Callable[[Any, int], Any], Callable[[Path], Any]]] = {
     "a list": (lambda held, _: held.pop(), lambda _: [*range(3 * LENGTH)]),
     "a deque": (lambda held, _: held.popleft(), lambda _: deque(range(3 * LENGTH))),
-    "a dict": (lambda held, _: held.popitem()[1], lambda _: {number: number for number in range(3 * LENGTH)}),
+    "a dict": (
+        lambda held, _: held.popitem()[1],
+        lambda _: {number: number for number in range(3 * LENGTH)},
+    ),
     "a set": (lambda held, _: held.pop(), lambda _: {*range(3 * LENGTH)}),
     "an iterator": (lambda held, _: next(held), lambda _: iter([*range(3 * LENGTH)])),
     "a generator": (lambda held, _: next(held), lambda _: (number for number in range(3 * LENGTH))),
@@ -107,7 +115,9 @@ TAKEN: dict[str, tuple[Callable[[Any, int], Any], Callable[[Path], Any]]] = {
     ),
     "a list, of a function": (lambda held, _: held(), lambda _: [*range(3 * LENGTH)].pop),
 }
-SHARED: dict[str, tuple[Callable[[Any, int], Any], Callable[[Path], Any]]] = {  # by processes that are forked
+SHARED: dict[
+    str, tuple[Callable[[Any, int], Any], Callable[[Path], Any]]
+] = {  # by processes that are forked
     "a queue of processes": (
         lambda held, _: held.get(),
         lambda _: filled(multiprocessing.get_context("fork").SimpleQueue),
@@ -116,7 +126,10 @@ SHARED: dict[str, tuple[Callable[[Any, int], Any], Callable[[Path], Any]]] = {  
         lambda held, _: held.__setattr__("value", held.value + 1) or held.value,
         lambda _: multiprocessing.get_context("fork").Value("q", 0),
     ),
-    "a shared tensor": (lambda held, _: held.add_(1).item(), lambda _: torch.zeros(()).share_memory_()),
+    "a shared tensor": (
+        lambda held, _: held.add_(1).item(),
+        lambda _: torch.zeros(()).share_memory_(),
+    ),
     "an open file": (lambda held, _: int(held.readline()), lambda of: (lines(of), of.open())[1]),
     "an open file in C": (lambda held, _: int(next(held)[0]), lines),
 }
@@ -125,7 +138,10 @@ SHARED: dict[str, tuple[Callable[[Any, int], Any], Callable[[Path], Any]]] = {  
 def results(make: Any, dataset: Any, **settings: Any) -> list[Any]:
     """Return what two epochs give."""
     loader = make(dataset, **settings)
-    found = [[batch.tolist() if hasattr(batch, "tolist") else batch for batch in loader] for _ in range(2)]
+    found = [
+        [batch.tolist() if hasattr(batch, "tolist") else batch for batch in loader]
+        for _ in range(2)
+    ]
     if make is DataLoader:
         close(loader)
     return found
@@ -134,12 +150,15 @@ def results(make: Any, dataset: Any, **settings: Any) -> list[Any]:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kind", TAKEN)
 @nothing_is_left
-def test_no_sample_is_read_that_torch_does_not_read(kind: str, workers: int, tmp_path: Path) -> None:
+def test_no_sample_is_read_that_torch_does_not_read(
+    kind: str, workers: int, tmp_path: Path
+) -> None:
     """What a dataset keeps in memory, and changes with each sample, is in each worker as in torch's, not here."""
     take, held = TAKEN[kind]
     CALLS[0] = 0
     found = [
-        results(make, Taking(take, held(tmp_path)), batch_size=4, num_workers=workers) for make in (DataLoader, Own)
+        results(make, Taking(take, held(tmp_path)), batch_size=4, num_workers=workers)
+        for make in (DataLoader, Own)
     ]
     check_alike(*found)
     assert CALLS[0] == 0
@@ -183,7 +202,10 @@ def test_what_a_program_holds_stays_as_it_is(tmp_path: Path) -> None:
         assert file.read(4) == "one "
         place = file.buffer.raw.tell()
         dataset.take, dataset.more = halved, [file.buffer.raw]
-        assert next(iter(DataLoader(dataset, batch_size=4, num_workers=1)))[0].tolist() == [4.0, 4.0]
+        assert next(iter(DataLoader(dataset, batch_size=4, num_workers=1)))[0].tolist() == [
+            4.0,
+            4.0,
+        ]
         assert file.buffer.raw.tell() == place
     assert (dataset.held == 8.0).all()
 
@@ -282,7 +304,10 @@ class MixUp(sets.Dataset):  # type: ignore[misc]
         return torch.tensor([index, index])
 
     def __getitems__(self, indices: Any) -> Any:
-        return [torch.tensor([one, other]) for one, other in zip(indices, indices[1:] + indices[:1], strict=True)]
+        return [
+            torch.tensor([one, other])
+            for one, other in zip(indices, indices[1:] + indices[:1], strict=True)
+        ]
 
 
 class Collated(MixUp):
@@ -334,7 +359,9 @@ def test_an_error_of_getitems_says_where() -> None:
     next(batches)
     with pytest.raises(KeyError, match="no such rows") as error:
         next(batches)
-    assert error.value.__notes__ == ["in a worker process of ringfeed's DataLoader: dataset.__getitems__([3, 4, 5])"]
+    assert error.value.__notes__ == [
+        "in a worker process of ringfeed's DataLoader: dataset.__getitems__([3, 4, 5])"
+    ]
     assert len(next(batches)) == 3
 
 
@@ -349,7 +376,12 @@ def test_workers_take_batches_in_turn() -> None:
         def __getitem__(self, index: int) -> int:
             return int(torch.utils.data.get_worker_info().id)
 
-    for settings in ({}, {"persistent_workers": True}, {"collate_fn": sets.default_collate}, {"collate_fn": list}):
+    for settings in (
+        {},
+        {"persistent_workers": True},
+        {"collate_fn": sets.default_collate},
+        {"collate_fn": list},
+    ):
         ours, own = both(Who(), batch_size=2, num_workers=3, **settings)
         check_epochs(ours, own, 2)
         assert ours._rings.own_reason is None

@@ -52,7 +52,10 @@ class Streamed(sets.IterableDataset):  # type: ignore[misc]
 
 
 MADE: dict[str, Any] = {
-    "shuffled, one generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
+    "shuffled, one generator": lambda: {
+        "shuffle": True,
+        "generator": torch.Generator().manual_seed(3),
+    },
     "shuffled by the global generator": lambda: {"shuffle": True},
     "lists": lambda: {
         "batch_sampler": [[n, n + 1] for n in range(0, 22, 2)],
@@ -64,7 +67,10 @@ MADE: dict[str, Any] = {
 
 def numbers(batch: Any) -> Any:
     """Return what a batch holds, in Python's own numbers."""
-    return [[*leaf] if isinstance(leaf, tuple) else leaf if isinstance(leaf, int) else leaf.tolist() for leaf in batch]
+    return [
+        [*leaf] if isinstance(leaf, tuple) else leaf if isinstance(leaf, int) else leaf.tolist()
+        for leaf in batch
+    ]
 
 
 def run(make: Any, cut: int, dataset: Any, **settings: Any) -> tuple[list[Any], list[Any]]:
@@ -99,9 +105,12 @@ def test_a_cut_run_goes_on(kind: str, cut: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "cut"), [*((kind, 8) for kind in MADE), ("shuffled by the global generator", 6), ("lists", 11)]
+    ("kind", "cut"),
+    [*((kind, 8) for kind in MADE), ("shuffled by the global generator", 6), ("lists", 11)],
 )
-@pytest.mark.parametrize("settings", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}]
+)
 def test_a_cut_run_goes_on_in_order(kind: str, cut: int, settings: Any) -> None:
     """Also in the epochs after that, which draw from the global generator, or whose workers keep their base seed."""
     sizes = {} if kind == "lists" else {"batch_size": 4}
@@ -116,7 +125,12 @@ def test_workers_that_persist_keep_their_base_seed(cut: int, *, left: bool) -> N
     def made() -> Any:
         generator = torch.Generator().manual_seed(3)
         loader = DataLoader(
-            Squares(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True, generator=generator
+            Squares(),
+            batch_size=4,
+            shuffle=True,
+            num_workers=1,
+            persistent_workers=True,
+            generator=generator,
         )
         if left:
             loader._rings.own_reason = "the test says so"
@@ -188,13 +202,21 @@ def test_a_batch_samplers_own_sampler_goes_on() -> None:
 
 def test_another_batch_size_goes_on_with_the_next_sample() -> None:
     """The state counts samples."""
-    first = DataLoader(Squares(), batch_size=4, shuffle=True, num_workers=0, generator=torch.Generator().manual_seed(1))
+    first = DataLoader(
+        Squares(),
+        batch_size=4,
+        shuffle=True,
+        num_workers=0,
+        generator=torch.Generator().manual_seed(1),
+    )
     batches = iter(first)
     had = [*next(batches)[0].tolist(), *next(batches)[0].tolist()]
     rest = [number for batch in batches for number in batch[0].tolist()]
     again = iter(first)
     next(again)
-    other = DataLoader(Squares(), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(1))
+    other = DataLoader(
+        Squares(), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(1)
+    )
     state = DataLoader(
         Squares(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1)
     ).state_dict() | {"batches": 2, "samples": 8}
@@ -245,7 +267,11 @@ class Stateful(sets.IterableDataset):  # type: ignore[misc]
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterables_own_state_is_gone_on_from(workers: int) -> None:
     """Few elements are read again; the epoch after that is whole, and the dataset of this process stays as it was."""
-    settings = {"batch_size": 8, "num_workers": workers, "generator": torch.Generator().manual_seed(1)}
+    settings = {
+        "batch_size": 8,
+        "num_workers": workers,
+        "generator": torch.Generator().manual_seed(1),
+    }
     loader = DataLoader(Stateful(), **settings)
     batches = iter(loader)
     had = [next(batches)[0].tolist() for _ in range(200)]
@@ -335,7 +361,10 @@ def test_a_state_that_is_not_json_is_left_out(workers: int) -> None:
     loader = DataLoader(Tensors(), **settings)
     samples = (numbers(sample) for sample in loader)
     had = [next(samples) for _ in range(3)]
-    with pytest.warns(UserWarning, match="state_dict.. of .*terable.* is not JSON: Object of type Tensor is not JSON"):
+    with pytest.warns(
+        UserWarning,
+        match="state_dict.. of .*terable.* is not JSON: Object of type Tensor is not JSON",
+    ):
         state = json.loads(json.dumps(loader.state_dict()))
     rest = [*samples]
     close(loader)

@@ -14,7 +14,12 @@ import ringfeed
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 checks = importlib.import_module("torch_checks")
-both, check_alike, check_epochs, close = checks.both, checks.check_alike, checks.check_epochs, checks.close
+both, check_alike, check_epochs, close = (
+    checks.both,
+    checks.check_alike,
+    checks.check_epochs,
+    checks.close,
+)
 sets = torch.utils.data
 DataLoader = ringfeed.torch.DataLoader
 
@@ -112,7 +117,9 @@ def test_more_batches_than_were_said_warn() -> None:
         "each copy give its own part, by torch.utils.data.get_worker_info()"
         for count in (5, 6, 7, 8)
     ]
-    assert [text.partition(", this")[0] for text in said[0]] == [text.partition(", this")[0] for text in said[1]]
+    assert [text.partition(", this")[0] for text in said[0]] == [
+        text.partition(", this")[0] for text in said[1]
+    ]
 
 
 def test_a_warning_that_is_an_error_costs_no_batch() -> None:

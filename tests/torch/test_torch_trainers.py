@@ -27,7 +27,12 @@ def free_port() -> int:
 def run(by: str, kind: str, folder: Path, steps: int) -> list[list[float]]:
     """Train on two processes up to a step; return the losses of each rank."""
     folder.mkdir(exist_ok=True)
-    same = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    same = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
     same |= {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
     same |= {"PYTHONPATH": os.pathsep.join([*sys.path]), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(SCRIPT), by, kind, str(folder), str(steps)]

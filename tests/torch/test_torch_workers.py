@@ -132,7 +132,10 @@ def test_workers_persist_where_the_first_sample_fails() -> None:
 def test_workers_start_as_multiprocessing_says() -> None:
     """Its default, unless the program has set another or the DataLoader is given a context; it is not fixed here."""
     ring = importlib.import_module("ringfeed.torch.ring")
-    assert ring.start_method(DataLoader(Known(), num_workers=1)) == multiprocessing.get_all_start_methods()[0]
+    assert (
+        ring.start_method(DataLoader(Known(), num_workers=1))
+        == multiprocessing.get_all_start_methods()[0]
+    )
     given = DataLoader(Known(), num_workers=1, multiprocessing_context="spawn")
     assert ring.start_method(given) == "spawn"
     script = (
@@ -140,7 +143,9 @@ def test_workers_start_as_multiprocessing_says() -> None:
         "from ringfeed.torch.ring import start_method; loader = DataLoader([1], num_workers=1); "
         "start_method(loader); m.set_start_method('forkserver'); print(start_method(loader))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
     assert run.stdout == "forkserver\n"
 
 
@@ -165,7 +170,12 @@ def test_a_framework_with_threads_is_warned_of() -> None:
     pytest.importorskip("jax", reason="jax is not installed")
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     run = subprocess.run(
-        [sys.executable, "-c", THREADED], capture_output=True, text=True, timeout=240, check=False, env=environment
+        [sys.executable, "-c", THREADED],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=environment,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == (

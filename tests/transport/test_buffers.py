@@ -68,9 +68,14 @@ STRIDED: dict[str, Callable[[], Any]] = {
     "small": lambda: readonly(np.arange(20)[::2]),
 }
 SERIES = np.arange(5000, dtype="i2")
-REPEATED: dict[str, tuple[Callable[[], Any], int]] = {  # with the bytes that have all of their elements
+REPEATED: dict[
+    str, tuple[Callable[[], Any], int]
+] = {  # with the bytes that have all of their elements
     "windows": (lambda: sliding_window_view(SERIES, 100), 10_000),
-    "windows that may be written": (lambda: sliding_window_view(SERIES.copy(), 100, writeable=True), 10_000),
+    "windows that may be written": (
+        lambda: sliding_window_view(SERIES.copy(), 100, writeable=True),
+        10_000,
+    ),
     "windows of every other": (lambda: sliding_window_view(SERIES[::2], 100), 9_998),
     "windows backwards": (lambda: sliding_window_view(SERIES[::-1], 100), 10_000),
     "windows of rows": (lambda: sliding_window_view(SERIES.reshape(50, 100), (10, 10)), 10_000),
@@ -168,18 +173,24 @@ def test_mapped_files_travel_as_their_names(file: Path, mode: Any) -> None:
     views = [view(mapped) for view in VIEWS.values()]
     assert shared_dataset.pack(views).out_of_band == 0
     assert shared_dataset.pack(views).in_band < 4000
-    assert travel.ask(views, lambda views: repr(list(map(looks, views)))) == repr(list(map(looks, views)))
+    assert travel.ask(views, lambda views: repr(list(map(looks, views)))) == repr(
+        list(map(looks, views))
+    )
 
 
 def test_a_mapped_file_is_still_a_memmap_there(file: Path) -> None:
     """The attributes of a np.memmap arrive; its offset is that of the file, as here."""
     mapped = np.memmap(file, "i4", "r+", 16, (100, 50))
-    there = travel.ask(mapped[1:], lambda view: (str(view.filename), view.offset, view.mode, view.shape))
+    there = travel.ask(
+        mapped[1:], lambda view: (str(view.filename), view.offset, view.mode, view.shape)
+    )
     assert there == (str(file), 16, "r+", (99, 50))
 
 
 @pytest.mark.parametrize("mode", ["w+", "r+"])
-def test_a_file_that_is_mapped_to_be_written_is_neither_emptied_nor_cut(tmp_path: Path, mode: Any) -> None:
+def test_a_file_that_is_mapped_to_be_written_is_neither_emptied_nor_cut(
+    tmp_path: Path, mode: Any
+) -> None:
     """Mode w+, which empties a file, arrives as r+: a worker reads what is there, and writes to the file."""
     path = tmp_path / "made.bin"
     path.write_bytes(bytes(100_000))
@@ -253,6 +264,10 @@ def test_cpu_tensors_arrive_as_tensors() -> None:
     """Tensors of any dtype travel out of band and are writable there; parameters go torch's own way."""
     script = _TENSORS.format(path=sys.path)
     run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=travel.TIMEOUT_S, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=travel.TIMEOUT_S,
+        check=False,
     )
     assert run.returncode == 0, run.stderr

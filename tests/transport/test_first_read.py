@@ -223,7 +223,10 @@ def test_what_cannot_be_unpickled_is_said_at_once() -> None:
     """The copy is made as a worker makes its own."""
     with pytest.raises(ringfeed.WorkerError) as caught:
         ringfeed.Loader(Unopenable(), workers=1)
-    assert str(caught.value) == "the dataset could not be unpickled for the workers: OSError: no such licence"
+    assert (
+        str(caught.value)
+        == "the dataset could not be unpickled for the workers: OSError: no such licence"
+    )
     assert type(caught.value.__cause__) is OSError
 
 

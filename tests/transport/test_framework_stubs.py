@@ -190,7 +190,11 @@ def test_references_to_a_framework_cost_nothing_until_used(packages: Any) -> Non
                 repr(box),
             )
 
-    assert travel.ask_loaded(Uses(), lambda dataset: dataset[0]) == ((False, False, True, False), [], [])
+    assert travel.ask_loaded(Uses(), lambda dataset: dataset[0]) == (
+        (False, False, True, False),
+        [],
+        [],
+    )
     values = ("1", 2, 3, 4, True, 10, 8, 12, 7, 16, 18, "Box", 10, True, "<lazy flax.tools:Box>")
     warning = travel.warning_of("test_framework_stubs.py line N (flax.VERSION,)", "flax")
     assert travel.ask_loaded(Uses(), lambda dataset: dataset[2]) == (values, ["flax"], [warning])
@@ -230,7 +234,12 @@ def test_annotations_of_a_framework_are_dropped_and_others_kept() -> None:
 
     def look(dataset: Any) -> Any:
         kind = type(dataset)
-        return dataset[0], list(kind.__annotations__), list(kind.make.__annotations__), dataset.settings.boxes
+        return (
+            dataset[0],
+            list(kind.__annotations__),
+            list(kind.make.__annotations__),
+            dataset.settings.boxes,
+        )
 
     expected: Any = ((1, [], 3), ["size"], [], [])
     assert travel.ask_loaded(space["Annotated"](), look) == (expected, [], [])
@@ -288,7 +297,12 @@ def test_framework_instances_exceptions_and_bases_arrive_as_themselves(packages:
 
     def look(subject: Any) -> Any:
         own, kinds = subject
-        return own.content.content, own.check(), type(own).__mro__[1].__module__, kinds[0](6).content
+        return (
+            own.content.content,
+            own.check(),
+            type(own).__mro__[1].__module__,
+            kinds[0](6).content,
+        )
 
     assert travel.ask(subject, look) == (5, "so", "flax.tools", 6)
 
@@ -310,7 +324,10 @@ def test_one_of_many_instances_may_have_a_lazy_attribute(packages: Any) -> None:
 @pytest.mark.usefixtures("packages")
 def test_lazy_references_can_travel_again() -> None:
     """What arrived lazy is still lazy when it is pickled once more."""
-    module, lazy = framework_stubs.LazyObject("flax.tools"), framework_stubs.LazyObject("flax.tools:double")
+    module, lazy = (
+        framework_stubs.LazyObject("flax.tools"),
+        framework_stubs.LazyObject("flax.tools:double"),
+    )
     answer = travel.ask_loaded([module, lazy], lambda pair: (repr(pair[0]), repr(pair[1])))
     assert answer == (("<lazy flax.tools>", "<lazy flax.tools:double>"), [], [])
     assert {lazy: 1}[framework_stubs.LazyObject("flax.tools:double")] == 1

@@ -83,7 +83,10 @@ def test_no_worker_imports_from_the_directory_that_it_runs_in(method: str, tmp_p
 def test_a_worker_has_the_consumers_modules(method: str, tmp_path: Path) -> None:
     """What the consumer has of the standard library stays so; what a folder on its path hides is hidden there too."""
     job, later = folders(tmp_path)
-    for name in ("shelve", "tomllib_of_mine"):  # beside the script: they come before the standard library
+    for name in (
+        "shelve",
+        "tomllib_of_mine",
+    ):  # beside the script: they come before the standard library
         (job / f"{name}.py").touch()
     (later / "queue.py").touch()
     script = job / "script.py"
@@ -95,7 +98,12 @@ def test_a_worker_has_the_consumers_modules(method: str, tmp_path: Path) -> None
     script.write_text(MAIN.format(then=then, method=method))
     out, errors = run(script, job)
     library = Path(subprocess.__file__).parent
-    expected = [library / "json/__init__.py", later / "queue.py", job / "shelve.py", job / "tomllib_of_mine.py"]
+    expected = [
+        library / "json/__init__.py",
+        later / "queue.py",
+        job / "shelve.py",
+        job / "tomllib_of_mine.py",
+    ]
     assert (out.splitlines(), errors) == ([*map(str, expected)], "")
 
 

@@ -217,7 +217,10 @@ ANSWERS = {
     "an error": ("issubclass(WrongError, ValueError)", True),
     "a model that is not used": ("isinstance(index, Network)", False),
     "another module": ("(helpers.resize(2), helpers.Tool().size)", (10, 5)),
-    "another module's global": ("(helpers.set_size(7), helpers.SIZE, helpers.resize(1))[1:]", (7, 7)),
+    "another module's global": (
+        "(helpers.set_size(7), helpers.SIZE, helpers.resize(1))[1:]",
+        (7, 7),
+    ),
     "a type variable": ("(T.__name__, Base[int] is not None)", ("T", True)),
 }
 
@@ -232,7 +235,12 @@ def test_a_module_by_value_behaves_as_one_that_was_imported(case: str, write: An
 
 def test_what_is_used_of_a_framework_is_imported_then(write: Any) -> None:
     """A method that makes a model has the real one: the module is imported for it."""
-    mine = write({"mine": RICH.replace("{ANSWER}", "type(self.network()).__mro__[1].__module__"), "tools": TOOLS})
+    mine = write(
+        {
+            "mine": RICH.replace("{ANSWER}", "type(self.network()).__mro__[1].__module__"),
+            "tools": TOOLS,
+        }
+    )
     assert ask(mine.Rich()) == ("flax", ["flax", "mine", "tools"])
 
 
@@ -252,7 +260,11 @@ def hidden(): return Other.kinds[0]""",
 @pytest.mark.parametrize("case", BY_REFERENCE)
 def test_what_cannot_travel_by_value_is_imported_as_ever(case: str, write: Any) -> None:
     """A module that holds something unpicklable, or whose classes would run code again, is imported by name."""
-    text = ANY.replace("return index", "return index + hidden()") + BY_REFERENCE[case] + "\nONE = Numbers()\n"
+    text = (
+        ANY.replace("return index", "return index + hidden()")
+        + BY_REFERENCE[case]
+        + "\nONE = Numbers()\n"
+    )
     dataset = write({"mine": text}).Numbers()
     before = set(cloudpickle.list_registry_pickle_by_value())
     for _ in range(2):
@@ -267,7 +279,9 @@ def test_a_dataset_that_cannot_travel_says_what_it_said(write: Any) -> None:
     before = set(cloudpickle.list_registry_pickle_by_value())
     with pytest.raises(ShipError) as caught:
         shared_dataset.pack(dataset)
-    assert str(caught.value).startswith("dataset.file is a generator and cannot be sent to a worker process; ")
+    assert str(caught.value).startswith(
+        "dataset.file is a generator and cannot be sent to a worker process; "
+    )
     del dataset.file
     assert ask(dataset) == (3, [])
     assert set(cloudpickle.list_registry_pickle_by_value()) == before
@@ -292,7 +306,9 @@ def test_a_relative_import_inside_a_function_finds_its_package(write: Any) -> No
     assert ask(data.Numbers()) == (5, ["pkg", "pkg.plain"])
 
 
-def test_a_module_in_a_zip_file_travels_by_value(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_a_zip_file_travels_by_value(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A zipped project is the user's own as well."""
     write({"tools": "import flax"})
     with zipfile.ZipFile(tmp_path / "project.zip", "w") as file:
@@ -329,7 +345,10 @@ def test_a_new_version_ships_only_what_changed(write: Any) -> None:
     assert first is not None
     try:
         mine.SCALE, mine.Base.seen = 4, 9
-        assert shared_dataset.to_shared_memory(shared_dataset.pack(dataset, previous=first), first) is None
+        assert (
+            shared_dataset.to_shared_memory(shared_dataset.pack(dataset, previous=first), first)
+            is None
+        )
         dataset.number = 5
         packed = shared_dataset.pack(dataset, previous=first)
         assert packed.parts is first.parts
@@ -364,7 +383,9 @@ def test_the_classes_of_two_versions_are_the_same(write: Any) -> None:
     fds = first.fds + second.fds
     try:
         command = [sys.executable, "-c", script]
-        found = subprocess.run(command, pass_fds=fds, capture_output=True, text=True, timeout=240, check=False)
+        found = subprocess.run(
+            command, pass_fds=fds, capture_output=True, text=True, timeout=240, check=False
+        )
     finally:
         first.close()
         second.close()

@@ -52,7 +52,9 @@ KINDS: dict[str, Any] = {
 
 def private(held: object) -> int:
     """Return the private bytes of a worker whose dataset holds something."""
-    with ringfeed.Loader(Holding(held), batch_size=8, workers=1, slots=2, backend="spawn") as loader:
+    with ringfeed.Loader(
+        Holding(held), batch_size=8, workers=1, slots=2, backend="spawn"
+    ) as loader:
         next(iter(loader))
         wait_until(lambda: "filling" not in loader.slot_states())
         (worker,) = loader.stats().memory.workers
@@ -70,7 +72,9 @@ def bare() -> int:
 def test_the_plan_is_what_a_worker_has(kind: str, bare: int) -> None:
     """Within a fifth and a megabyte, where the pickle alone is up to fifteen times too small."""
     held = KINDS[kind]()
-    planned = ringfeed.Loader(Holding(held), batch_size=8, workers=1, slots=2).plan.dataset_per_worker
+    planned = ringfeed.Loader(
+        Holding(held), batch_size=8, workers=1, slots=2
+    ).plan.dataset_per_worker
     assert private(held) - bare == pytest.approx(planned, rel=0.2, abs=1_000_000)
 
 
@@ -85,7 +89,9 @@ def test_numbers_count_by_the_mention() -> None:
 def test_everything_else_counts_once() -> None:
     """However often it is mentioned."""
     text = "x" * 1000
-    assert weight([text] * 50) - weight([text]) == 49 * 8 + 8  # a list grows by whole steps of 16 bytes
+    assert (
+        weight([text] * 50) - weight([text]) == 49 * 8 + 8
+    )  # a list grows by whole steps of 16 bytes
 
 
 def test_a_table_counts_with_the_one_it_grew_out_of() -> None:
@@ -119,7 +125,9 @@ def test_weighing_changes_nothing() -> None:
     dataset = Holding([Record(n) for n in range(20)] + [np.ones(5000), np.ones(5)])
     plain, weighed = pack(dataset), pack(dataset, weigh=True)
     assert bytes(plain.stream) == bytes(weighed.stream)
-    assert [bytes(buffer) for buffer in plain.buffers] == [bytes(buffer) for buffer in weighed.buffers]
+    assert [bytes(buffer) for buffer in plain.buffers] == [
+        bytes(buffer) for buffer in weighed.buffers
+    ]
     assert plain.unpickled == 0 < weighed.unpickled
 
 

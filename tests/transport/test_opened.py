@@ -246,7 +246,9 @@ def opened(path: str) -> Any:
 
 def epoch(dataset: Any, method: str, epochs: int = 1, **settings: Any) -> list[int]:
     """All numbers that two workers give in some epochs."""
-    with ringfeed.Loader(dataset, batch_size=4, workers=2, backend=method, copy=True, **settings) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=4, workers=2, backend=method, copy=True, **settings
+    ) as loader:
         return np.concatenate([batch for _ in range(epochs) for batch in loader]).tolist()
 
 
@@ -258,7 +260,10 @@ def test_each_worker_opens_its_own_file(kind: Callable[[str], Any], method: str,
     before = {name: getattr(dataset, name, None) for name in ("file", "opened", "handle")}
     assert epoch(dataset, method) == list(range(COUNT))
     assert {name: getattr(dataset, name, None) for name in before} == before or kind is InClass
-    if method == "fork" or kind not in {Cached, InClass}:  # which keep the file in a module that is imported
+    if method == "fork" or kind not in {
+        Cached,
+        InClass,
+    }:  # which keep the file in a module that is imported
         assert rows not in map(_target, Path("/proc/self/fd").iterdir())
     _close_kept(rows)
 
@@ -315,7 +320,9 @@ def test_a_database_is_connected_by_each_worker(method: str, tmp_path: Path) -> 
     """SQLite forbids to use a connection in a forked process."""
     with contextlib.closing(sqlite3.connect(tmp_path / "db")) as database, database:
         database.execute("CREATE TABLE numbers (id INTEGER PRIMARY KEY, value INTEGER)")
-        database.executemany("INSERT INTO numbers VALUES (?, ?)", [(number, number) for number in range(COUNT)])
+        database.executemany(
+            "INSERT INTO numbers VALUES (?, ?)", [(number, number) for number in range(COUNT)]
+        )
     assert epoch(Database(str(tmp_path / "db")), method) == list(range(COUNT))
 
 
@@ -404,10 +411,16 @@ def _zipped(path: Path) -> Any:
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "file": (lambda path: {"f": path.open("rb")}, "dataset['f'] is an open file ({path!r})"),
     "text": (lambda path: [path.open()], "dataset[0] is an open file ({path!r})"),
-    "unbuffered": (lambda path: (1, path.open("rb", buffering=0)), "dataset[1] is an open file ({path!r})"),
+    "unbuffered": (
+        lambda path: (1, path.open("rb", buffering=0)),
+        "dataset[1] is an open file ({path!r})",
+    ),
     "updated": (lambda path: [path.open("r+b")], "dataset[0] is an open file ({path!r})"),
     "lazy": (_opened_lazy, "dataset.inner.file is an open file ({path!r})"),
-    "partial": (lambda path: functools.partial(len, path.open("rb")), "dataset.args[0] is an open file ({path!r})"),
+    "partial": (
+        lambda path: functools.partial(len, path.open("rb")),
+        "dataset.args[0] is an open file ({path!r})",
+    ),
     "zip": (_zipped, "dataset[0].fp is an open file ({path!r})"),
     "temporary": (lambda _: [tempfile.NamedTemporaryFile()], "dataset[0].file is an open file"),  # noqa: SIM115
     "socket": (lambda _: [socket.socket()], "dataset[0] is a socket"),
@@ -436,7 +449,10 @@ def test_a_loader_that_forks_refuses_an_open_file(rows: str) -> None:
     dataset = Lazy(rows)
     with ringfeed.Loader(dataset, workers=1, backend="fork") as loader:
         dataset.open()
-        for make in (lambda: iter(loader), lambda: ringfeed.Loader(dataset, workers=1, backend="fork")):
+        for make in (
+            lambda: iter(loader),
+            lambda: ringfeed.Loader(dataset, workers=1, backend="fork"),
+        ):
             with pytest.raises(ringfeed.ShipError) as caught:
                 make()
             assert str(caught.value) == f"dataset.file is an open file ({rows!r}), {REMEDY}"
@@ -445,7 +461,9 @@ def test_a_loader_that_forks_refuses_an_open_file(rows: str) -> None:
         assert sum(len(batch) for batch in loader) == COUNT
 
 
-def test_a_global_with_the_name_of_an_attribute_is_not_the_datasets(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_global_with_the_name_of_an_attribute_is_not_the_datasets(
+    rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A script may keep a file open under the name by which its dataset calls its own."""
     with reading(rows) as kept:
         monkeypatch.setitem(globals(), "handle", kept)
@@ -489,7 +507,9 @@ def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("how", ["by the module", "by an import"])
-def test_a_function_of_another_module_opens_anew(how: str, method: str, rows: str, helped: ModuleType) -> None:
+def test_a_function_of_another_module_opens_anew(
+    how: str, method: str, rows: str, helped: ModuleType
+) -> None:
     """What `helpers.row(i)` opens, each worker opens for itself; what was open before a fork is refused."""
 
     class ByModule(Lazy):
@@ -533,7 +553,12 @@ def test_what_may_be_shared_is_forked(tmp_path: Path) -> None:
                 "written": written,
                 "closed": file,
                 "maps": [closed, np.memmap(tmp_path / "rows", mode="r")],
-                "processes": [context.Lock(), context.Queue(), context.Event(), context.Value("i", 1)],
+                "processes": [
+                    context.Lock(),
+                    context.Queue(),
+                    context.Event(),
+                    context.Value("i", 1),
+                ],
             }
         )
     logger.removeHandler(handler)

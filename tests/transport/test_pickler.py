@@ -193,7 +193,18 @@ def methods() -> object:
     return Methods()
 
 
-MAKERS = [plain, abstract, dataclass, named_tuple, enumeration, generic, slots, closure, cached, methods]
+MAKERS = [
+    plain,
+    abstract,
+    dataclass,
+    named_tuple,
+    enumeration,
+    generic,
+    slots,
+    closure,
+    cached,
+    methods,
+]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -202,7 +213,9 @@ def test_datasets_that_no_module_holds_work_in_a_fresh_interpreter(make: Callabl
     assert travel.ask(make(), lambda dataset: dataset[0]) == make()[0]
 
 
-def test_a_main_module_under_its_other_name_travels_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_main_module_under_its_other_name_travels_by_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In a process that multiprocessing spawned, the main module is one that no worker can import."""
     main: Any = types.ModuleType("__mp_main__")
     script = "class Local:\n    def __getitem__(self, index): return index + OFFSET\nOFFSET = 3"
@@ -226,4 +239,7 @@ def test_the_classes_of_a_new_version_are_those_of_the_last() -> None:
 def test_an_unchanged_dataset_gives_the_same_bytes(make: Callable[[], Any]) -> None:
     """Pickling again gives the same stream, so that nothing is sent where nothing changed."""
     dataset = make()
-    assert pickler.dump(dataset, pickler.Pickler()).stream == pickler.dump(dataset, pickler.Pickler()).stream
+    assert (
+        pickler.dump(dataset, pickler.Pickler()).stream
+        == pickler.dump(dataset, pickler.Pickler()).stream
+    )

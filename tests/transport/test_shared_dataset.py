@@ -36,7 +36,9 @@ class Counting:
         self.epoch = 0
 
 
-def shipped(subject: object, previous: shared_dataset.SharedDataset | None = None) -> shared_dataset.SharedDataset:
+def shipped(
+    subject: object, previous: shared_dataset.SharedDataset | None = None
+) -> shared_dataset.SharedDataset:
     """Return ``subject`` in shared memory, as ``previous`` does not have it."""
     made = shared_dataset.to_shared_memory(shared_dataset.pack(subject), previous)
     assert made is not None
@@ -50,7 +52,9 @@ def received(sent: shared_dataset.SharedDataset) -> Any:
 
 def test_parts_in_band_and_out_of_band_are_counted_apart() -> None:
     """Large buffers count as shared by all workers, everything else as unpickled by each."""
-    packed = shared_dataset.pack([np.zeros(100_000, np.uint8), np.zeros(4095, np.uint8), b"x" * 50_000])
+    packed = shared_dataset.pack(
+        [np.zeros(100_000, np.uint8), np.zeros(4095, np.uint8), b"x" * 50_000]
+    )
     assert packed.out_of_band == 100_000
     assert 54_095 < packed.in_band < 55_000
 
@@ -137,7 +141,9 @@ def test_unpacking_reads_no_page_of_what_is_shared() -> None:
     sent.close()
 
 
-def test_huge_pages_are_set_aside_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_pages_are_set_aside_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All of a new memfd is offered to the kernel while it is empty; a later version offers only what it adds."""
     offered: list[int] = []
 
@@ -182,7 +188,11 @@ def test_size_is_what_the_memfds_take() -> None:
     sent = shared_dataset.to_shared_memory(packed)
     assert sent
     assert sent.size == os.fstat(sent.fds[0]).st_size
-    assert packed.in_band + packed.out_of_band <= sent.size < packed.in_band + packed.out_of_band + 8192
+    assert (
+        packed.in_band + packed.out_of_band
+        <= sent.size
+        < packed.in_band + packed.out_of_band + 8192
+    )
     sent.close()
 
 
@@ -196,7 +206,12 @@ def descriptors() -> list[str]:
 
 def test_an_unchanged_dataset_is_not_sent_again() -> None:
     """Pickled again without a change, a dataset has nothing to send."""
-    datasets: list[object] = [Counting(np.arange(5000)), np.zeros((2000, 9))[:, ::2], [], {"a": {"b"}}]
+    datasets: list[object] = [
+        Counting(np.arange(5000)),
+        np.zeros((2000, 9))[:, ::2],
+        [],
+        {"a": {"b"}},
+    ]
     for dataset in datasets:
         first = shipped(dataset)
         assert shared_dataset.to_shared_memory(shared_dataset.pack(dataset), first) is None
@@ -266,7 +281,9 @@ def test_arrays_are_found_again_wherever_they_stand(old: str, new: str) -> None:
     """Arrays put in front, taken out or swapped: only new content is sent, and every array is its own."""
     arrays = {letter: np.full(100_000, ord(letter), np.uint8) for letter in old + new}
     first = shipped([arrays[letter].copy() for letter in old])
-    second = shared_dataset.to_shared_memory(shared_dataset.pack([arrays[letter].copy() for letter in new]), first)
+    second = shared_dataset.to_shared_memory(
+        shared_dataset.pack([arrays[letter].copy() for letter in new]), first
+    )
     added = sum(max(0, new.count(letter) - old.count(letter)) for letter in set(new))
     if second is None:
         assert old == new

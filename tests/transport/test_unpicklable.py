@@ -38,9 +38,7 @@ def refusal(subject: object, name: str = "dataset") -> str:
 
 def test_a_lock_of_keras_own() -> None:
     """A lock that is not the user's to leave out is served by threads; one of a user's PyDataset is the user's."""
-    way = (
-        'and cannot be sent to a worker process; it is of Keras\' own, so give backend="thread", whose workers share it'
-    )
+    way = 'and cannot be sent to a worker process; it is of Keras\' own, so give backend="thread", whose workers share it'
     base: Any = type("PyDataset", (), {"__module__": "keras.src.trainers"})
     flow: Any = type("Iterator", (base,), {"__module__": "keras.src.legacy"})()
     mine: Any = type("Mine", (base,), {})()
@@ -149,10 +147,16 @@ SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     "a generator": (numbers, "dataset is a generator"),
     "an attribute": (lambda: Holder(lock=LOCK), "dataset.lock is a lock"),
     "a recursive lock": (lambda: Holder(lock=threading.RLock()), "dataset.lock is a lock"),
-    "inside a condition": (lambda: Holder(ready=threading.Event()), "dataset.ready._cond._lock is a lock"),
+    "inside a condition": (
+        lambda: Holder(ready=threading.Event()),
+        "dataset.ready._cond._lock is a lock",
+    ),
     "a thread local": (lambda: Holder(local=threading.local()), "dataset.local is a thread local"),
     "in a list": (lambda: Holder(parts=[1, [2, LOCK]]), "dataset.parts[1][1] is a lock"),
-    "in a dict": (lambda: Holder(parts={"a": 1, ("b", 2): LOCK}), "dataset.parts[('b', 2)] is a lock"),
+    "in a dict": (
+        lambda: Holder(parts={"a": 1, ("b", 2): LOCK}),
+        "dataset.parts[('b', 2)] is a lock",
+    ),
     "in a tuple with names": (lambda: Pair(1, [LOCK]), "dataset.label[0] is a lock"),
     "in slots": (Slotted, "dataset.lock is a lock"),
     "in a state": (Stated, "dataset.kept[1] is a lock"),
@@ -169,7 +173,10 @@ SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
         "dataset.fn: variable 'g': variable 'g' is a generator",
     ),
     "a default": (with_default, "dataset: default 'second' is a lock"),
-    "a partial": (lambda: functools.partial(max, 1, key=numbers()), "dataset.keywords['key'] is a generator"),
+    "a partial": (
+        lambda: functools.partial(max, 1, key=numbers()),
+        "dataset.keywords['key'] is a generator",
+    ),
     "a global of a method": (using_a_global, "dataset.__getitem__: global 'LOCK' is a lock"),
     "an attribute of the class": (lambda: by_value(lock=LOCK), "dataset.lock is a lock"),
     "a base class": (inheriting, "dataset.lock is a lock"),
@@ -185,7 +192,10 @@ SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: by_value(load=property(closing_over(LOCK))),  # type: ignore[arg-type]
         "dataset.load: variable 'g' is a lock",
     ),
-    "a bound method": (lambda: Holder(fn=Holder(lock=LOCK).size), "dataset.fn.__self__.lock is a lock"),
+    "a bound method": (
+        lambda: Holder(fn=Holder(lock=LOCK).size),
+        "dataset.fn.__self__.lock is a lock",
+    ),
     "one that refuses": (
         lambda: Holder(part=[Refusing()]),
         "dataset.part[0] is a test_unpicklable.Refusing object (ValueError: not me)",
@@ -209,7 +219,10 @@ def test_open_files_are_refused(tmp_path: Path) -> None:
     path.write_text("content")
     for mode in ("r", "rb"):
         with path.open(mode) as file:
-            assert refusal(Holder(file=file)) == f"dataset.file is an open file ({str(path)!r}) {WAYS_OUT}"
+            assert (
+                refusal(Holder(file=file))
+                == f"dataset.file is an open file ({str(path)!r}) {WAYS_OUT}"
+            )
 
 
 def test_sockets_and_database_connections_are_refused() -> None:

@@ -114,14 +114,22 @@ def surroundings() -> tuple[Any, ...]:
     """Return what a process may change of itself."""
     umask = os.umask(0)
     os.umask(umask)
-    return Path.cwd(), umask, dict(os.environ), signal.getsignal(signal.SIGINT), os.getpriority(os.PRIO_PROCESS, 0)
+    return (
+        Path.cwd(),
+        umask,
+        dict(os.environ),
+        signal.getsignal(signal.SIGINT),
+        os.getpriority(os.PRIO_PROCESS, 0),
+    )
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_that_cannot_be_told_is_replaced(method: Any) -> None:
     """Where a dataset has closed its worker's channel, its newer version reaches another worker."""
-    with ringfeed.Loader(Versions(), batch_size=4, workers=1, slots=2, backend=method, timeout_s=120) as loader:
+    with ringfeed.Loader(
+        Versions(), batch_size=4, workers=1, slots=2, backend=method, timeout_s=120
+    ) as loader:
         for epoch in (1, 2, 3):
             numbers = np.concatenate([numbers.copy() for _, numbers, _ in loader])
             assert numbers.tolist() == [100 * epoch + index for index in range(12)]
@@ -141,14 +149,20 @@ BACKENDS = [
 @pytest.mark.parametrize("kind", [Mutating, MutatingBatches])
 def test_what_is_changed_later_has_arrived_before(kind: Any, how: Any) -> None:
     """A batch holds what each array was when it was returned, whatever becomes of it; the dataset may change itself."""
-    sizes: Any = {"batch_size": None, "max_batch_size": 1} if kind is MutatingBatches else {"batch_size": 4}
+    sizes: Any = (
+        {"batch_size": None, "max_batch_size": 1} if kind is MutatingBatches else {"batch_size": 4}
+    )
     with ringfeed.Loader(kind(20), spec=Oracle.SPEC, **sizes, **how) as loader:
         for _ in range(2):
             assert drain(loader) == list(range(20))
 
 
 RETURNED: list[tuple[Any, str, str]] = [  # what it is called, and what to do about it
-    (lambda: None, "None", "make it one in __getitem__; on_error='skip' leaves out samples that are None"),
+    (
+        lambda: None,
+        "None",
+        "make it one in __getitem__; on_error='skip' leaves out samples that are None",
+    ),
     (lambda: len, "of type builtin_function_or_method", "make it one in __getitem__"),
     (
         lambda: (number for number in range(3)),
@@ -167,7 +181,9 @@ RETURNED: list[tuple[Any, str, str]] = [  # what it is called, and what to do ab
 def test_what_is_no_sample_is_refused(how: Any) -> None:
     """Whatever else __getitem__ returns is named, in each kind of worker."""
     functions, shown, remedies = zip(*RETURNED, strict=True)
-    with ringfeed.Loader(Returning(list(functions)), batch_size=1, spec=ringfeed.Array((), "int64"), **how) as loader:
+    with ringfeed.Loader(
+        Returning(list(functions)), batch_size=1, spec=ringfeed.Array((), "int64"), **how
+    ) as loader:
         iterator = iter(loader)
         assert [next(iterator).tolist() for _ in range(4)] == [[0], [1], [2], [3]]
         for index, what, remedy in zip(count(4), shown, remedies, strict=False):
@@ -208,20 +224,29 @@ def test_a_length_that_is_none(length: Any, kind: Any, text: str) -> None:
 @pytest.mark.parametrize("length", [2**62, 2**63 - 1])
 def test_a_length_that_is_huge(length: int) -> None:
     """An epoch of more samples than anyone will read begins like any other; the last of them can be read."""
-    with ringfeed.Loader(Length(lambda _: length), workers=0, batch_size=4, drop_remainder=True) as loader:
+    with ringfeed.Loader(
+        Length(lambda _: length), workers=0, batch_size=4, drop_remainder=True
+    ) as loader:
         assert next(iter(loader)).tolist() == [0, 1, 2, 3]
         assert len(loader) == length // 4
     with ringfeed.Loader(Length(lambda _: length), workers=0, sampler=[length - 1]) as loader:
         assert next(iter(loader)).tolist() == [length - 1]
-    with pytest.raises(IndexError) as caught, ringfeed.Loader(Length(lambda _: 9), workers=0, sampler=[9]) as loader:
+    with (
+        pytest.raises(IndexError) as caught,
+        ringfeed.Loader(Length(lambda _: 9), workers=0, sampler=[9]) as loader,
+    ):
         next(iter(loader))
-    assert str(caught.value) == "sampler yielded 9 at position 0, but the dataset has 9 samples (0..8)"
+    assert (
+        str(caught.value) == "sampler yielded 9 at position 0, but the dataset has 9 samples (0..8)"
+    )
 
 
 @pytest.mark.parametrize("step", [1, -1], ids=["grows", "shrinks"])
 def test_a_length_that_changes(step: int) -> None:
     """A dataset is as long as it was when the loader was made, unless it has hooks between epochs."""
-    with ringfeed.Loader(Length(lambda asked: 8 + step * (asked - 1)), workers=0, batch_size=4) as loader:
+    with ringfeed.Loader(
+        Length(lambda asked: 8 + step * (asked - 1)), workers=0, batch_size=4
+    ) as loader:
         for _ in range(2):
             assert [number for batch in loader for number in batch.tolist()] == list(range(8))
 
@@ -252,13 +277,21 @@ class BadBulk(Misbehaving):
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_death_among_many_is_blamed_on_one(attempts: int) -> None:
     """Where __getitems__ kills its worker nobody is blamed; row by row the sample at fault is, and it alone."""
-    how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "backend": "fork", "max_attempts": attempts}
+    how: Any = {
+        "batch_size": 8,
+        "workers": 1,
+        "slots": 2,
+        "backend": "fork",
+        "max_attempts": attempts,
+    }
     how["ahead"] = False  # the next epoch's first worker ends, too
     dataset = BadBulk("dies", at=1)  # in the first ticket, which is all of its batch
     with loader_with(dataset, spec=Oracle.SPEC, **how) as loader:
         iterator = iter(loader)
         workers = "its worker" if attempts == 1 else "2 workers"
-        text = f"dataset[1] ended {workers}; the last one was killed by SIGKILL; try it with workers=0"
+        text = (
+            f"dataset[1] ended {workers}; the last one was killed by SIGKILL; try it with workers=0"
+        )
         assert refusal(iterator) == text
         assert drain(iterator) == list(range(8, 40))
         wait_until(lambda: loader.stats().restarts == attempts + 1)
@@ -277,7 +310,9 @@ def test_many_that_take_too_long_are_named() -> None:
         lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:
             next(batches)
-        assert str(caught.value).startswith("no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise")
+        assert str(caught.value).startswith(
+            "no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise"
+        )
 
 
 # ---- input, output, and the end of the consumer ----

@@ -76,7 +76,9 @@ class Numbers:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_the_forkserver_imports_the_datasets_modules_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_forkserver_imports_the_datasets_modules_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the dataset's classes come from is imported before the first epoch asks for it."""
     ran = tmp_path / "ran"
     (tmp_path / "own_numbers.py").write_text(OWN.format(ran=str(ran)))
@@ -90,7 +92,9 @@ def test_the_forkserver_imports_the_datasets_modules_early(tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_loader_among_many_starts_its_forkserver_with_its_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_among_many_starts_its_forkserver_with_its_first_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Where many loaders wait for their first epoch, another one starts no process before its own."""
     monkeypatch.setattr(launchers, "MOST_WAITING", 1)
     with loader_of(Oracle(8)) as first, loader_of(Oracle(8)) as second:
@@ -121,7 +125,9 @@ with open({told!r}, "a") as file:
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", ["spawn", "process"])
-def test_a_module_that_makes_a_loader(method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_makes_a_loader(
+    method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A loader that a module makes where workers import it starts nothing there: each would start the next one."""
     told = tmp_path / "told"
     (tmp_path / "own_loader.py").write_text(MAKES_A_LOADER.format(told=str(told)))
@@ -250,10 +256,16 @@ class Surrounded(Witness):
     """Tells what is around a worker, and a variable that was set after the loader was made."""
 
     def surroundings(self) -> dict[str, Any]:
-        return {**super().surroundings(), "late": os.environ.get("LATE"), "early": os.environ.get("EARLY")}
+        return {
+            **super().surroundings(),
+            "late": os.environ.get("LATE"),
+            "early": os.environ.get("EARLY"),
+        }
 
 
-def test_what_changes_before_the_first_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_changes_before_the_first_epoch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Workers have the environment, the working directory and the path as they are when the first epoch begins."""
     monkeypatch.setenv("EARLY", "1")
     spec = ringfeed.Array((8192,), "uint8")
@@ -271,7 +283,10 @@ def test_what_changes_before_the_first_epoch(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_forkserver_that_cannot_start_is_no_error_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever keeps a forkserver from starting is raised by the first epoch."""
     monkeypatch.setattr(sys, "executable", "")
-    with loader_of(Oracle(8)) as loader, pytest.raises(ringfeed.WorkerError, match=r"^sys.executable does not say"):
+    with (
+        loader_of(Oracle(8)) as loader,
+        pytest.raises(ringfeed.WorkerError, match=r"^sys.executable does not say"),
+    ):
         iter(loader)
 
 
@@ -319,10 +334,16 @@ class Keeping(Opening):
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("kind", [Opening, Keeping])
-def test_workers_share_no_file_that_unpickling_opens(kind: Callable[[str], Any], killed: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+def test_workers_share_no_file_that_unpickling_opens(
+    kind: Callable[[str], Any],
+    killed: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
     """Where unpickling opens a file, each worker unpickles for itself: with one position the rows would be wrong."""
     np.arange(COUNT).tofile(tmp_path / "rows")
-    with loader_of(kind(str(tmp_path / "rows")), copy=True, spec=ringfeed.Array((), "int64")) as loader:
+    with loader_of(
+        kind(str(tmp_path / "rows")), copy=True, spec=ringfeed.Array((), "int64")
+    ) as loader:
         if killed:
             os.kill(begun(loader), signal.SIGKILL)
         assert np.concatenate([*loader]).tolist() == list(range(COUNT))
@@ -412,17 +433,29 @@ def test_a_forkserver_is_replaced_after_the_dataset_has_changed() -> None:
 
 def written_by(pid: int) -> set[int]:
     """Return the inodes of what a process has open for writing only."""
-    modes = {fd.name: int(fd.read_text().split()[3], 8) for fd in Path(f"/proc/{pid}/fdinfo").iterdir()}
-    return {Path(f"/proc/{pid}/fd/{fd}").stat().st_ino for fd, mode in modes.items() if mode & 3 == os.O_WRONLY}
+    modes = {
+        fd.name: int(fd.read_text().split()[3], 8) for fd in Path(f"/proc/{pid}/fdinfo").iterdir()
+    }
+    return {
+        Path(f"/proc/{pid}/fd/{fd}").stat().st_ino
+        for fd, mode in modes.items()
+        if mode & 3 == os.O_WRONLY
+    }
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forkserver_holds_no_loaders_lifeline() -> None:
     """The pipes that tie workers to the consumer are written by it alone, however many loaders fork."""
     settings: Any = {"workers": 1, "backend": "fork", "batch_size": 4}
-    with ringfeed.Loader(Oracle(8), **settings) as one, ringfeed.Loader(Oracle(8), **settings) as other:
+    with (
+        ringfeed.Loader(Oracle(8), **settings) as one,
+        ringfeed.Loader(Oracle(8), **settings) as other,
+    ):
         assert len([*iter(one)]) == len([*iter(other)]) == 2
-        writers = {os.fstat(pool_of(loader)._launcher.lifeline.writer.fileno()).st_ino for loader in (one, other)}
+        writers = {
+            os.fstat(pool_of(loader)._launcher.lifeline.writer.fileno()).st_ino
+            for loader in (one, other)
+        }
         for loader in (one, other):
             for pid in (pool_of(loader)._launcher._forkserver.pid, *pids(loader)):
                 assert not writers & written_by(pid)
@@ -433,7 +466,9 @@ def test_a_forkserver_holds_no_loaders_lifeline() -> None:
 @pytest.mark.parametrize("when", ["between epochs", "in an epoch", "with a worker"])
 def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None:
     """Whenever the process that forks workers is killed, the workers go on, and the next death is made good."""
-    with ringfeed.Loader(Oracle(300, sleep_s=0.001), batch_size=4, workers=2, backend=method) as loader:
+    with ringfeed.Loader(
+        Oracle(300, sleep_s=0.001), batch_size=4, workers=2, backend=method
+    ) as loader:
         first = iter(loader)
         seen = check(next(first))
         pool = pool_of(loader)
@@ -454,7 +489,9 @@ def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_forkserver_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_forkserver_killed_before_it_can_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The worker that it had forked, and that the pool does not know, gets no part in the work."""
     once = tmp_path / "once"
     original = channels.send
@@ -561,7 +598,9 @@ def test_children_that_are_buried_by_themselves(method: Any) -> None:
     """A consumer that ignores SIGCHLD, so that no thread can wait for a child, gets its batches all the same."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, workers=2, backend=method) as loader:
+        with ringfeed.Loader(
+            Oracle(400, sleep_s=0.001), batch_size=4, workers=2, backend=method
+        ) as loader:
             iterator = iter(loader)
             seen = check(next(iterator))
             os.kill(pool_of(loader)._roster.workers[0].pid, signal.SIGKILL)

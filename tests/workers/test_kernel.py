@@ -41,15 +41,21 @@ class Kernel:
     """A kernel, and what its cells answer."""
 
     def __init__(self) -> None:
-        self.manager, self._client = manager.start_new_kernel(kernel_name="python3", startup_timeout=PATIENCE_S)
+        self.manager, self._client = manager.start_new_kernel(
+            kernel_name="python3", startup_timeout=PATIENCE_S
+        )
 
     def run(self, cell: str) -> str:
         """Run a cell; return its value as text, or the name of its error."""
         found: list[Any] = []
-        reply = self._client.execute_interactive(cell, timeout=PATIENCE_S, output_hook=found.append)["content"]
+        reply = self._client.execute_interactive(
+            cell, timeout=PATIENCE_S, output_hook=found.append
+        )["content"]
         if reply["status"] == "error":
             return str(reply["ename"])
-        return "".join(message["content"].get("data", {}).get("text/plain", "") for message in found)
+        return "".join(
+            message["content"].get("data", {}).get("text/plain", "") for message in found
+        )
 
     def workers(self) -> list[int]:
         """Return the processes below the kernel."""
@@ -83,13 +89,17 @@ def test_a_kernels_life(kernel: Kernel, method: str) -> None:
     assert kernel.run("next(batches)[:, 0]") == "array([0, 1, 2, 3, 4, 5, 6, 7])"
     threading.Timer(1, kernel.manager.interrupt_kernel).start()
     assert kernel.run("for _ in batches: pass") == "KeyboardInterrupt"
-    assert kernel.run("[x[:, 0].tolist() for _, x in zip(range(30), loader)][29]") == str([*range(232, 240)])
+    assert kernel.run("[x[:, 0].tolist() for _, x in zip(range(30), loader)][29]") == str(
+        [*range(232, 240)]
+    )
     assert kernel.run("[*Out.values()][0]") == "array([0, 1, 2, 3, 4, 5, 6, 7])"
     before = kernel.workers()
     assert before
     kernel.restart()
     wait_until(lambda: not any(map(runs, before)))
-    assert kernel.run(MAKE.format(method=method) + "next(batches)[:, 0].tolist()") == str([*range(8)])
+    assert kernel.run(MAKE.format(method=method) + "next(batches)[:, 0].tolist()") == str(
+        [*range(8)]
+    )
     last = [*kernel.workers(), kernel.manager.provisioner.pid]
     assert len(last) > 1
     kernel.end()

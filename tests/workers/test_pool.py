@@ -109,7 +109,11 @@ def test_what_is_ready_comes_before_the_failure_of_the_pool() -> None:
         wait_until(lambda: loader.slot_states() == ["ready"] * 3)
         os.kill(pids(loader)[0], signal.SIGKILL)
         wait_until(lambda: pool_of(loader).failure is not None)
-        assert [check(next(iterator)) for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert [check(next(iterator)) for _ in range(3)] == [
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+            [8, 9, 10, 11],
+        ]
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(iterator)
         assert str(caught.value) == (
@@ -156,7 +160,10 @@ def test_a_worker_that_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> No
         os.kill(pids(loader)[0], signal.SIGKILL)
         with pytest.raises(ringfeed.WorkerError) as caught:
             list(map(check, iterator))
-        assert str(caught.value) == "a worker could not be replaced: BlockingIOError: [Errno 11] no more processes"
+        assert (
+            str(caught.value)
+            == "a worker could not be replaced: BlockingIOError: [Errno 11] no more processes"
+        )
         assert type(caught.value.__cause__) is BlockingIOError
 
 
@@ -172,7 +179,11 @@ def test_ctrl_c_while_it_closes(method: Any, monkeypatch: pytest.MonkeyPatch) ->
     iterator = iter(loader)
     wait_until(lambda: loader._runner.engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
     terminate_all, presses = processes.terminate_all, [ctrl_c]
-    monkeypatch.setattr(processes, "terminate_all", lambda *given: (presses and presses.pop()(), terminate_all(*given)))
+    monkeypatch.setattr(
+        processes,
+        "terminate_all",
+        lambda *given: (presses and presses.pop()(), terminate_all(*given)),
+    )
     with pytest.raises(KeyboardInterrupt):
         loader.close()
     loader.close()
@@ -302,7 +313,10 @@ def test_iterators_from_several_threads() -> None:
     """Threads that begin epochs at once start the workers once; the newest iterator wins, the others are told."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1) as loader:
         made: list[Any] = []
-        threads = [threading.Thread(target=lambda: made.append(iter(loader)), daemon=True) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: made.append(iter(loader)), daemon=True)
+            for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -317,11 +331,18 @@ def test_iterators_from_several_threads() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "process"])
-def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(
+    method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A dead worker's rows go to the others at once, though its forkserver cannot say yet how it ended."""
     monkeypatch.setattr(forkserver, "END_S", 200.0)
     with ringfeed.Loader(
-        Oracle(400, sleep_s=0.01), batch_size=4, workers=2, backend=method, spec=Oracle.SPEC, timeout_s=120
+        Oracle(400, sleep_s=0.01),
+        batch_size=4,
+        workers=2,
+        backend=method,
+        spec=Oracle.SPEC,
+        timeout_s=120,
     ) as loader:
         batches = iter(loader)
         for _ in range(10):
@@ -432,7 +453,9 @@ def test_versions_while_workers_die(method: Any) -> None:
 @pytest.mark.parametrize("error", [errno.ETOOMANYREFS, errno.EAGAIN, errno.ENOBUFS])
 def test_a_worker_that_cannot_be_told(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that a message cannot reach is replaced, instead of waiting for it for ever."""
-    with ringfeed.Loader(Growing(), batch_size=4, workers=2, spec=ringfeed.Array((), "int64"), timeout_s=120) as loader:
+    with ringfeed.Loader(
+        Growing(), batch_size=4, workers=2, spec=ringfeed.Array((), "int64"), timeout_s=120
+    ) as loader:
         assert epoch_of(loader) == list(range(24))
         left = [1]
         original = channels.send
@@ -453,7 +476,9 @@ def test_a_worker_that_cannot_be_told(error: int, monkeypatch: pytest.MonkeyPatc
 def test_ctrl_c_while_a_version_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """If sending a version is interrupted between two workers, nobody reads an old one afterwards."""
     dataset = Growing()
-    with ringfeed.Loader(dataset, batch_size=4, workers=2, spec=ringfeed.Array((), "int64"), timeout_s=120) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=4, workers=2, spec=ringfeed.Array((), "int64"), timeout_s=120
+    ) as loader:
         assert epoch_of(loader) == list(range(24))
         original, calls = channels.send, []
 
@@ -539,7 +564,9 @@ def test_close_ends_a_start(tmp_path: Path) -> None:
     """Another thread that closes a loader while it waits for the forkserver is not kept waiting."""
     flag = tmp_path / "hang"
     flag.touch()
-    loader = ringfeed.Loader(Reluctant(flag), batch_size=4, workers=1, backend="process", spec=Oracle.SPEC)
+    loader = ringfeed.Loader(
+        Reluctant(flag), batch_size=4, workers=1, backend="process", spec=Oracle.SPEC
+    )
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(lambda: iter(loader))
         wait_until(lambda: not flag.exists())
@@ -553,12 +580,16 @@ def test_close_ends_a_start(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_that_die_early() -> None:
     """Three deaths in a row before anything was filled are an error that says how the last one ended."""
-    with ringfeed.Loader(Unhurried(20), batch_size=4, workers=1, spec=Oracle.SPEC, backend="spawn") as loader:
+    with ringfeed.Loader(
+        Unhurried(20), batch_size=4, workers=1, spec=Oracle.SPEC, backend="spawn"
+    ) as loader:
         iterator = iter(loader)
         pool = pool_of(loader)
         for deaths in range(1, 4):
             os.kill(pids(loader)[0], signal.SIGKILL)
-            wait_until(lambda: loader.stats().restarts == deaths and (deaths == 3 or pids(loader) != []))  # noqa: B023
+            wait_until(
+                lambda: loader.stats().restarts == deaths and (deaths == 3 or pids(loader) != [])  # noqa: B023
+            )
         wait_until(lambda: pool.failure is not None)
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(iterator)
@@ -668,7 +699,9 @@ AT_EXIT = {
 )
 def test_exit_with_everything_alive(how: str, end: str) -> None:
     """An interpreter that exits with loaders, iterators and views alive ends at once, and says nothing."""
-    found = run_script(EXIT.format(dataset="Oracle(4000, sleep_s=0.001)", how=how, end=AT_EXIT[end]))
+    found = run_script(
+        EXIT.format(dataset="Oracle(4000, sleep_s=0.001)", how=how, end=AT_EXIT[end])
+    )
     assert found == ("", "", 0)
 
 

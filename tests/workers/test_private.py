@@ -52,7 +52,9 @@ def test_workers_share_no_generator_or_thread_of_a_module(
     name = f"own_{''.join(kind.split())}"
     (tmp_path / f"{name}.py").write_text(OWN.format(what=what, draw=draw))
     monkeypatch.syspath_prepend(str(tmp_path))
-    with loader_of(__import__(name).Numbers(), spec=ringfeed.Array((), "int64"), copy=True) as loader:
+    with loader_of(
+        __import__(name).Numbers(), spec=ringfeed.Array((), "int64"), copy=True
+    ) as loader:
         drawn = np.concatenate([*loader]).tolist()
     sys.modules.pop(name)
     assert len({*drawn}) == 64
@@ -95,7 +97,9 @@ class Numbers:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_what_is_made_anew_in_each_process_is_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_made_anew_in_each_process_is_no_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many modules hold what names temporary files or semaphores: a dataset of such a module is unpickled once."""
     (tmp_path / "common.py").write_text(COMMON)
     monkeypatch.syspath_prepend(str(tmp_path))

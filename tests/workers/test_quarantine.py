@@ -124,7 +124,9 @@ def all_done_but_one(loader: ringfeed.Loader, tickets: int) -> None:
 
 def check(batch: Any, number: int) -> None:
     """A batch of four rows, each all of its own index."""
-    assert np.array_equal(batch, np.repeat(np.arange(4 * number, 4 * number + 4), ROW[0]).reshape(4, -1))
+    assert np.array_equal(
+        batch, np.repeat(np.arange(4 * number, 4 * number + 4), ROW[0]).reshape(4, -1)
+    )
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -191,7 +193,11 @@ def test_every_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
             "no batch for 0.1 s: 2 of 2 workers inside dataset[i] (i = 0, 1); raise timeout_s or look there"
         )
         ended = [line for line in lines if "SIGKILL" in line]
-        assert [int(pid) for line in ended for pid in re.findall(r"pid (\d+), which SIGKILL could not end", line)] == [
+        assert [
+            int(pid)
+            for line in ended
+            for pid in re.findall(r"pid (\d+), which SIGKILL could not end", line)
+        ] == [
             stopped(tmp_path, 0),
             stopped(tmp_path, 1),
         ]
@@ -246,7 +252,10 @@ def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[i
         lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:
             next(batches)
-        found = re.match(r"no batch for 0\.1 s: [34] of 4 workers inside dataset\[i\] \(i = (.*)\);", str(caught.value))
+        found = re.match(
+            r"no batch for 0\.1 s: [34] of 4 workers inside dataset\[i\] \(i = (.*)\);",
+            str(caught.value),
+        )
         assert found is not None
         assert found[1].split(", ").count("0") == 3
         assert len(immortal) == 3
@@ -257,7 +266,13 @@ def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[i
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
     """One that takes longer to start than timeout_s is replaced, and it is no early death."""
-    settings: Any = {"workers": 3, "slots": 2, "backend": "spawn", "timeout_s": 0.5, "on_stall": "restart"}
+    settings: Any = {
+        "workers": 3,
+        "slots": 2,
+        "backend": "spawn",
+        "timeout_s": 0.5,
+        "on_stall": "restart",
+    }
     settings["spec"] = ringfeed.Array(ROW, "int64")
     with ringfeed.Loader(SlowToOpen(tmp_path, never=3), batch_size=4, **settings) as loader:
         for number, batch in enumerate(loader):
@@ -268,9 +283,16 @@ def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_start_that_takes_longer_than_a_batch_may(tmp_path: Path) -> None:
     """Each worker that is replaced for it makes the loader more patient, so that one gets there in the end."""
-    settings: Any = {"backend": "spawn", "timeout_s": 0.2, "on_stall": "restart", "max_attempts": 1000}
+    settings: Any = {
+        "backend": "spawn",
+        "timeout_s": 0.2,
+        "on_stall": "restart",
+        "max_attempts": 1000,
+    }
     settings["spec"] = ringfeed.Array(ROW, "int64")
-    with ringfeed.Loader(SlowToOpen(tmp_path, open_s=0.5), batch_size=4, workers=1, slots=2, **settings) as loader:
+    with ringfeed.Loader(
+        SlowToOpen(tmp_path, open_s=0.5), batch_size=4, workers=1, slots=2, **settings
+    ) as loader:
         for number, batch in enumerate(loader):
             check(batch, number)
         assert loader.stats().restarts >= 1
@@ -296,7 +318,10 @@ def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
     settings: Any = {"workers": 2, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=()), batch_size=4, **settings) as loader:
         batches = iter(loader)
-        held = [next(batches), next(batches)]  # the second is a copy, so that its slot is filled again
+        held = [
+            next(batches),
+            next(batches),
+        ]  # the second is a copy, so that its slot is filled again
         before, observer = pids(loader), pool_of(loader)._observer
         # A worker that is stopped inside a ticket, or claims what is freed now, would be the only one suspected.
         wait_until(lambda: observer.states() == ["held", "ready"])
@@ -308,7 +333,9 @@ def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
         assert pool_of(loader).kill_stuck(1) == 1
         for number in range(2, 10):
             check(next(batches), number)
-        wait_until(lambda: loader.stats().restarts >= 2)  # the second death may be heard of after the last batch
+        wait_until(
+            lambda: loader.stats().restarts >= 2
+        )  # the second death may be heard of after the last batch
         assert loader.stats().restarts == 2
         assert not any(map(leftovers.runs, before))
 
@@ -346,4 +373,9 @@ def test_the_worst_of_some_samples_counts() -> None:
     """By the workers that it has cost; none where there are no samples, or they have cost none."""
     roster = Roster(4, None, None)  # type: ignore[arg-type]
     roster._unkillable_at.update({1: 2, 2: 5, 3: 7})
-    assert [roster.most_unkillable_in(samples) for samples in ([1, 2], [2, 1, 9], [9], [])] == [5, 5, 0, 0]
+    assert [roster.most_unkillable_in(samples) for samples in ([1, 2], [2, 1, 9], [9], [])] == [
+        5,
+        5,
+        0,
+        0,
+    ]

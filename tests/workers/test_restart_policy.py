@@ -13,7 +13,9 @@ THREE = (
     "3 workers in a row ended before they filled anything; the last exited with status 3; look at its output above, or "
     "try workers=0"
 )
-SCARCE = "a worker was killed by SIGKILL while another was to start, as it happens when memory is short"
+SCARCE = (
+    "a worker was killed by SIGKILL while another was to start, as it happens when memory is short"
+)
 
 
 def grown(workers: int = 2) -> RestartPolicy:
@@ -24,7 +26,9 @@ def grown(workers: int = 2) -> RestartPolicy:
     return policy
 
 
-def dies(policy: RestartPolicy, exit_reason: str = FAILED, *, at: str = "start", **more: bool) -> None:
+def dies(
+    policy: RestartPolicy, exit_reason: str = FAILED, *, at: str = "start", **more: bool
+) -> None:
     """Have a worker die at its start, in its first sample, or later."""
     whole = {"asked": False, "progress": False, **more}
     policy.count_death(exit_reason, starting=at == "start", fresh=at != "later", **whole)

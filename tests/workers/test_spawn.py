@@ -29,7 +29,9 @@ FORKS = ["fork", "process"]
 def ask(look: str, method: Any, **settings: Any) -> Any:
     """Return what a worker of the given start method tells."""
     spec = ringfeed.Array((8192,), "uint8")
-    with ringfeed.Loader(Witness(look), batch_size=2, workers=1, backend=method, spec=spec, **settings) as loader:
+    with ringfeed.Loader(
+        Witness(look), batch_size=2, workers=1, backend=method, spec=spec, **settings
+    ) as loader:
         return told(next(iter(loader)))
 
 
@@ -37,10 +39,14 @@ def ask(look: str, method: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_surroundings_of_a_worker(method: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_surroundings_of_a_worker(
+    method: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A worker reads no stdin, leads its group, leaves Ctrl-C and signals alone, and finds the consumer's modules."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path, tmp_path])  # the last is a Path, which is no entry
+    monkeypatch.setattr(
+        sys, "path", ["", *sys.path, tmp_path]
+    )  # the last is a Path, which is no entry
     for name in interpreter._ONE_THREAD:
         monkeypatch.delenv(name, raising=False)
     before = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -104,11 +110,19 @@ with ringfeed.Loader(Oracle(20), batch_size=4, workers=2, backend={method!r}) as
 
 @pytest.mark.parametrize(
     ("method", "closed"),
-    [("spawn", "<&-"), ("spawn", ">&-"), ("spawn", "<&- >&-"), ("fork", "<&- >&-"), ("process", "<&- >&-")],
+    [
+        ("spawn", "<&-"),
+        ("spawn", ">&-"),
+        ("spawn", "<&- >&-"),
+        ("fork", "<&- >&-"),
+        ("process", "<&- >&-"),
+    ],
 )
 def test_closed_standard_streams(method: str, closed: str) -> None:
     """Where stdin or stdout is closed, no descriptor of ours takes its number, and workers end quietly."""
-    out, errors, status = run_script(COUNT.format(method=method), through=("/bin/sh", "-c", f'exec "$0" "$@" {closed}'))
+    out, errors, status = run_script(
+        COUNT.format(method=method), through=("/bin/sh", "-c", f'exec "$0" "$@" {closed}')
+    )
     assert (out + errors, status) == ("20\n", 0)
 
 
@@ -158,7 +172,11 @@ def forker() -> Fork:
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 @pytest.mark.parametrize(
     ("number", "end"),
-    [(signal.SIGKILL, "was killed by SIGKILL"), (40, "was killed by signal 40"), (None, "exited with status 1")],
+    [
+        (signal.SIGKILL, "was killed by SIGKILL"),
+        (40, "was killed by signal 40"),
+        (None, "exited with status 1"),
+    ],
     ids=str,
 )
 def test_how_a_worker_ended(method: str, number: Any, end: str) -> None:
@@ -181,7 +199,9 @@ def test_a_process_that_cannot_die_is_not_waited_for() -> None:
     worker = launcher.start()
     waiting: list[str] = []
     status = lambda: waiting.append(threading.current_thread().name)  # noqa: E731 - one line
-    stuck = WorkerProcess(worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, status, is_child=True)
+    stuck = WorkerProcess(
+        worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, status, is_child=True
+    )
     assert stuck.exit_reason() == "ended"
     wait_until(lambda: waiting == ["ringfeed-reaper"])
     worker.kill()
@@ -195,7 +215,11 @@ def test_a_process_that_cannot_die_is_not_waited_for() -> None:
 def test_what_a_worker_has_started_goes_with_it(method: Any) -> None:
     """Processes that a dataset starts are gone after close(), whether the worker left or was killed."""
     loader = ringfeed.Loader(
-        Witness("offspring"), batch_size=2, workers=1, backend=method, spec=ringfeed.Array((8192,), "uint8")
+        Witness("offspring"),
+        batch_size=2,
+        workers=1,
+        backend=method,
+        spec=ringfeed.Array((8192,), "uint8"),
     )
     child = told(next(iter(loader)))
     assert leftovers.runs(child)

@@ -69,11 +69,15 @@ def test_each_worker_has_its_own_file(files: Stacks) -> None:
 
 
 @pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN])
-def test_a_worker_that_the_signal_would_end_is_not_asked(files: Stacks, disposition: signal.Handlers) -> None:
+def test_a_worker_that_the_signal_would_end_is_not_asked(
+    files: Stacks, disposition: signal.Handlers
+) -> None:
     """One whose dataset has reset SIGUSR1 goes on, and the reason stands in the place of its stack."""
     signal.signal(signal.SIGUSR1, disposition)
     worker: Any = Writer(files.fd_of(0), b"a stack")
-    assert files.read(0, worker) == ("no stack: the dataset has taken away the handler of SIGUSR1, which asks for it")
+    assert files.read(0, worker) == (
+        "no stack: the dataset has taken away the handler of SIGUSR1, which asks for it"
+    )
     assert worker.asked == []
 
 
@@ -102,7 +106,9 @@ class Resets(Oracle):
 @pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
     """The StallError says why there is no stack, and the worker that it names is not ended by it."""
-    with ringfeed.Loader(Resets(8), batch_size=4, workers=1, backend=method, spec=Oracle.SPEC) as loader:
+    with ringfeed.Loader(
+        Resets(8), batch_size=4, workers=1, backend=method, spec=Oracle.SPEC
+    ) as loader:
         batches = iter(loader)
         pid = pids(loader)[0]
         wait_until(lambda: Observer(pool_of(loader)._config.ring).worker(0).inside == 0)
@@ -114,6 +120,9 @@ def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
         said = "no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise timeout_s or look there"
         assert first == said + (FORK_HINT if method == "fork" else "")
         assert second.startswith(f"worker 0 (pid {pid}): inside dataset[0], has been at it for ")
-        assert third == "    no stack: the dataset has taken away the handler of SIGUSR1, which asks for it"
+        assert (
+            third
+            == "    no stack: the dataset has taken away the handler of SIGUSR1, which asks for it"
+        )
         assert pids(loader) == [pid]
         assert not pool_of(loader)._roster.workers[0].is_dead()

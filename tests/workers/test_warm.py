@@ -128,16 +128,22 @@ class Numbers:
 """
 
 
-def test_loaders_share_nothing_of_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_share_nothing_of_the_users_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each loader imports them anew: neither their state, nor their random numbers, nor their code of before."""
     monkeypatch.syspath_prepend(str(tmp_path))
     found = []
     for version in (1, 2):
         (tmp_path / "own_state.py").write_text(OWN.format(version=version))
-        os.utime(tmp_path / "own_state.py", (version, version))  # a change within one second goes unseen
+        os.utime(
+            tmp_path / "own_state.py", (version, version)
+        )  # a change within one second goes unseen
         sys.modules.pop("own_state", None)
         importlib.invalidate_caches()
-        with loader_of(importlib.import_module("own_state").Numbers(), spec=ringfeed.Array((5,), "int64")) as loader:
+        with loader_of(
+            importlib.import_module("own_state").Numbers(), spec=ringfeed.Array((5,), "int64")
+        ) as loader:
             found.append(np.concatenate([batch.copy() for batch in loader]))
     sys.modules.pop("own_state")
     for version, rows in enumerate(found, start=1):
@@ -251,7 +257,9 @@ def test_what_a_process_takes_over_when_it_starts(change: str) -> None:
     """A loader made after a change has workers that were started after it."""
     if change == "the CPUs" and len(os.sched_getaffinity(0)) == 1:
         pytest.skip("there is one CPU")
-    assert run_script(f"import test_warm; test_warm.changed({change!r})", cwd=Path(__file__).parent) == (
+    assert run_script(
+        f"import test_warm; test_warm.changed({change!r})", cwd=Path(__file__).parent
+    ) == (
         "True True\n",
         "",
         0,
@@ -451,7 +459,9 @@ def test_its_memory_is_told() -> None:
         assert [(kept.pid, kept.name)] == [(pid, "warm forkserver") for pid in warm.pids()]
         assert kept.pss is not None
         assert kept.pss > 1_000_000
-        assert f"\nwarm forkserver {kept.pid}: touched 0 bytes; with its interpreter " in str(memory)
+        assert f"\nwarm forkserver {kept.pid}: touched 0 bytes; with its interpreter " in str(
+            memory
+        )
 
 
 # ---- several processes, several threads ----

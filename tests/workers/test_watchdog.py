@@ -74,7 +74,11 @@ def test_progress_is_a_sample_more_or_one_in_the_making(ring: Ring, watchdog: Wa
 def test_a_worker_that_pauses_is_at_work(ring: Ring, watchdog: Watchdog) -> None:
     """One that has filled samples, for a second; one that has filled nothing is no sign of progress."""
     ring.samples[0] = 1
-    assert (watchdog.progress([0, 1]), watchdog.progress([0, 1]), watchdog.progress([1])) == (True, True, False)
+    assert (watchdog.progress([0, 1]), watchdog.progress([0, 1]), watchdog.progress([1])) == (
+        True,
+        True,
+        False,
+    )
     watchdog._progress_ns -= PAUSE_NS
     assert not watchdog.progress([0, 1])
 

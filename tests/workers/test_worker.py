@@ -118,7 +118,9 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
 
 
 @pytest.mark.parametrize("backend", ["fork", "thread"])
-def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_raised_outside_a_sample_fails_its_ticket(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An exception between two samples, of a signal's handler say, is an error in its place; the worker goes on."""
     original = SampleSource.open
 
@@ -133,7 +135,9 @@ def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypa
         return interrupted
 
     monkeypatch.setattr(SampleSource, "open", opened)
-    with ringfeed.Loader(Oracle(12), batch_size=4, workers=1, backend=backend, timeout_s=120) as loader:
+    with ringfeed.Loader(
+        Oracle(12), batch_size=4, workers=1, backend=backend, timeout_s=120
+    ) as loader:
         iterator = iter(loader)
         found = check(next(iterator))
         with pytest.raises(ringfeed.WorkerError) as caught:
@@ -171,7 +175,12 @@ def test_idle_workers_leave_at_once(tied: Any) -> None:
     bench.take(0)
     bench.ring.stop()
     assert tied.is_dead(120)
-    assert os.waitstatus_to_exitcode(os.waitid(os.P_PID, tied.pid, os.WEXITED | os.WNOWAIT).si_status << 8) == 0
+    assert (
+        os.waitstatus_to_exitcode(
+            os.waitid(os.P_PID, tied.pid, os.WEXITED | os.WNOWAIT).si_status << 8
+        )
+        == 0
+    )
     sent.close()
     bench.close()
 
@@ -192,8 +201,14 @@ class Lonely(Oracle):
 @pytest.mark.parametrize(
     ("method", "text"),
     [
-        ("spawn", "a worker could not open the dataset: EOFError: the index file is empty; try workers=0"),
-        ("process", "the dataset could not be unpickled for the workers: EOFError: the index file is empty"),
+        (
+            "spawn",
+            "a worker could not open the dataset: EOFError: the index file is empty; try workers=0",
+        ),
+        (
+            "process",
+            "the dataset could not be unpickled for the workers: EOFError: the index file is empty",
+        ),
     ],
 )
 def test_a_dataset_whose_file_is_empty(method: Any, text: str) -> None:
@@ -268,7 +283,9 @@ DEEDS = [name for name in vars(Guest) if not name.startswith("_")]
 def test_a_dataset_may_do_that(deed: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Whatever a dataset does with its process, each sample arrives once, right and in order, in two epochs."""
     method: Any = METHODS[DEEDS.index(deed) % 2]
-    with ringfeed.Loader(Guest(deed), batch_size=4, workers=1, backend=method, spec=Oracle.SPEC) as loader:
+    with ringfeed.Loader(
+        Guest(deed), batch_size=4, workers=1, backend=method, spec=Oracle.SPEC
+    ) as loader:
         for _ in range(2):
             assert drain(loader) == list(range(40))
         if deed == "returns_twice":
@@ -394,7 +411,9 @@ class BadBulk(Misbehaving):
 @pytest.mark.parametrize("deed", ["raises", "dies"])
 def test_many_at_once_with_one_bad(deed: str) -> None:
     """Where __getitems__ fails, only the sample at fault is left out, and it is named."""
-    with ringfeed.Loader(BadBulk(deed), batch_size=8, workers=1, slots=2, on_error="skip", max_attempts=2) as loader:
+    with ringfeed.Loader(
+        BadBulk(deed), batch_size=8, workers=1, slots=2, on_error="skip", max_attempts=2
+    ) as loader:
         assert drain(loader) == [*range(17), *range(18, 40)]
         assert loader.stats().skipped == [17]
     with (
@@ -468,7 +487,9 @@ print(loader._runner.engine.pool._roster.workers[0].pid, flush=True)
 SHELL = '"/bin/sh", ["sh", "-c", "sleep 600 & wait"]'
 
 
-@pytest.mark.parametrize("call", [f"execv({SHELL})", f"execve({SHELL}, {{}})", "execlp('sleep', 'sleep', '600')"])
+@pytest.mark.parametrize(
+    "call", [f"execv({SHELL})", f"execve({SHELL}, {{}})", "execlp('sleep', 'sleep', '600')"]
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_becomes_ends_with_the_consumer(method: str, call: str) -> None:
     """The program that a dataset has put in its worker's place is gone after SIGKILL, with what it has started."""
@@ -490,9 +511,9 @@ def test_what_a_worker_becomes_ends_with_the_consumer(method: str, call: str) ->
 def test_what_a_worker_becomes_may_end_by_itself(method: str) -> None:
     """It is replaced like any worker that ends, and leaves nothing behind."""
     found = run_script(
-        EXECUTES.format(method=method, call="execlp('true', 'true')", end="print(list(loader))").replace(
-            "workers=1", "workers=1, max_attempts=1"
-        )
+        EXECUTES.format(
+            method=method, call="execlp('true', 'true')", end="print(list(loader))"
+        ).replace("workers=1", "workers=1, max_attempts=1")
     )
     assert found[1].splitlines()[-1] == (
         "ringfeed.errors.WorkerError: dataset[0] ended its worker (1 more of this batch failed); the last one exited "
@@ -530,7 +551,8 @@ class Numbers:
     def __getitem__(self, index): return index
 """
 HIDDEN = (
-    MODULE.replace("return index", "return index * (lock is not None)") + "import threading\nlock = threading.Lock()\n"
+    MODULE.replace("return index", "return index * (lock is not None)")
+    + "import threading\nlock = threading.Lock()\n"
 )
 USED = MODULE.replace("return index", "return index + keras.nothing()")
 WARNING = """makes the workers import keras, which took N s and N MB in this one; use NumPy there or leave \
@@ -551,7 +573,9 @@ it to the model, keep the import out of the dataset's module, or give workers=0 
     ],
     ids=["not needed", "by its module", "used"],
 )
-def test_a_dataset_that_brings_a_framework_in_is_named(tmp_path: Path, module: str, said: str, backend: str) -> None:
+def test_a_dataset_that_brings_a_framework_in_is_named(
+    tmp_path: Path, module: str, said: str, backend: str
+) -> None:
     """One process says which line of the user's imports a framework, and what it took; where none is needed, none."""
     # It goes by the name, and the real one takes seconds.
     (tmp_path / "keras.py").write_text("def nothing(): return 0")
@@ -563,16 +587,26 @@ def test_a_dataset_that_brings_a_framework_in_is_named(tmp_path: Path, module: s
     )
     (tmp_path / "script.py").write_text(script)
     found = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert found.stdout == "[[0, 1, 2, 3, 4, 5, 6, 7]]\n" * 3
-    said = said and f"{tmp_path / 'numbers_of_mine.py'}:{2 if 'lock' in module else 5}: RuntimeWarning: {said}"
+    said = (
+        said
+        and f"{tmp_path / 'numbers_of_mine.py'}:{2 if 'lock' in module else 5}: RuntimeWarning: {said}"
+    )
     # A worker that fills nothing imports nothing; the one that speaks may be that one.
     assert without_figures(found.stderr) in ({said, ""} if "keras.nothing" in module else {said})
 
 
 @pytest.mark.parametrize("backend", ["spawn", "process"])
-def test_an_installed_class_that_brings_a_framework_in_is_named(tmp_path: Path, backend: str) -> None:
+def test_an_installed_class_that_brings_a_framework_in_is_named(
+    tmp_path: Path, backend: str
+) -> None:
     """Where no line of the user's asks for the framework, the line of the package that does is named."""
     package = tmp_path / "site-packages" / "numbers_of_theirs.py"
     package.parent.mkdir()
@@ -586,7 +620,12 @@ def test_an_installed_class_that_brings_a_framework_in_is_named(tmp_path: Path, 
     )
     (tmp_path / "script.py").write_text(script)
     found = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert found.stdout == "[[0, 1, 2, 3, 4, 5, 6, 7]]\n"
     said = f"RuntimeWarning: numbers_of_theirs.py line N (import keras) {WARNING}\n  import keras\n"
@@ -597,5 +636,7 @@ def test_rng_is_the_function_whatever_was_imported_first() -> None:
     """No submodule hides a public name."""
     modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.engine.open_source, ringfeed"
     script = f"import {modules}; print(ringfeed.rng().random() < 1)"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False
+    )
     assert (found.stdout, found.stderr) == ("True\n", "")

@@ -27,7 +27,9 @@ class ArraySource(Source):
         """Refuse arrays that have no common rows."""
         super().__init__(given, dataset, terms)
         if self.whole:
-            raise ValueError("batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size")
+            raise ValueError(
+                "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size"
+            )
         self._own = id(dataset)  # and not that of a copy
         self._learnt: Any = None  # an Array for each column whose rows are written as they are
         self._arrays()
@@ -57,7 +59,9 @@ class ArraySource(Source):
     def check(self) -> None:
         """Raise SpecError where the rows of the columns are not as they were when the loader was made."""
         self._arrays()
-        if self._learnt is not None and self._learnt != (now := Spec.infer_batch(self.dataset, 0)[0].tree):
+        if self._learnt is not None and self._learnt != (
+            now := Spec.infer_batch(self.dataset, 0)[0].tree
+        ):
             raise SpecError(
                 f"the arrays of the dataset are {now!r} now, expected {self._learnt!r} as when the loader was made; "
                 f"keep their keys, dtypes and shapes of rows, or make a new loader"

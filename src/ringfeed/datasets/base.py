@@ -37,7 +37,18 @@ Bars = list[tuple[int, int]]  # epoch and index of each element that ended all w
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 _EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
 _CONSUMERS_OWN = {
-    *("given", "dataset", "functions", "terms", "hooks", "order", "members", "iterables", "element_kind", "elements"),
+    *(
+        "given",
+        "dataset",
+        "functions",
+        "terms",
+        "hooks",
+        "order",
+        "members",
+        "iterables",
+        "element_kind",
+        "elements",
+    ),
     "rows_now",
 }
 
@@ -59,22 +70,32 @@ class Source(ABC):
     rows: int  # the most of a batch: what a slot holds
     streams = 0  # read in order, each by one worker; 0: the dataset has an index
     states_size = 0  # bytes for what is kept of the streams
-    element_size = 0  # of the largest element that was read, where these are sent from process to process
+    element_size = (
+        0  # of the largest element that was read, where these are sent from process to process
+    )
     local_only = False  # whether the dataset cannot leave this process
     runs_code = True  # whether reading a sample runs code of the dataset
     has_gaps = False  # whether a batch was found to be None
-    packages: frozenset[str] | None = None  # the packages whose objects a sample holds; None: no sample was read
+    packages: frozenset[str] | None = (
+        None  # the packages whose objects a sample holds; None: no sample was read
+    )
     is_sized = False  # whether its length gives the order
     has_columns = False  # whether a sample is a row of each of its arrays
     at_once = False  # whether one worker fills all of a batch
-    in_turn = False  # whether the workers take the batches of an epoch in turn, where it gives lists
+    in_turn = (
+        False  # whether the workers take the batches of an epoch in turn, where it gives lists
+    )
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
-    changes = True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
+    changes = (
+        True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
+    )
     has_hooks = False  # whether the dataset has hooks, by whichever door they are run
     has_weights = False  # whether each sample comes with its number and weight: see `fill`
-    members: Sequence[Any] = ()  # the sources of the datasets that this one is made of, in the consumer
+    members: Sequence[
+        Any
+    ] = ()  # the sources of the datasets that this one is made of, in the consumer
     functions: Functions | None = None  # the user's, which are sent to the workers with the dataset
     transforms: Transforms | None = None  # what workers do with these functions
     first_words = "dataset[0]", "samples"  # the first element, and the plural of all
@@ -96,7 +117,9 @@ class Source(ABC):
         self.members = members
         self.hooks = frozenset[str]().union(*(member.hooks for member in members))
         self.has_hooks = bool(self.hooks)
-        self.is_async = any(member.is_async for member in members)  # which is refused: see `concurrency_of`
+        self.is_async = any(
+            member.is_async for member in members
+        )  # which is refused: see `concurrency_of`
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs."""
@@ -105,7 +128,14 @@ class Source(ABC):
     def without_dataset(self) -> Self:
         """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
         other = object.__new__(type(self))
-        nothing = {"given": None, "dataset": None, "functions": None, "order": None, "iterables": (), "members": ()}
+        nothing = {
+            "given": None,
+            "dataset": None,
+            "functions": None,
+            "order": None,
+            "iterables": (),
+            "members": (),
+        }
         other.__dict__.update(self.__dict__, **nothing)
         return other
 
@@ -115,7 +145,9 @@ class Source(ABC):
     def reads(self) -> bool:
         """Whether `learn` reads elements, by code of the user's."""
         terms = self.terms
-        return terms.trial is not None or (terms.spec is None and (self.runs_code or terms.collate is not None))
+        return terms.trial is not None or (
+            terms.spec is None and (self.runs_code or terms.collate is not None)
+        )
 
     @property
     def sent(self) -> Any:
@@ -194,7 +226,9 @@ class Source(ABC):
         Raises ValueError where 32 bits of rows, or 64 of elements, overflow.
         """
         if rows > MAX_ROWS:
-            raise ValueError(f"a batch of {rows} rows, expected at most {MAX_ROWS}; make it smaller")
+            raise ValueError(
+                f"a batch of {rows} rows, expected at most {MAX_ROWS}; make it smaller"
+            )
         for leaf in spec.leaves:
             beside = math.prod(axis or 1 for axis in leaf.shape) * leaf.dtype.itemsize
             if not leaf.nbytes and max(rows, 1) * beside >= 2**63:
@@ -236,7 +270,9 @@ class Source(ABC):
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
         """Say what has become of so many samples of which something is missing."""
-        return Delivery([(row, self.number_of(index), mark) for row, index, mark in lease.failed_rows(rows)])
+        return Delivery(
+            [(row, self.number_of(index), mark) for row, index, mark in lease.failed_rows(rows)]
+        )
 
     def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002 - see streams
         """Return ``bars`` with an element that was given up, where later ones cannot be read without it."""

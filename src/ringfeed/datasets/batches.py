@@ -54,7 +54,9 @@ class BatchSource(Source):
         spec, most = self.terms.given_spec(), self.terms.max_batch_size
         if spec is not None:
             if most is None:
-                raise ValueError("batch_size=None with spec= needs max_batch_size=, the most rows that a batch has")
+                raise ValueError(
+                    "batch_size=None with spec= needs max_batch_size=, the most rows that a batch has"
+                )
             self.accept(spec, most)
             return
         from ringfeed.datasets.first import first_of  # noqa: PLC0415 - no worker learns

@@ -87,10 +87,14 @@ class FirstBatch:
             _in_words(error, 0, where)
             raise
         if terms.max_batch_size is not None and terms.max_batch_size < rows:
-            raise ValueError(f"max_batch_size={terms.max_batch_size}, but {where} has {rows} rows; raise it")
+            raise ValueError(
+                f"max_batch_size={terms.max_batch_size}, but {where} has {rows} rows; raise it"
+            )
         source.packages = packages_in(batch).union(*map(packages_in, samples))
         is_full = len(samples) == source.indices
-        source.accept(spec, terms.max_batch_size or (rows if is_full else max(rows, source.indices)))
+        source.accept(
+            spec, terms.max_batch_size or (rows if is_full else max(rows, source.indices))
+        )
 
     def _read(self, source: Source) -> dict[int, Any]:
         """Return the samples of the first batch by their indices; fewer where some fail, or there are no more."""
@@ -113,7 +117,9 @@ class FirstBatch:
             installed.context = SampleContext(source.seed, index=tuple(samples))
             return of_one(self.functions.collate_fn)([*samples.values()])
         except (SystemExit, GeneratorExit) as error:
-            raise WorkerError(str(failed(f"{where}, made for the spec: collate_fn", error))) from error
+            raise WorkerError(
+                str(failed(f"{where}, made for the spec: collate_fn", error))
+            ) from error
         except Exception as error:
             if source.terms.on_error != "skip":
                 raise
@@ -135,7 +141,11 @@ def settle(source: Source, lease: Lease, epoch: Any) -> Delivery:
     if Kind.END in kinds:
         read = lease.failed_rows(read)[-1][0]
     found = source.settle(lease, read, epoch)._replace(is_whole=True)
-    return found._replace(failed=[], is_none=True, keeps_others=False) if Kind.NOTHING in kinds else found
+    return (
+        found._replace(failed=[], is_none=True, keeps_others=False)
+        if Kind.NOTHING in kinds
+        else found
+    )
 
 
 # ---- in a worker ----
@@ -174,10 +184,14 @@ class Collating(Transforms):
         apply = self.sample_change(reader)
         if apply is None:
             return lambda _, sample: sample
-        return partial(_changed, apply) if self.in_place else partial(self.made, reader.source, apply)
+        return (
+            partial(_changed, apply) if self.in_place else partial(self.made, reader.source, apply)
+        )
 
 
-def _collated(call: Callable[[Any], Any], reader: Reader, collector: _Collector, indices: tuple[int, ...]) -> Any:
+def _collated(
+    call: Callable[[Any], Any], reader: Reader, collector: _Collector, indices: tuple[int, ...]
+) -> Any:
     samples = collector.take()
     reader.context.index = indices
     if reader.source.reseed:
@@ -252,7 +266,9 @@ class _Collector(Between):
         found, self._collected = self._collected, []
         return found
 
-    def samples(self, claim_address: int, getitem: Callable[[int], Any], context: Any, on_error: Any) -> bool:
+    def samples(
+        self, claim_address: int, getitem: Callable[[int], Any], context: Any, on_error: Any
+    ) -> bool:
         """Collect getitem(index) for each row of the claim."""
 
         def collect(index: int) -> Any:
@@ -262,7 +278,9 @@ class _Collector(Between):
         self._on_error = on_error
         return self._writer.samples(claim_address, collect, context, self._note)
 
-    def bulk(self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any) -> bool:
+    def bulk(
+        self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any
+    ) -> bool:
         """Collect getitems(indices) for all rows of the claim."""
 
         def listed(indices: list[int]) -> Any:
@@ -272,7 +290,9 @@ class _Collector(Between):
         self._on_error = on_error
         return super().bulk(claim_address, listed, context, self._note)
 
-    def many(self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]) -> list[Any]:  # type: ignore[override]
+    def many(  # type: ignore[override]
+        self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]
+    ) -> list[Any]:
         """Collect getitems(indices), unless these are other than as many."""
         found = [*super().many(getitems, context, indices)]
         if len(found) == len(indices):

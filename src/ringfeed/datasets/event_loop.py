@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 LAST_S = 0.2  # that cancelled tasks have to come to an end
 
-_loops: dict[tuple[int, int], EventLoop] = {}  # by process and dataset: after a fork the parent's are not ours
+_loops: dict[
+    tuple[int, int], EventLoop
+] = {}  # by process and dataset: after a fork the parent's are not ours
 
 
 class EventLoop:

@@ -25,7 +25,9 @@ def first_of(source: Source, look: Callable[[Any, int], _T]) -> _T:
     """
     length, failed = source.length(), list[Exception]()
     if length == 0:
-        raise SpecError("the dataset is empty, so there is no sample to infer the spec from; give spec=")
+        raise SpecError(
+            "the dataset is empty, so there is no sample to infer the spec from; give spec="
+        )
     last = MAX_NOTHING if length is None else min(length, MAX_NOTHING)
     for index in range(last):
         try:
@@ -52,7 +54,9 @@ def read(source: Source, index: int) -> Any:
         return element if source.terms.trial is None else source.terms.trial(element)
     except (SystemExit, GeneratorExit) as error:
         # It would end the training here, as if it were done, though only a sample's code asked for an end.
-        message = f"{source.describe(index)}, read for the spec, raised {type(error).__name__}: {error}"
+        message = (
+            f"{source.describe(index)}, read for the spec, raised {type(error).__name__}: {error}"
+        )
         raise WorkerError(message.removesuffix(": ")) from error
     finally:
         installed.context = before
@@ -62,7 +66,11 @@ def _cannot_skip(source: Source, failed: list[Exception]) -> str:
     first, what = source.first_words
     what = "batches" if source.whole else what
     raised = f"{type(failed[0]).__name__}: {failed[0]}".removesuffix(": ")
-    raised = raised if len(failed) == 1 else f"{raised}, and the {len(failed) - 1} {what} read after it failed, too"
+    raised = (
+        raised
+        if len(failed) == 1
+        else f"{raised}, and the {len(failed) - 1} {what} read after it failed, too"
+    )
     if source.terms.spec is not None:
         return (
             f"{first}, read to see what the functions given to the loader make of it, raised {raised}; "
@@ -79,6 +87,8 @@ def packages_in(sample: object) -> frozenset[str]:
     """Name the packages whose objects a sample holds."""
     sample = plain(sample)
     if not isinstance(sample, tuple | list | dict):
-        return frozenset([type(sample).__module__.partition(".")[0].replace("jaxlib", "jax")])  # one needs the other
+        return frozenset(
+            [type(sample).__module__.partition(".")[0].replace("jaxlib", "jax")]
+        )  # one needs the other
     children = sample.values() if isinstance(sample, dict) else sample
     return frozenset[str]().union(*map(packages_in, children))

@@ -110,7 +110,9 @@ class Frozen(Sequence[T_co]):
 
 def _check(items: object) -> None:
     if isinstance(items, str | bytes | Mapping) or not hasattr(items, "__iter__"):
-        raise TypeError(f"items is of type {type(items).__name__}, expected a list or another iterable of items")
+        raise TypeError(
+            f"items is of type {type(items).__name__}, expected a list or another iterable of items"
+        )
     if isinstance(items, np.ndarray) and not items.dtype.hasobject:
         raise TypeError("items is an array, which workers share as it is; leave it so")
 
@@ -154,7 +156,9 @@ def _reader(column: _Column) -> Callable[[int], Any]:
     return lambda place: read(view[edges[place] : edges[place + 1]])
 
 
-def _row_reader(kind: type, keys: tuple[Any, ...] | None, *columns: _Column) -> Callable[[int], Any]:
+def _row_reader(
+    kind: type, keys: tuple[Any, ...] | None, *columns: _Column
+) -> Callable[[int], Any]:
     ats = [*map(_reader, columns)]
 
     def row(place: int) -> Any:
@@ -180,11 +184,15 @@ def _pack(items: Sequence[Any], depth: int = 0) -> _Column:
         with suppress(OverflowError):  # of an int: it is pickled
             return _Column("plain", len(items), (np.array(items, _DTYPES[kind]),))
     if kind is str or kind is bytes:
-        encoded = [item.encode("utf-8", "surrogatepass") for item in items] if kind is str else items
+        encoded = (
+            [item.encode("utf-8", "surrogatepass") for item in items] if kind is str else items
+        )
         return _joined(encoded, kind.__name__)
     if kind is np.ndarray:
         return _arrays(items)
-    if kind is not None and issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64:  # each has a unit
+    if (
+        kind is not None and issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64
+    ):  # each has a unit
         return _Column("numpy", len(items), (np.array(items, kind),))
     if depth < DEEPEST and kind in (list, tuple, dict):
         return _structures(items, kind, depth + 1)
@@ -202,11 +210,16 @@ def _edges(lengths: Iterable[int]) -> NDArray[np.int64]:
 
 def _arrays(items: Sequence[Any]) -> _Column:
     first = items[0]
-    is_one_kind = all(item.dtype == first.dtype and item.shape[1:] == first.shape[1:] and item.ndim for item in items)
+    is_one_kind = all(
+        item.dtype == first.dtype and item.shape[1:] == first.shape[1:] and item.ndim
+        for item in items
+    )
     if not is_one_kind or first.dtype.hasobject:
         return _pickled(items)
     edges = _edges(map(len, items))
-    data = np.empty((edges[-1], *first.shape[1:]), first.dtype)  # else its byte order and padding are lost
+    data = np.empty(
+        (edges[-1], *first.shape[1:]), first.dtype
+    )  # else its byte order and padding are lost
     return _Column("array", len(items), (np.concatenate(items, out=data), edges))
 
 
@@ -220,7 +233,9 @@ def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
         return _Column("rows", len(items), (dict, keys, *columns))
     lengths = [*map(len, items)]
     if len(set(map(type, chain.from_iterable(items)))) == 1:
-        return _Column(kind, len(items), (_pack([*chain.from_iterable(items)], depth), _edges(lengths)))
+        return _Column(
+            kind, len(items), (_pack([*chain.from_iterable(items)], depth), _edges(lengths))
+        )
     if len(set(lengths)) == 1 and lengths[0]:
         columns = (_pack(column, depth) for column in zip(*items, strict=True))
         return _Column("rows", len(items), (kind, None, *columns))

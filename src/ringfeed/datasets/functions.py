@@ -41,7 +41,9 @@ _ARGUMENTS = {
 
 def _check_function(name: str, function: Any) -> None:
     if not callable(function):
-        raise TypeError(f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}")
+        raise TypeError(
+            f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}"
+        )
     if inspect.iscoroutinefunction(function):
         raise TypeError(
             f"{name}={_name(function)} is async def, and is called once a sample has come; await in an async def "

@@ -94,13 +94,19 @@ class Mix:
             raise ValueError("Mix() got no datasets; give at least one")
         for number, dataset in enumerate(self.datasets):
             _refuse(dataset, number)
-        self._shares = weights if weights is None or callable(weights) else shares_of(weights, len(self.datasets))
+        self._shares = (
+            weights
+            if weights is None or callable(weights)
+            else shares_of(weights, len(self.datasets))
+        )
         if stop not in STOPS:
             raise ValueError(f"stop={stop!r}; choose one of {', '.join(map(repr, STOPS))}")
         self.stop = stop
         self.per_batch = per_batch
 
-    def __ringfeed_source__(self, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> Source:
+    def __ringfeed_source__(
+        self, terms: Terms, open_source: Callable[[Any, Terms], Source]
+    ) -> Source:
         """Return the source of all datasets."""
         return MixSource(self, terms, open_source)
 
@@ -161,7 +167,10 @@ class Members:
 
     def reader(self, method: str) -> Callable[..., Any]:
         """Return what reads indices by one method of all datasets."""
-        find, reads = partial(_find, self.starts), [getattr(dataset, method) for dataset in self.datasets]
+        find, reads = (
+            partial(_find, self.starts),
+            [getattr(dataset, method) for dataset in self.datasets],
+        )
 
         def read(index: int, *out: Any) -> Any:
             member, number = find(index)
@@ -170,7 +179,9 @@ class Members:
         return partial(_read_many, find, reads) if method == "__getitems__" else read
 
 
-def _read_many(find: Callable[[int], tuple[int, int]], reads: Sequence[Any], indices: Sequence[int]) -> Iterator[Any]:
+def _read_many(
+    find: Callable[[int], tuple[int, int]], reads: Sequence[Any], indices: Sequence[int]
+) -> Iterator[Any]:
     """Give the samples of indices, which each dataset is asked for together."""
     places = [find(index) for index in indices]
     asked: dict[int, list[int]] = {}
@@ -181,11 +192,15 @@ def _read_many(find: Callable[[int], tuple[int, int]], reads: Sequence[Any], ind
         try:
             sample = next(given[member])
         except StopIteration:
-            raise ValueError(f"__getitems__ returned fewer samples than {len(asked[member])} indices") from None
+            raise ValueError(
+                f"__getitems__ returned fewer samples than {len(asked[member])} indices"
+            ) from None
         yield sample
     for member, numbers in asked.items():
         if [*zip(given[member], (None,), strict=False)]:
-            raise ValueError(f"__getitems__ returned more than {len(numbers)} samples for as many indices")
+            raise ValueError(
+                f"__getitems__ returned more than {len(numbers)} samples for as many indices"
+            )
 
 
 # ---- the source ----
@@ -204,10 +219,14 @@ class MixSource(Source):
                 members.append(open_source(dataset, terms))
         self.starts = [0, 1]  # changed in place: the engine has it, too
         copied = terms.trial is not None
-        read = (one.dataset if one.runs_code else Rows(one.dataset, copied=copied) for one in members)
+        read = (
+            one.dataset if one.runs_code else Rows(one.dataset, copied=copied) for one in members
+        )
         super().__init__(mix, Members(read, self.starts), terms)
         if self.whole and mix.per_batch:
-            raise ValueError("per_batch=True shares batches among datasets; with batch_size=None leave it out")
+            raise ValueError(
+                "per_batch=True shares batches among datasets; with batch_size=None leave it out"
+            )
         self.consist_of(members)
         self.runs_code = any(member.runs_code for member in self.members)
         self._choose_method()
@@ -283,7 +302,9 @@ class MixSource(Source):
         mix, lengths = self.given, self._lengths()
         weights = tuple(lengths) if mix.weights is None else mix.weights
         seed = self.seed if shuffle else None
-        return MixSampler(lengths, weights, mix.stop, self.indices, per_batch=mix.per_batch, seed=seed)
+        return MixSampler(
+            lengths, weights, mix.stop, self.indices, per_batch=mix.per_batch, seed=seed
+        )
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say what has become of a batch, as the datasets do."""
@@ -328,7 +349,9 @@ def _named(number: int, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         text, own = str(error), f"dataset {number}"
-        is_of_sample = text.startswith("dataset[") and is_raised_here(error)  # and no text of the user's
+        is_of_sample = text.startswith("dataset[") and is_raised_here(
+            error
+        )  # and no text of the user's
         error.args = (f"{own}{text[len('dataset') :]}" if is_of_sample else f"{own}: {text}",)
         raise
 
@@ -347,6 +370,10 @@ def _check_alike(first: Spec, other: Spec, number: int) -> None:
         if not isinstance(array, Array):
             raise error_of(where, f"is {shown(array)}", "an array as in dataset 0", _ALIKE)
         if array.shape != leaf.shape:
-            raise error_of(where, f"has shape {array.shape}", f"{leaf.shape} as in dataset 0", _ALIKE)
+            raise error_of(
+                where, f"has shape {array.shape}", f"{leaf.shape} as in dataset 0", _ALIKE
+            )
         if array.dtype != leaf.dtype:
-            raise error_of(where, f"has dtype {array.dtype}", f"{leaf.dtype} as in dataset 0", _ALIKE)
+            raise error_of(
+                where, f"has dtype {array.dtype}", f"{leaf.dtype} as in dataset 0", _ALIKE
+            )

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 NAMED = 4  # samples of a row
 BARE = "tokens"
 EXTRAS = ("segment_ids", "positions", "cu_seqlens")
-_RETURN = "return an array of one row an element, a list of numbers, or a dict of these, from __getitem__"
+_RETURN = (
+    "return an array of one row an element, a list of numbers, or a dict of these, from __getitem__"
+)
 
 
 class Pack:
@@ -111,7 +113,9 @@ class Pack:
         self.dataset = dataset
         self.max_length = check_integer("max_length", max_length, 1)
         if strategy not in STRATEGIES:
-            raise ValueError(f"strategy={strategy!r}; choose one of {', '.join(map(repr, STRATEGIES))}")
+            raise ValueError(
+                f"strategy={strategy!r}; choose one of {', '.join(map(repr, STRATEGIES))}"
+            )
         if window is not None:
             window = check_integer("window", window, 1)
         if strategy == "ffd" and (longer := np.flatnonzero(given > self.max_length)).size:
@@ -126,7 +130,9 @@ class Pack:
         self.packing: Packing = STRATEGIES[strategy](given, self.max_length, window)
         self.name = f"pack:{strategy}:{digest(given, repr((self.max_length, window)))}"
 
-    def __ringfeed_source__(self, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> Source:
+    def __ringfeed_source__(
+        self, terms: Terms, open_source: Callable[[Any, Terms], Source]
+    ) -> Source:
         """Return the source of the rows."""
         return PackSource(self, terms, open_source)
 
@@ -156,7 +162,9 @@ def _check_dataset(dataset: Any) -> None:
             f"an object with __len__ and __getitem__"
         )
     if not isinstance(dataset, tuple | dict) and not hasattr(type(dataset), "__len__"):
-        raise TypeError(f"the dataset of Pack() (a {type(dataset).__name__}) has no __len__; add one")
+        raise TypeError(
+            f"the dataset of Pack() (a {type(dataset).__name__}) has no __len__; add one"
+        )
 
 
 def _checked_lengths(lengths: Any) -> Indices:
@@ -177,7 +185,9 @@ class PackedRows:
 
     holds_dataset = True  # see `unpicklable.users_path`
 
-    def __init__(self, dataset: Any, packing: Packing, max_length: int, *, has_extras: bool, reseeds: bool) -> None:
+    def __init__(
+        self, dataset: Any, packing: Packing, max_length: int, *, has_extras: bool, reseeds: bool
+    ) -> None:
         self.dataset = dataset
         self.mixes = False
         """Whether each epoch has others."""
@@ -204,7 +214,11 @@ class PackedRows:
     def extras(self) -> dict[str, Array]:
         """Return what a row has besides the sample's leaves."""
         shapes = ((self._max_length,), (self._max_length,), (self._packing.most + 1,))
-        return {name: Array(shape, "int32") for name, shape in zip(EXTRAS, shapes, strict=True) if self._has_extras}
+        return {
+            name: Array(shape, "int32")
+            for name, shape in zip(EXTRAS, shapes, strict=True)
+            if self._has_extras
+        }
 
     def _packed(self, row: int, out: dict[str, Any] | None) -> dict[str, Any]:
         context = installed.context
@@ -252,7 +266,9 @@ class PackedRows:
                     reseed(context)
                 found = self.dataset[sample]
             except NOT_CTRL_C as error:
-                text = f"{_where(sample, row)} raised {type(error).__qualname__}: {error}".removesuffix(": ")
+                text = f"{_where(sample, row)} raised {type(error).__qualname__}: {error}".removesuffix(
+                    ": "
+                )
                 raise FunctionError(text) from error
             yield found
 
@@ -262,7 +278,11 @@ class PackedRows:
         leaves = found if isinstance(found, dict) else {BARE: found}
         expected = int(self._packing.lengths[sample])
         return {
-            name: _sequence(leaf, f"{where}: sample[{name!r}]" if leaves is found else f"{where}: sample", expected)
+            name: _sequence(
+                leaf,
+                f"{where}: sample[{name!r}]" if leaves is found else f"{where}: sample",
+                expected,
+            )
             for name, leaf in leaves.items()
         }
 
@@ -273,10 +293,18 @@ class PackedRows:
                 f"the samples of the Pack have {clash[0]!r} of their own, which Pack() adds; give segment_ids=False, "
                 f"or leave it out in __getitem__"
             )
-        found = {name: np.zeros((self._max_length, *leaf.shape[1:]), leaf.dtype) for name, leaf in leaves.items()}
-        return {**found, **{name: np.zeros(array.shape, array.dtype) for name, array in extras.items()}}
+        found = {
+            name: np.zeros((self._max_length, *leaf.shape[1:]), leaf.dtype)
+            for name, leaf in leaves.items()
+        }
+        return {
+            **found,
+            **{name: np.zeros(array.shape, array.dtype) for name, array in extras.items()},
+        }
 
-    def _put(self, out: dict[str, Any], leaves: dict[str, Any], part: slice, at: int, where: str) -> None:
+    def _put(
+        self, out: dict[str, Any], leaves: dict[str, Any], part: slice, at: int, where: str
+    ) -> None:
         """Write a part of a sample into a row."""
         names = [name for name in out if not (self._has_extras and name in EXTRAS)]
         if leaves.keys() != {*names}:
@@ -287,7 +315,12 @@ class PackedRows:
             if (leaf.dtype, leaf.shape[1:]) != (place.dtype, place.shape[1:]):
                 got = f"has {leaf.dtype} elements of shape {leaf.shape[1:]}"
                 remedy = "return elements of one dtype and shape for every index"
-                raise error_of(f"{where}: sample[{name!r}]", got, f"{place.dtype} of shape {place.shape[1:]}", remedy)
+                raise error_of(
+                    f"{where}: sample[{name!r}]",
+                    got,
+                    f"{place.dtype} of shape {place.shape[1:]}",
+                    remedy,
+                )
             place[at : at + part.stop - part.start] = leaf[part]
 
 
@@ -301,15 +334,24 @@ def _sequence(leaf: Any, where: str, length: int) -> NDArray[Any]:
         try:
             found = np.asarray(leaf)
         except ValueError:  # lists of different lengths
-            raise error_of(where, "is a list of unlike elements", "numbers, or lists of one length", _RETURN) from None
+            raise error_of(
+                where, "is a list of unlike elements", "numbers, or lists of one length", _RETURN
+            ) from None
         kind = found.dtype.kind
         found = found.astype(np.float32) if kind == "f" and found.dtype == np.float64 else found
         if kind not in "biufc":
-            raise error_of(where, f"is a list that NumPy makes {found.dtype} of", "numbers", _RETURN)
+            raise error_of(
+                where, f"is a list that NumPy makes {found.dtype} of", "numbers", _RETURN
+            )
     else:
         array = from_array(leaf, where)
         if array is None or not array.ndim:
-            raise error_of(where, f"is {shown(leaf)}" if array is None else "has shape ()", "a sequence", _RETURN)
+            raise error_of(
+                where,
+                f"is {shown(leaf)}" if array is None else "has shape ()",
+                "a sequence",
+                _RETURN,
+            )
         found = array
     if len(found) != length:
         remedy = "give Pack() the lengths of the samples as __getitem__ returns them"
@@ -338,21 +380,31 @@ class PackSource(SampleSource):
     first_words = "row 0 of the Pack", "rows"
     rows_now: PackedRows | None = None  # in the consumer
 
-    def __init__(self, pack: Pack, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> None:
+    def __init__(
+        self, pack: Pack, terms: Terms, open_source: Callable[[Any, Terms], Source]
+    ) -> None:
         """Open the dataset; ValueError or TypeError for what does not fit."""
         if terms.batch_size is None:
-            raise ValueError("Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack out")
+            raise ValueError(
+                "Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack out"
+            )
         plain = terms._replace(spec=None, trial=None, collate=None, max_batch_size=None)
         samples = pack.dataset
-        is_list = isinstance(samples, list)  # of arrays, perhaps of one length, which are no columns here
+        is_list = isinstance(
+            samples, list
+        )  # of arrays, perhaps of one length, which are no columns here
         inner = SampleSource(samples, samples, plain) if is_list else open_source(samples, plain)
         dataset = inner.dataset if inner.runs_code else Rows(inner.dataset)
         extras, reseeds = pack.segment_ids, terms.reseed
-        rows = PackedRows(dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds)
+        rows = PackedRows(
+            dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds
+        )
         super().__init__(pack, rows, terms)
         self.consist_of([inner])
         self.rows_now = rows
-        self._epoch: int | None = None  # of the batch that was settled, until one of its rows is described
+        self._epoch: int | None = (
+            None  # of the batch that was settled, until one of its rows is described
+        )
 
     def without_dataset(self) -> PackSource:
         """Return a copy for the engine, which knows rows, and not the dataset."""
@@ -384,7 +436,9 @@ class PackSource(SampleSource):
         fits = {*extras} < {*tree} and all(isinstance(array, Array) for array in tree.values())
         if fits:
             fits = all(tree[name] == array for name, array in extras.items())
-            fits = fits and all(tree[name].shape[:1] == (most,) for name in tree.keys() - extras.keys())
+            fits = fits and all(
+                tree[name].shape[:1] == (most,) for name in tree.keys() - extras.keys()
+            )
         if not fits:
             names = "".join(f", {name!r}: {array!r}" for name, array in extras.items())
             raise SpecError(
@@ -409,7 +463,9 @@ class PackSource(SampleSource):
             refuse_order(shuffle, sampler, why)
         pack, count = self.given, self.members[0].length()
         if count != pack.count:
-            raise ValueError(f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for each")
+            raise ValueError(
+                f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for each"
+            )
         self.is_sized, self.dataset.mixes = True, bool(shuffle)
         order: Sampler = Sequential(len(pack))
         if shuffle and pack.strategy == "ffd":

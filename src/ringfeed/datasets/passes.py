@@ -88,7 +88,9 @@ class PassOrder(Sampler):
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Pass:  # noqa: ARG002 - its position says all
         """Begin a pass, at position ``start``."""
         count = self._count()
-        self.now = Pass(self._drawn(count, number), start if count is not None else self._begin + start)
+        self.now = Pass(
+            self._drawn(count, number), start if count is not None else self._begin + start
+        )
         return self.now
 
     def _drawn(self, count: int | None, number: int) -> Sequence[int] | Indices:

@@ -57,7 +57,9 @@ class PeekableIterator:
     def __iter__(self) -> Iterator[Any]:
         """Return all elements, once: an iterator that was interrupted cannot go back."""
         if self._begun:
-            raise ValueError(f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be read again")
+            raise ValueError(
+                f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be read again"
+            )
         self._begun = True
         first, self._first = self._first, []
         return chain(first, self._iterator)
@@ -105,7 +107,9 @@ class FirstRead:
 
 def is_iterator(iterable: Any) -> bool:
     """Whether it can be read but once, as generators, files, zip() and map() can."""
-    return callable(getattr(type(iterable), "__next__", None)) and callable(getattr(type(iterable), "__iter__", None))
+    return callable(getattr(type(iterable), "__next__", None)) and callable(
+        getattr(type(iterable), "__iter__", None)
+    )
 
 
 def has_state(found: Any) -> bool:
@@ -125,7 +129,11 @@ def has_state(found: Any) -> bool:
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
     """Whether a buffer of Hugging Face's shuffles the elements: its states leave out what is in the buffer."""
-    waiting = [getattr(dataset, "_ex_iterable", None)] if "datasets.IterableDataset" in class_names(dataset) else []
+    waiting = (
+        [getattr(dataset, "_ex_iterable", None)]
+        if "datasets.IterableDataset" in class_names(dataset)
+        else []
+    )
     while waiting:
         part = waiting.pop()
         if type(part).__name__ == "BufferShuffledExamplesIterable":
@@ -139,7 +147,9 @@ def opened(iterable: Any) -> Any:
     """Return an iterable, or what it returns where it is a function; TypeError for what is none."""
     found = iterable if hasattr(type(iterable), "__iter__") else iterable()
     if not hasattr(type(found), "__iter__") and not hasattr(type(found), "__getitem__"):
-        raise TypeError(f"the dataset is a function that returned a {type(found).__name__}, expected an iterable")
+        raise TypeError(
+            f"the dataset is a function that returned a {type(found).__name__}, expected an iterable"
+        )
     return found
 
 
@@ -153,7 +163,9 @@ def fresh(iterable: Any) -> Any:
         return iterable
     buffers: list[pickle.PickleBuffer] = []
     try:
-        return pickle.loads(pickle.dumps(iterable, 5, buffer_callback=buffers.append), buffers=buffers)  # noqa: S301
+        return pickle.loads(  # noqa: S301
+            pickle.dumps(iterable, 5, buffer_callback=buffers.append), buffers=buffers
+        )
     except Exception:  # noqa: BLE001, S110 - of a class that pickle does not find, or the user's own
         pass
     try:
@@ -169,7 +181,9 @@ def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any
     """
     found = opened(iterable)
     owner = found if has_state(found) else None
-    if owner is not None and (found is iterable or state is not None):  # a function may return it again
+    if owner is not None and (
+        found is iterable or state is not None
+    ):  # a function may return it again
         found = owner = fresh(found)
     if owner is not None and state is not None:
         owner.load_state_dict(json.loads(state.text))

@@ -30,11 +30,19 @@ class Port(NamedTuple):
     end: WorkerEnd
     ring: Ring
     offsets: tuple[int, ...]  # of the fields of a slot, in bytes
-    is_consumer: bool = False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
-    bars: Sequence[tuple[int, int]] = ()  # elements that replaced workers must not read again (see `Source.barred`)
+    is_consumer: bool = (
+        False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
+    )
+    bars: Sequence[
+        tuple[int, int]
+    ] = ()  # elements that replaced workers must not read again (see `Source.barred`)
     states: Any = None  # what is kept of an iterable: see `Source.keep`
-    timeout_s: float | None = None  # how long the consumer waits for what it reads itself beside its own thread
-    worker: tuple[int, int, int] | None = None  # its number, how many there are, how often it was started again
+    timeout_s: float | None = (
+        None  # how long the consumer waits for what it reads itself beside its own thread
+    )
+    worker: tuple[int, int, int] | None = (
+        None  # its number, how many there are, how often it was started again
+    )
 
 
 class Reader:
@@ -86,7 +94,9 @@ class Reader:
         from ringfeed.datasets.worker_info import WorkerInfo, introduce  # noqa: PLC0415 - only where it is needed
 
         number, workers, starts = self.port.worker
-        info = WorkerInfo(number, workers, self.source.users_own(self.dataset), self.source.seed, starts)
+        info = WorkerInfo(
+            number, workers, self.source.users_own(self.dataset), self.source.seed, starts
+        )
         is_new = introduce(info, again=self._introduced, reads_all=self.source.streams > 0)
         if is_new and self.source.transforms is not None:
             self.source.transforms.begin_worker(self)
@@ -116,7 +126,9 @@ class Reader:
         for row in range(len(self.end.indices)):
             self.end.fail(row, encode(error))
 
-    def by(self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None) -> Fill:
+    def by(
+        self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None
+    ) -> Fill:
         """Return what fills the claim by a method of the writer; ``failed`` is called for each row that fails."""
         return partial(write, self.end.claim_address, *given, self.context, failed or self.failed)
 

@@ -46,10 +46,17 @@ class RoundRobinSampler(Sampler):
         elif state is not None or start:
             check_fields(state, given=0, read=count)
             turn, streams = state.get("turn"), [*range(count)]
-            if not isinstance(turn, list) or any(turn.count(one) > (one in streams) for one in turn):
-                refuse(state, f"whose turn is {turn!r}, expected a list of those of {streams} that have not ended")
+            if not isinstance(turn, list) or any(
+                turn.count(one) > (one in streams) for one in turn
+            ):
+                refuse(
+                    state,
+                    f"whose turn is {turn!r}, expected a list of those of {streams} that have not ended",
+                )
             if state["given"] != start:
-                refuse(state, f"whose given is {state['given']}, expected the state's samples, {start}")
+                refuse(
+                    state, f"whose given is {state['given']}, expected the state's samples, {start}"
+                )
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> RoundRobinEpoch:
         """Return the numbers of an epoch; ValueError when an iterator would be read again."""
@@ -68,7 +75,9 @@ class RoundRobinSampler(Sampler):
 class RoundRobinEpoch(Epoch):
     """One pass over all streams, from which those that have ended are taken out."""
 
-    def __init__(self, streams: int, rows: int, start: int = 0, state: Any = None, end: int | None = None) -> None:
+    def __init__(
+        self, streams: int, rows: int, start: int = 0, state: Any = None, end: int | None = None
+    ) -> None:
         """Begin with the first batch of the first; or after ``start`` elements, with several where ``state`` says.
 
         ``end``: how many numbers a single one has; None: only reading shows that.
@@ -92,12 +101,16 @@ class RoundRobinEpoch(Epoch):
         if len(self._read) == 1:
             return self._take_of_one(count)
         given, read, turn, rows = self._given, [*self._read], [*self._turn], self._rows
-        self._kept = max(self._kept, 2 * count // rows)  # what is planned at once is behind what the user has
+        self._kept = max(
+            self._kept, 2 * count // rows
+        )  # what is planned at once is behind what the user has
         found = [np.empty(0, np.int64)]
         for _ in range(count // rows):
             stream = turn.pop(0)
             turn.append(stream)
-            found.append(np.arange(read[stream], read[stream] + rows, dtype=np.int64) * len(read) + stream)
+            found.append(
+                np.arange(read[stream], read[stream] + rows, dtype=np.int64) * len(read) + stream
+            )
             read[stream] += rows
             given += rows
             self._note(given, read, turn)

@@ -73,8 +73,13 @@ class SampleSource(Source):
                 from ringfeed.spec.form_checks import padded  # noqa: PLC0415 - only where it is needed
 
                 spec = padded(spec)
-            if any(leaf.form or leaf.variable for leaf in spec.leaves) and self.method == "read_into":
-                self.method = "__getitem__"  # no place in a slot is that of a row before its length is known
+            if (
+                any(leaf.form or leaf.variable for leaf in spec.leaves)
+                and self.method == "read_into"
+            ):
+                self.method = (
+                    "__getitem__"  # no place in a slot is that of a row before its length is known
+                )
             if self.method == "read_into" and any(leaf.cast or leaf.casts for leaf in spec.leaves):
                 from ringfeed.spec.number_casts import refuse_in_place  # noqa: PLC0415 - only where it is needed
 

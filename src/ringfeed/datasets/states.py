@@ -79,7 +79,9 @@ def encoded(state: Any) -> bytes:
 def states_size(streams: int, *, keeps: bool) -> int:
     """Return the bytes of the parts of so many streams, with entries if it ``keeps`` states; 0: there are too many."""
     most = MOST_SIZE // streams // 8 * 8
-    part = min(most, HEAD + ENTRIES * LARGEST) if keeps and most >= HEAD + ENTRIES * SMALLEST else HEAD
+    part = (
+        min(most, HEAD + ENTRIES * LARGEST) if keeps and most >= HEAD + ENTRIES * SMALLEST else HEAD
+    )
     return streams * part if part <= most else 0
 
 
@@ -98,7 +100,9 @@ class StreamStates:
         self._streams = streams
 
     @classmethod
-    def of(cls, size: int, streams: int, *, shared: bool, behind: tuple[int, int] = (0, 0)) -> StreamStates | None:
+    def of(
+        cls, size: int, streams: int, *, shared: bool, behind: tuple[int, int] = (0, 0)
+    ) -> StreamStates | None:
         """Reserve the memory, ``shared`` with worker processes; None where none are kept.
 
         ``behind``: bytes of the same file for another use, of which so many are reserved.
@@ -199,7 +203,10 @@ class StreamStates:
         """
         made = [_shown(self.find(stream, epoch, count)) for stream, count in enumerate(counts)]
         if others is not None:
-            known = [None if self._told(stream) else one for stream, one in enumerate(others[: len(made)])]
+            known = [
+                None if self._told(stream) else one
+                for stream, one in enumerate(others[: len(made)])
+            ]
             made = [one or other for one, other in zip(made, known, strict=False)]
         return made if any(made) else None
 
@@ -240,7 +247,10 @@ class StreamStates:
 
     def skipped(self) -> tuple[int, ...] | None:
         """Return what has been left out for longest: before which index, since when, how many of how many."""
-        found = (_PROGRESS.unpack_from(self._memory, stream * self._part) for stream in range(self._streams))
+        found = (
+            _PROGRESS.unpack_from(self._memory, stream * self._part)
+            for stream in range(self._streams)
+        )
         return min((one for one in found if one[1]), key=itemgetter(1), default=None)
 
     def forget_skipped(self) -> None:
@@ -268,12 +278,16 @@ def _shown(state: State | None) -> dict[str, Any] | None:
 class StateRecorder:
     """Takes the states of one stream in one epoch, as it is read: as often as they cost little, no batch waits long."""
 
-    def __init__(self, states: StreamStates | None, stream: int, epoch: int, rows: int, slots: int) -> None:
+    def __init__(
+        self, states: StreamStates | None, stream: int, epoch: int, rows: int, slots: int
+    ) -> None:
         """Take none yet; ``rows``: elements of a batch."""
         self._states = states
         self._run = 0 if states is None else states.run
         self._stream, self._epoch, self._rows = stream, epoch, rows
-        self._least = -(-(slots + BEHIND) // (ENTRIES - 1)) * rows  # so that the oldest lies behind all that is ahead
+        self._least = (
+            -(-(slots + BEHIND) // (ENTRIES - 1)) * rows
+        )  # so that the oldest lies behind all that is ahead
         self._cost_ns = 0
         self.begin(None, None)
 
@@ -306,7 +320,10 @@ class StateRecorder:
         it is, too, after a state was loaded: some iterables say for ever where they were begun.
         """
         began_ns = now_ns()
-        if count - self._at < MOST_BATCHES * self._rows and began_ns - self._since_ns < SHARE * self._cost_ns:
+        if (
+            count - self._at < MOST_BATCHES * self._rows
+            and began_ns - self._since_ns < SHARE * self._cost_ns
+        ):
             self.due = count + self._rows
             return None
         try:
@@ -327,7 +344,9 @@ class StateRecorder:
             raise UnfitError(f"raised {type(error).__name__}: {error}") from None
         text = encoded(state)
         if text == self._last:
-            raise UnfitError(f"is the same after {self._at} and after {count} elements, so it does not say where it is")
+            raise UnfitError(
+                f"is the same after {self._at} and after {count} elements, so it does not say where it is"
+            )
         return text
 
     def keep(self, count: int, text: bytes) -> None:
@@ -362,7 +381,9 @@ class KeptStreams(Kept):
         """
         self._source = source
         behind = (0, 0) if sizes is None else (sizes.total, sizes.words)
-        self.states = StreamStates.of(source.states_size, source.streams, shared=shared, behind=behind)
+        self.states = StreamStates.of(
+            source.states_size, source.streams, shared=shared, behind=behind
+        )
         self._store = None if sizes is None else self._opened(sizes)
         self._watches = False
 

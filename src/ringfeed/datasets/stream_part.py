@@ -54,13 +54,19 @@ def suspects(part: Part, row: int, number: int, *, reads_on: bool) -> range:
     if row:
         return range(number, number if reads_on else number + 1)
     first = number - part.rank * part.rows
-    return range(first, first + part.step) if reads_on else range(max(number - part.step + part.rows, 0), number + 1)
+    return (
+        range(first, first + part.step)
+        if reads_on
+        else range(max(number - part.step + part.rows, 0), number + 1)
+    )
 
 
 class StreamPart:
     """Reads what lies around a batch of this rank, when the first of its rows is asked for."""
 
-    def __init__(self, shard: Part, context: SampleContext, *, reads_on: bool, reseeds: bool) -> None:
+    def __init__(
+        self, shard: Part, context: SampleContext, *, reads_on: bool, reseeds: bool
+    ) -> None:
         """``reads_on``: to the end of each global batch, before the batch is handed out; it is kept meanwhile."""
         self._shard = shard
         self._context = context
@@ -89,7 +95,9 @@ class StreamPart:
         end = numbers[0] + (self._shard.world_size - self._shard.rank) * self._shard.rows
         for number in numbers:
             try:
-                self._kept[number] = _Kept(copied(self._stream.element(number)), self._context.index)
+                self._kept[number] = _Kept(
+                    copied(self._stream.element(number)), self._context.index
+                )
             except End:
                 break
             except Exception as error:  # noqa: BLE001 - of the user's; it is raised in its place

@@ -35,11 +35,18 @@ class Stream:
     """One iterable, being read."""
 
     def __init__(
-        self, source: StreamSource, reader: Reader, place: int, iterable: Any, recorder: StateRecorder
+        self,
+        source: StreamSource,
+        reader: Reader,
+        place: int,
+        iterable: Any,
+        recorder: StateRecorder,
     ) -> None:
         """Read nothing yet; ``place``: of the iterable among all of the source."""
         self.bar: int | None = None  # the position of an element that is not to be read
-        self._length = length_of(iterable) if source.is_planned else None  # by which all ranks have planned
+        self._length = (
+            length_of(iterable) if source.is_planned else None
+        )  # by which all ranks have planned
         self._iterable = iterable
         self._recorder = recorder
         self._source, self._reader, self._place = source, reader, place
@@ -53,7 +60,9 @@ class Stream:
         self._loaded_at: int | None = None  # the position where a state of its own has brought it
         self._ended = False
         self._error: BaseException | None = None  # that ended it
-        self._late: FunctionError | None = None  # the same, to be raised in the place of the next element
+        self._late: FunctionError | None = (
+            None  # the same, to be raised in the place of the next element
+        )
 
     def _prepare(self, position: int) -> None:
         """Have the random numbers be those of an element; also of one that is only skipped."""
@@ -116,7 +125,9 @@ class Stream:
         """Return an error that says which element raised it."""
         if isinstance(error, FunctionError):
             return error
-        text = f"{self._name(position)} raised {type(error).__qualname__}: {error}".removesuffix(": ")
+        text = f"{self._name(position)} raised {type(error).__qualname__}: {error}".removesuffix(
+            ": "
+        )
         late = FunctionError(text)
         late.__cause__ = error
         return late
@@ -165,7 +176,9 @@ class Stream:
         note: Callable[[int, int], object] = partial(self._recorder.note_skipped, now_ns())
         if self._reader.port.is_consumer:
             if self._replay is None or not self._replay.is_told:
-                self._replay = Replay(f"the elements before {self._name(position)} are read", REMEDY)
+                self._replay = Replay(
+                    f"the elements before {self._name(position)} are read", REMEDY
+                )
             note = self._replay.note
         try:
             while self._asked < position and not self._ended:
@@ -205,7 +218,9 @@ class Stream:
     def _end_at_bar(self) -> NoReturn:
         self._asked += 1
         self._ended = True
-        self._error = RuntimeError("what comes after an element that ended its workers cannot be read")
+        self._error = RuntimeError(
+            "what comes after an element that ended its workers cannot be read"
+        )
         raise End
 
     def _end(self, position: int) -> Exception:
@@ -229,7 +244,9 @@ class Stream:
 class StreamReader:
     """The elements of all iterables, by their numbers."""
 
-    def __init__(self, source: StreamSource, iterables: tuple[Any, ...], reader: Reader, *, ahead: int = 0) -> None:
+    def __init__(
+        self, source: StreamSource, iterables: tuple[Any, ...], reader: Reader, *, ahead: int = 0
+    ) -> None:
         """``ahead``: so many batches may be read beyond those that have slots."""
         self._source, self._reader, self._ahead = source, reader, ahead
         self._iterables = iterables
@@ -244,7 +261,11 @@ class StreamReader:
             on = not source.is_planned
             self._part = StreamPart(source.part, reader.context, reads_on=on, reseeds=source.reseed)
         whole = reader.by(reader.writer.batch, self.element, source.rows, failed=self._failed)
-        self._fill = whole if source.whole else reader.by(reader.writer.samples, self.element, failed=self._failed)
+        self._fill = (
+            whole
+            if source.whole
+            else reader.by(reader.writer.samples, self.element, failed=self._failed)
+        )
 
     def read_claim(self) -> bool:
         """Fill the reader's claim."""
@@ -252,7 +273,9 @@ class StreamReader:
         if states is not None and states.run != self._run:
             self.renew()
         if (row := self._reader.end.killed) is not None:
-            for _, number in self._source.barred([], self._epoch or 0, row, self._reader.end.indices[row]):
+            for _, number in self._source.barred(
+                [], self._epoch or 0, row, self._reader.end.indices[row]
+            ):
                 self.bar(number)
         try:
             if self._part is not None:
@@ -260,7 +283,10 @@ class StreamReader:
                 self._part.begin(self._stream(numbers[0]), numbers)
             return self._fill()
         except KeyboardInterrupt:
-            epoch, self._epoch = self._epoch, None  # all are made anew where another Ctrl-C comes in here
+            epoch, self._epoch = (
+                self._epoch,
+                None,
+            )  # all are made anew where another Ctrl-C comes in here
             for stream in self._streams:
                 stream.break_off()
             self._epoch = epoch
@@ -299,7 +325,14 @@ class StreamReader:
         """Record why an element is not there; raise what no element has raised."""
         if any(stream.has_warned(error) for stream in self._streams):
             raise error
-        if self._source.shows_end and self._streams[0].is_over and not isinstance(error, End | KeyboardInterrupt):
-            error, cause = End(), error  # no later batch may be planned that would show what has ended the iterable
+        if (
+            self._source.shows_end
+            and self._streams[0].is_over
+            and not isinstance(error, End | KeyboardInterrupt)
+        ):
+            error, cause = (
+                End(),
+                error,
+            )  # no later batch may be planned that would show what has ended the iterable
             error.__cause__ = cause
         self._reader.failed(row, index, error)

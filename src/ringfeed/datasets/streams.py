@@ -66,7 +66,9 @@ def _peekable(dataset: Any) -> Any:
 class StreamSource(Source):
     """A dataset of iterables, whose elements are samples or whole batches."""
 
-    size_of: Callable[[Any, int], int] | None = None  # of an element, where one process reads them for all workers
+    size_of: Callable[[Any, int], int] | None = (
+        None  # of an element, where one process reads them for all workers
+    )
 
     def __init__(self, given: Any, terms: Terms, element_kind: type[Source]) -> None:
         """Keep what is read of iterators to learn the spec; ``element_kind``: what knows a dataset of such elements."""
@@ -78,7 +80,9 @@ class StreamSource(Source):
 
             check_part(self.part, self.iterables)
         self.is_planned = self.part is not None and length_of(self.iterables[0]) is not None
-        self.shows_end = self.is_planned and terms.on_error == "skip"  # what ends it is no sample that is left out
+        self.shows_end = (
+            self.is_planned and terms.on_error == "skip"
+        )  # what ends it is no sample that is left out
         self.at_once = self.part is not None  # a batch of one rank may have an element twice
         self.element_kind = element_kind
         self.streams = len(self.iterables)
@@ -110,11 +114,17 @@ class StreamSource(Source):
         """Set the spec, from the first element of the first iterable unless it is given."""
         iterables = _iterables_of(self.dataset)
         first = _First(iterables[0], self.size_of, self.streams)
-        self.elements = found = self.element_kind(None, first, self.terms._replace(on_error="raise"))
+        self.elements = found = self.element_kind(
+            None, first, self.terms._replace(on_error="raise")
+        )
         found.learn()
         found.dataset = None  # and the iterator with it, which may have a file open
         if self._may_lose(iterables[0]) and (begun := first.begun()) is not None:
-            self.dataset = Interleave((begun, *iterables[1:])) if isinstance(self.dataset, Interleave) else begun
+            self.dataset = (
+                Interleave((begun, *iterables[1:]))
+                if isinstance(self.dataset, Interleave)
+                else begun
+            )
         keeps = first.has_state or any(map(peekable.has_state, self.iterables))
         self.states_size = states_size(self.streams, keeps=keeps)
         self.element_size = first.size
@@ -143,27 +153,37 @@ class StreamSource(Source):
         """Have each batch filled by the worker that reads its iterable: all that one reads is a stream of the ring."""
         if self.streams == 1:
             return super().cut(indices, workers)
-        batches = (indices[first : first + self.indices] for first in range(0, len(indices), self.indices))
+        batches = (
+            indices[first : first + self.indices] for first in range(0, len(indices), self.indices)
+        )
         return ((batch, int(batch[0]) % self.streams % max(workers, 1) + 1) for batch in batches)
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say what has become of the elements; take a stream that has ended in this batch out of the rotation."""
         found = self.elements.settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
-        record = next((record for _, record in lease.failures() if kind_of(record) is Kind.END), None)
+        record = next(
+            (record for _, record in lease.failures() if kind_of(record) is Kind.END), None
+        )
         if record is None:
             return found
         epoch = None if epoch is None else epoch.whole
         index = lease.failed_rows(self.indices)[-1][1]
-        is_first = epoch is None or epoch.end(index)  # None: the only one is planned to the end that len() says
+        is_first = epoch is None or epoch.end(
+            index
+        )  # None: the only one is planned to the end that len() says
         by_error = is_first and len(record) > 1
         is_over = epoch is None or epoch.is_over
-        return found._replace(ended=(self.describe_stream(index), record) if by_error else None, is_over=is_over)
+        return found._replace(
+            ended=(self.describe_stream(index), record) if by_error else None, is_over=is_over
+        )
 
     def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
         """Return the elements of this epoch that no worker can read, the first included that may have ended some."""
         if self.size_of is not None:
             return bars  # the worker that has died did not read it
-        first = self._suspects(row, index)[:1]  # none, where the element was read and what is made of it is to blame
+        first = self._suspects(row, index)[
+            :1
+        ]  # none, where the element was read and what is made of it is to blame
         return [*(bar for bar in bars if bar[0] == epoch), *((epoch, number) for number in first)]
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
@@ -190,7 +210,9 @@ class StreamSource(Source):
     def describe_read(self, row: int, index: int) -> str:
         """Say which elements may be read while a worker is at a row of its batch."""
         found = self._suspects(row, index)
-        several = f"one of elements {found[0]} to {found[-1]} of the iterable" if len(found) > 1 else ""
+        several = (
+            f"one of elements {found[0]} to {found[-1]} of the iterable" if len(found) > 1 else ""
+        )
         return several or self.describe(index)
 
     def describe(self, index: int) -> str:
@@ -210,7 +232,9 @@ class StreamSource(Source):
 class _First:
     """The first elements of an iterable, as those of a dataset that is asked for one after another."""
 
-    def __init__(self, iterable: Any, size_of: Callable[[Any, int], int] | None, parts: int) -> None:
+    def __init__(
+        self, iterable: Any, size_of: Callable[[Any, int], int] | None, parts: int
+    ) -> None:
         self._iterable = iterable
         self._size_of = size_of
         self._parts = parts
@@ -237,7 +261,9 @@ class _First:
         except StopIteration:
             found = f"gives None in the place of all its {index} batches" if index else "is empty"
             one, remedy = (
-                ("the iterable", "") if self._parts == 1 else ("iterable 0 of Interleave()", "leave it out, or ")
+                ("the iterable", "")
+                if self._parts == 1
+                else ("iterable 0 of Interleave()", "leave it out, or ")
             )
             raise SpecError(
                 f"{one} {found}, so there is no element to infer the spec from; {remedy}give spec="
@@ -253,7 +279,9 @@ class _First:
 
         That is where it has states, or has drawn the random numbers of one epoch.
         """
-        begins_anew = self.has_state or self._has_drawn or isinstance(self._iterable, PeekableIterator)
+        begins_anew = (
+            self.has_state or self._has_drawn or isinstance(self._iterable, PeekableIterator)
+        )
         if self._iterator is None or begins_anew:
             return None
         return FirstRead(self._iterable, self._iterator, self._read)

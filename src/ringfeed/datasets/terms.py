@@ -46,7 +46,9 @@ class Delivery(NamedTuple):
     keeps_others: bool = True  # whether the rows that did not fail are delivered
     is_short: bool = False  # whether an iterable has ended within it
     is_whole: bool = False  # whether what is delivered has no rows of samples that failed
-    ended: tuple[str, bytes] | None = None  # the stream that an error has ended, in words, and that error's record
+    ended: tuple[str, bytes] | None = (
+        None  # the stream that an error has ended, in words, and that error's record
+    )
     is_over: bool = False  # whether no stream has any more elements
 
 

@@ -86,7 +86,9 @@ class Trial:
         try:
             spec = Spec.infer(sample, 0, strings=True)
             leaves = zip(spec.leaves, spec.flatten(sample, 0), strict=True)
-            given = spec.unflatten([np.array(value) if leaf.form is None else value for leaf, value in leaves])
+            given = spec.unflatten(
+                [np.array(value) if leaf.form is None else value for leaf, value in leaves]
+            )
             made = self._call(given)
         except Exception as error:  # noqa: BLE001 - it is told of
             objection = TypeError(
@@ -101,11 +103,14 @@ class Trial:
 def _is_whole(given: Any, sample: Any) -> bool:
     """Whether a transform left all leaves of a container where they were, at most with another content."""
     if isinstance(sample, dict):
-        return given.keys() == sample.keys() and all(_is_whole(given[key], sample[key]) for key in sample)
+        return given.keys() == sample.keys() and all(
+            _is_whole(given[key], sample[key]) for key in sample
+        )
     if isinstance(sample, tuple | list):
         return len(given) == len(sample) and all(map(_is_whole, given, sample))
     return type(given) is type(sample) and (
-        not isinstance(given, np.ndarray) or (given.dtype, given.shape) == (sample.dtype, sample.shape)
+        not isinstance(given, np.ndarray)
+        or (given.dtype, given.shape) == (sample.dtype, sample.shape)
     )
 
 
@@ -118,7 +123,9 @@ class Transforms:
     def __init__(self, source: Source, functions: Functions) -> None:
         """Have the source be read by way of the functions."""
         self.in_place = self.copies = False
-        self.each = "collate_fn" if source.whole else "transform"  # is called with each of what the dataset gives
+        self.each = (
+            "collate_fn" if source.whole else "transform"
+        )  # is called with each of what the dataset gives
         self.has_transform = getattr(functions, self.each) is not None
         self.has_batch_transform = functions.batch_transform is not None
         self.skips = source.terms.on_error == "skip"
@@ -160,15 +167,21 @@ class Transforms:
         if change is None:
             return fill
         address, whole = reader.end.claim_address, reader.source.whole
-        return partial(BatchWriter(writer).change, address, fill, change, whole, self.skips, reader.failed)
+        return partial(
+            BatchWriter(writer).change, address, fill, change, whole, self.skips, reader.failed
+        )
 
     def _open_samples(self, dataset: Any, reader: Reader) -> Fill:
         apply = self.sample_change(reader)
         if apply is None:
             return reader.source.open(dataset, reader)
         if not self.in_place:
-            return open_between(dataset, reader, Between(reader.writer, partial(self.made, reader.source, apply)))
-        reader.writer.change = RowTransform(reader.reseeded(apply) if reader.source.has_columns else apply)
+            return open_between(
+                dataset, reader, Between(reader.writer, partial(self.made, reader.source, apply))
+            )
+        reader.writer.change = RowTransform(
+            reader.reseeded(apply) if reader.source.has_columns else apply
+        )
         return reader.source.open(dataset, reader)
 
     def sample_change(self, reader: Reader) -> Callable[[int, Any], Any] | None:
@@ -200,11 +213,15 @@ class Transforms:
                 return call(batch)
             except NOT_CTRL_C as error:
                 more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
-                raise failed(f"the batch of {source.describe(indices[0])}{more}: batch_transform", error) from error
+                raise failed(
+                    f"the batch of {source.describe(indices[0])}{more}: batch_transform", error
+                ) from error
 
         return apply
 
-    def made(self, source: Source, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
+    def made(
+        self, source: Source, apply: Callable[[int, Any], Any], index: int, sample: Any
+    ) -> Any:
         """Return what a function that makes new samples makes of one, or of a whole batch; None for no batch."""
         made = apply(index, copied(sample) if self.copies else sample)
         if made is None and not source.whole:
@@ -236,13 +253,22 @@ class Between:
         self._make = make
         self.rows = self.gather = None  # which write without a sample
 
-    def samples(self, claim_address: int, getitem: Callable[[int], Any], context: Any, on_error: Any) -> bool:
+    def samples(
+        self, claim_address: int, getitem: Callable[[int], Any], context: Any, on_error: Any
+    ) -> bool:
         """Fill the claim with what is made of getitem(index)."""
         make = self._make
-        return self._writer.samples(claim_address, lambda index: make(index, getitem(index)), context, on_error)
+        return self._writer.samples(
+            claim_address, lambda index: make(index, getitem(index)), context, on_error
+        )
 
     def batch(  # as `RowWriter.batch`
-        self, claim_address: int, getitem: Callable[[int], Any], most: int, context: Any, on_error: Any
+        self,
+        claim_address: int,
+        getitem: Callable[[int], Any],
+        most: int,
+        context: Any,
+        on_error: Any,
     ) -> bool:
         """Fill the slot with what is made of the whole batch getitem(index), unless that is None."""
 
@@ -252,11 +278,17 @@ class Between:
 
         return self._writer.batch(claim_address, made, most, context, on_error)
 
-    def bulk(self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any) -> bool:
+    def bulk(
+        self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any
+    ) -> bool:
         """Fill the claim with what is made of getitems(indices)."""
-        return self._writer.bulk(claim_address, partial(self.many, getitems, context), context, on_error)
+        return self._writer.bulk(
+            claim_address, partial(self.many, getitems, context), context, on_error
+        )
 
-    def many(self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]) -> Iterator[Any]:
+    def many(
+        self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]
+    ) -> Iterator[Any]:
         """Give what is made of each sample, with its own random numbers; then those that were not asked for."""
         samples = iter(getitems([*indices]))
         for index, sample in zip(indices, samples, strict=False):

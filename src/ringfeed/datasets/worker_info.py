@@ -81,7 +81,9 @@ class _Newest:
     as_torch = False
 
 
-def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, as_torch: bool = False) -> None:
+def tell_torch(
+    number: int, workers: int, seed: int, dataset: Any, *, as_torch: bool = False
+) -> None:
     """Have torch's ``get_worker_info()`` say this, now or when torch is imported.
 
     ``as_torch``: also compute with one thread, and begin with this seed, as a worker of torch's does. Only in the main

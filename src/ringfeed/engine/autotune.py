@@ -54,7 +54,9 @@ class Window:
 
     def __add__(self, other: Window) -> Window:
         """Return both as one."""
-        return Window(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+        return Window(
+            *(one + another for one, another in zip(astuple(self), astuple(other), strict=True))
+        )
 
 
 class Level:
@@ -72,20 +74,29 @@ class Level:
     @property
     def waited(self) -> float:
         """Share of the time that the consumer waited."""
-        return min(1.0, median(one.stall_s / one.elapsed_s for one in self.windows)) if self.windows else 0.0
+        return (
+            min(1.0, median(one.stall_s / one.elapsed_s for one in self.windows))
+            if self.windows
+            else 0.0
+        )
 
     @property
     def busy(self) -> float:
         """Share of their time that the workers were filling."""
         elapsed_s = sum(one.elapsed_s for one in self.windows)
-        return min(1.0, sum(one.busy_s for one in self.windows) / (max(1, self.setting.workers) * elapsed_s))
+        return min(
+            1.0,
+            sum(one.busy_s for one in self.windows) / (max(1, self.setting.workers) * elapsed_s),
+        )
 
     @property
     def is_sure(self) -> bool:
         """Whether more windows would not change the throughput much, or would take too long."""
         count = len(self.windows)
         sure = SURE * math.sqrt(count)
-        return count >= self._most or (count >= FEW and stdev(self._rates) <= sure * mean(self._rates))
+        return count >= self._most or (
+            count >= FEW and stdev(self._rates) <= sure * mean(self._rates)
+        )
 
     @property
     def _rates(self) -> list[float]:
@@ -95,7 +106,9 @@ class Level:
 class Tuner:
     """Decides on the settings of one loader, from ``least`` to ``most``; ``tuned`` says which of the two may change."""
 
-    def __init__(self, least: Setting, most: Setting, tuned: Collection[Side] = ("workers", "slots")) -> None:
+    def __init__(
+        self, least: Setting, most: Setting, tuned: Collection[Side] = ("workers", "slots")
+    ) -> None:
         self.setting = least
         self.history: list[Step] = []
         self.why = "too early to say"
@@ -108,10 +121,14 @@ class Tuner:
         self._level, self._seen = Level(self.setting), Window()
         self._since_s = 0.0  # the last move
         self._base = self._level  # the last one that was kept
-        self._closed: dict[Side, str] = {}  # why there are not more: what did not pay from the base, or its limit
+        self._closed: dict[
+            Side, str
+        ] = {}  # why there are not more: what did not pay from the base, or its limit
         self._trial: list[Side] = []  # what there is twice of, compared with the base
         self._outcome = ""  # of the last trial
-        self._usual: float | None = None  # share of the time that training has waited since it settled
+        self._usual: float | None = (
+            None  # share of the time that training has waited since it settled
+        )
         self._decide: Callable[[], Step | None] = self._consider
 
     # ---- looking ----
@@ -169,7 +186,10 @@ class Tuner:
         self._decide = self._judge
         count = min(_wanted(side, level), self._most.count(side))
         outcome = f"{self._outcome}; " if self._outcome else ""
-        return self._go(level.setting.having(side, count), f"{outcome}{_shortage(side, level)}: {named(side, count)}")
+        return self._go(
+            level.setting.having(side, count),
+            f"{outcome}{_shortage(side, level)}: {named(side, count)}",
+        )
 
     def _judge(self) -> Step | None:
         """Keep the trial, or go on to another."""
@@ -182,7 +202,12 @@ class Tuner:
         if gain >= PAYS or (relieves and gain > -PAYS):
             self._closed.clear()
             return self._consider()
-        if waits and level.busy < BUSY and len(self._trial) == 1 and self._has_more("slots", level.setting):
+        if (
+            waits
+            and level.busy < BUSY
+            and len(self._trial) == 1
+            and self._has_more("slots", level.setting)
+        ):
             return self._try("slots", level)
         self._closed[first] = self._outcome
         return self._next()
@@ -197,7 +222,9 @@ class Tuner:
         self._decide = self._watch
         step = None
         if self.setting != base.setting:
-            counts = f"{named('workers', base.setting.workers)} and {named('slots', base.setting.slots)}"
+            counts = (
+                f"{named('workers', base.setting.workers)} and {named('slots', base.setting.slots)}"
+            )
             step = self._go(base.setting, f"{self._outcome}: back to {counts}")
         self.why = ", ".join(dict.fromkeys(filter(None, reasons)))
         self._level = Level(base.setting, FEW)
@@ -222,8 +249,12 @@ class Tuner:
         slots = self.setting.slots
         held = f"training holds all {named('slots', slots)}, so none can be filled"
         if self._has_more("slots", self.setting):
-            return self._restart(self.setting.having("slots", slots + 1), f"{held}: {named('slots', slots + 1)}")
-        self.why = f"{held}, and {self._closed['slots'] if 'slots' in self._tuned else 'slots= is given'}"
+            return self._restart(
+                self.setting.having("slots", slots + 1), f"{held}: {named('slots', slots + 1)}"
+            )
+        self.why = (
+            f"{held}, and {self._closed['slots'] if 'slots' in self._tuned else 'slots= is given'}"
+        )
         return None
 
     def refuse(self, why: str) -> None:

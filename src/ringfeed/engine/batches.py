@@ -41,7 +41,9 @@ class BatchIterator(Batches):
 
         ``keeps``: the loader, which lives as long as its iterators.
         """
-        lock = None if getattr(build, "is_computing", None) else runner.lock  # None: each wait is the engine's
+        lock = (
+            None if getattr(build, "is_computing", None) else runner.lock
+        )  # None: each wait is the engine's
         super().__init__(intake, epoch_id, build, lock, progress, runner.options.copy)
         self._runner = runner
         self._build = build
@@ -57,7 +59,9 @@ class BatchIterator(Batches):
             raise StopIteration
         try:
             self.raise_kept()
-            self._runner.resolve(self.epoch_id, answer, self._build, wait_for_slots=self._wait_for_slots)
+            self._runner.resolve(
+                self.epoch_id, answer, self._build, wait_for_slots=self._wait_for_slots
+            )
         except StopIteration:
             self._finished = True
             self.progress.is_over = self._runner.engine is not None  # else the workers have failed

@@ -32,7 +32,12 @@ class CopyPolicy:
     """Decides it for one ring. Not thread-safe: the loader's lock is held."""
 
     def __init__(
-        self, ring: Ring, observer: Observer, tracker: LeaseTracker, resizer: Resizer | None, timeout_ns: int
+        self,
+        ring: Ring,
+        observer: Observer,
+        tracker: LeaseTracker,
+        resizer: Resizer | None,
+        timeout_ns: int,
     ) -> None:
         """Wait for a framework up to ``timeout_ns``."""
         self._ring, self._observer, self._lease_tracker = ring, observer, tracker
@@ -45,7 +50,9 @@ class CopyPolicy:
         """Begin an epoch, of whose caller nothing is known."""
         self.lets_go = False
         """Whether the caller drops a batch when it has the next."""
-        self._watched_ns = 0  # when the batch was taken that it had while the copy was made that shows it
+        self._watched_ns = (
+            0  # when the batch was taken that it had while the copy was made that shows it
+        )
         self._keeps = False
 
     def distrust(self) -> None:
@@ -79,7 +86,11 @@ class CopyPolicy:
                     return True
             if lease.wait_room(SOON_NS):
                 return True
-        while form is not None and waited_ns < self._wait_ns and form.lets_go_later(waited_ns / 1e9, held):
+        while (
+            form is not None
+            and waited_ns < self._wait_ns
+            and form.lets_go_later(waited_ns / 1e9, held)
+        ):
             if lease.wait_room(SOON_NS) or self._ring.look() in OVER:
                 self._wait_ns = self._timeout_ns
                 return True

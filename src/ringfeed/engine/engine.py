@@ -126,12 +126,16 @@ class Engine:
             from ringfeed.engine.resizer import Resizer  # noqa: PLC0415 - only where it is needed
 
             self.resizer = Resizer(tuner, self.segment, self.ring, self.pool, self.count)
-        self.copy_policy = CopyPolicy(self.ring, self.observer, self.lease_tracker, self.resizer, self.timeout_ns)
+        self.copy_policy = CopyPolicy(
+            self.ring, self.observer, self.lease_tracker, self.resizer, self.timeout_ns
+        )
         self.lookahead = Lookahead(self.ring, source, plan, drops=options.drop_remainder)
         self._epoch_id = 0
         self._feed: Feed | None = None  # the last that was attached
         self._held_since_ns = 0  # views hold every slot; 0: they do not
-        self._is_starting = plan.workers > 0  # no batch has come yet of workers that are being started
+        self._is_starting = (
+            plan.workers > 0
+        )  # no batch has come yet of workers that are being started
         self._set_own_wait()
 
     @property
@@ -143,7 +147,9 @@ class Engine:
     def count(self) -> Stats:
         """Return the statistics, brought up to date, from any thread; in a forked child as they were."""
         waiting, rows = self.intake.kept, self.intake.kept_rows
-        self.ledger.count(self.pool.restarts, None if waiting is None else waiting.rows if rows is None else rows)
+        self.ledger.count(
+            self.pool.restarts, None if waiting is None else waiting.rows if rows is None else rows
+        )
         return self.stats
 
     # ---- epochs ----
@@ -212,7 +218,9 @@ class Engine:
 
         What an interrupted call has left is done by the next.
         """
-        with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
+        with (
+            ExitStack() as ends
+        ):  # the last to be named is the first; each comes about whatever the others raise
             ends.callback(self.streams.close)
             ends.callback(self.segment.close)
             ends.callback(self.intake.let_go)
@@ -258,7 +266,9 @@ class Engine:
 
     # ---- what the ring does not decide ----
 
-    def resolve(self, answer: int, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> None:
+    def resolve(
+        self, answer: int, build: BuildBatch | None = None, *, wait_for_slots: bool = False
+    ) -> None:
         """Do what an answer of the ring asks for, so that it has another, or a batch; raises what ends the epoch."""
         if self.intake.kept is not None:
             self._settle(build)  # Ctrl-C came while it was settled
@@ -286,7 +296,11 @@ class Engine:
         if Debug.since_ns:
             self.lookahead.top_up()
             answer = self.ring.look()
-            self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, wait_for_slots=wait_for_slots)
+            self.resolve(
+                _ring.GAPS if answer == _ring.TAKEABLE else answer,
+                build,
+                wait_for_slots=wait_for_slots,
+            )
 
     def _set_due(self) -> None:
         resizer = self.resizer
@@ -333,7 +347,9 @@ class Engine:
         while answer == _ring.PENDING and self.pool.step():
             answer = ring.look()
         if answer == _ring.HELD:
-            self._wait_for_views(build, min(self.timeout_ns, FOREVER_NS if wait_for_slots else HELD_NS))
+            self._wait_for_views(
+                build, min(self.timeout_ns, FOREVER_NS if wait_for_slots else HELD_NS)
+            )
             ring.waited_ns = 0
         elif answer == _ring.PENDING:
             answer = self._wait_for_workers()
@@ -359,7 +375,13 @@ class Engine:
         if pause_ns:
             return pause_ns
         are_forked = options.sends and options.start_method == "fork"
-        raise stalled(self.observer, self.source, self.pool.stalled(), options.timeout_s, are_forked=are_forked)
+        raise stalled(
+            self.observer,
+            self.source,
+            self.pool.stalled(),
+            options.timeout_s,
+            are_forked=are_forked,
+        )
 
     def _note_start(self) -> None:
         """Note that workers which were started have filled a batch: what is waited for from now on is no start."""
@@ -395,7 +417,9 @@ class Engine:
         if answer == _ring.HELD:
             self.copy_policy.distrust()
             self.intake.set_lets_go(False)
-            raise slots_held(self.observer, self.lease_tracker, "" if builder is None else builder.copied_by)
+            raise slots_held(
+                self.observer, self.lease_tracker, "" if builder is None else builder.copied_by
+            )
 
 
 def memory_of(plan: Plan, engine: Engine | None) -> Memory:
@@ -407,8 +431,16 @@ def memory_of(plan: Plan, engine: Engine | None) -> Memory:
     now_ns, tracker, pool = _ring.now_ns(), engine.lease_tracker, engine.pool
 
     def descriptors() -> list[int]:
-        fds = (engine.segment.control_fd, engine.segment.slots_fd, engine.streams.fd, *pool.descriptors())
+        fds = (
+            engine.segment.control_fd,
+            engine.segment.slots_fd,
+            engine.streams.fd,
+            *pool.descriptors(),
+        )
         return [fd for fd in fds if fd >= 0]
 
-    held = [Held((now_ns - at_ns) / 1e9, tracker.where_taken(at_ns)) for at_ns in engine.observer.held_since_ns()]
+    held = [
+        Held((now_ns - at_ns) / 1e9, tracker.where_taken(at_ns))
+        for at_ns in engine.observer.held_since_ns()
+    ]
     return look(plan, descriptors, pool.pids(), held, pool.forkservers())

@@ -64,8 +64,13 @@ class Hooks:
             return None
         if keeps_state(dataset):
             return {"dataset": copied(dataset.state_dict())}
-        broken_off = [*self._broken_off.items(), *([(self.ended, self._begun)] if self._begun else [])]
-        return {"hooks": self.ended} | ({"broken_off": [[*one] for one in broken_off]} if broken_off else {})
+        broken_off = [
+            *self._broken_off.items(),
+            *([(self.ended, self._begun)] if self._begun else []),
+        ]
+        return {"hooks": self.ended} | (
+            {"broken_off": [[*one] for one in broken_off]} if broken_off else {}
+        )
 
     def restore(self, done: dict[str, Any] | None) -> bool:
         """Have the dataset be as it was; without a state of its own, by running its hooks as often."""
@@ -87,16 +92,18 @@ class Hooks:
         for at, count in broken_off.items():
             if at < self.ended and (here := self._broken_off.get(at, 0)) < count:
                 here = max(here, 0)
-                message = (
-                    f"after {at} epochs {here} were broken off of this dataset's, and the state is of {count}; {anew}"
-                )
+                message = f"after {at} epochs {here} were broken off of this dataset's, and the state is of {count}; {anew}"
                 raise StateError(message)
 
     def _run_again(self, ended: int, broken_off: dict[int, int]) -> bool:
         changed, since_s = False, clock()
         told = Replay("the hooks of the dataset run", _REMEDY)
         while True:
-            left = broken_off.get(self.ended, 0) + (self.ended < ended) - self._begun if self.has_begin else 0
+            left = (
+                broken_off.get(self.ended, 0) + (self.ended < ended) - self._begun
+                if self.has_begin
+                else 0
+            )
             if left <= 0 and self.ended == ended:
                 return changed
             told.note(self.ended, ended)

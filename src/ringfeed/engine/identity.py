@@ -55,7 +55,12 @@ class Identity:
     def _now(self) -> dict[str, Any]:
         sampler = self._position.sampler
         length = sampler.length if sampler.sample_count is None else sampler.sample_count
-        now = {"length": length, "seed": self._source.seed, "order": sampler.order, "spec": self._spec}
+        now = {
+            "length": length,
+            "seed": self._source.seed,
+            "order": sampler.order,
+            "spec": self._spec,
+        }
         found = fingerprint_of(self._source.given)
         return now if found is None else {**now, "fingerprint": shorten(str(found))}
 
@@ -79,7 +84,11 @@ class Identity:
 
     def _tell_what_is_refused(self) -> None:
         epoch = self._position.under_way
-        refused = None if epoch is None or epoch.states is None or self._is_told else epoch.states.refusal()
+        refused = (
+            None
+            if epoch is None or epoch.states is None or self._is_told
+            else epoch.states.refusal()
+        )
         if refused is not None:
             self._is_told = True
             stream, why = refused
@@ -94,15 +103,21 @@ class Identity:
         _check(state)
         state = copied(dict(state))
         hooks = {name: state[name] for name in _OF_HOOKS if name in state} or None
-        place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks, state.get("streams"))
+        place = Place(
+            state["epoch"], state["samples"], state.get("sampler"), hooks, state.get("streams")
+        )
         if hooks is None or not self._source.hooks or hooks == self._position.hooks.now():
             return self._checked(place, state, strict=strict)
         # The dataset's length may be that of the state when its hooks have run.
         check = partial(self._checked, state=state, strict=strict)
         now = self._now()["length"]
-        return self._checked(place, {**state, "length": now}, strict=strict, has_length=False)._replace(check=check)
+        return self._checked(
+            place, {**state, "length": now}, strict=strict, has_length=False
+        )._replace(check=check)
 
-    def _checked(self, place: Place, state: Mapping[str, Any], *, strict: bool, has_length: bool = True) -> Place:
+    def _checked(
+        self, place: Place, state: Mapping[str, Any], *, strict: bool, has_length: bool = True
+    ) -> Place:
         """Return a place of this state, or the start of its epoch; StateError as `place` says."""
         if (difference := self._difference(state, has_length=has_length)) is None:
             if has_length:
@@ -110,9 +125,15 @@ class Identity:
             _check_streams(place, self._source.streams)
             return place._replace(check=None)
         if strict:
-            message = f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
+            message = (
+                f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
+            )
             raise StateError(message)
-        warnings.warn(f"{difference}; epoch {place.epoch} begins anew", UserWarning, stacklevel=callers_depth())
+        warnings.warn(
+            f"{difference}; epoch {place.epoch} begins anew",
+            UserWarning,
+            stacklevel=callers_depth(),
+        )
         return Place(place.epoch)
 
     def seed(self, state: Mapping[str, Any]) -> int:
@@ -138,7 +159,11 @@ class Identity:
                 f"the state was taken with world_size {there!r} amid an epoch, and this loader has world_size {here}, "
                 f"with other batches; give it {there!r} ranks up to the end of an epoch"
             )
-        length = sampler.length if has_length and not (sampler.may_exceed or sampler.ends_unsaid) else None
+        length = (
+            sampler.length
+            if has_length and not (sampler.may_exceed or sampler.ends_unsaid)
+            else None
+        )
         if length is not None and state["samples"] > length:
             return f"the state is at sample {state['samples']} of an epoch of {length}; it was changed since"
         return None
@@ -149,7 +174,9 @@ def _check(state: Mapping[str, Any]) -> None:
     missing = [name for name in _COUNTS if name not in state] if isinstance(state, Mapping) else []
     if not isinstance(state, Mapping) or missing:
         lacks = f" without {missing[0]!r}" if missing else ""
-        message = f"the state is a {type(state).__name__}{lacks}, expected what state_dict() returned"
+        message = (
+            f"the state is a {type(state).__name__}{lacks}, expected what state_dict() returned"
+        )
         raise StateError(message)
     if state["version"] != VERSION:
         message = (
@@ -161,7 +188,10 @@ def _check(state: Mapping[str, Any]) -> None:
         if name in state:
             _count(state, name)
     pairs = state.get("broken_off", [])
-    are_pairs = isinstance(pairs, list) and all(isinstance(one, list) and len(one) == 2 for one in pairs)  # noqa: PLR2004
+    are_pairs = isinstance(pairs, list) and all(
+        isinstance(one, list) and len(one) == 2  # noqa: PLR2004
+        for one in pairs
+    )
     if not are_pairs or not all(type(number) is int and number >= 0 for number in chain(*pairs)):
         message = (
             f"the state's broken_off is {shorten(repr(pairs))}, expected a list of lists of two ints of 0 or more; it "
@@ -174,7 +204,9 @@ def _count(state: Mapping[str, Any], name: str) -> int:
     """Return a number of the state; StateError where it is none."""
     value = state.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        message = f"the state's {name} is {value!r}, expected an int of 0 or more; it was changed since"
+        message = (
+            f"the state's {name} is {value!r}, expected an int of 0 or more; it was changed since"
+        )
         raise StateError(message)
     return value
 
@@ -185,7 +217,11 @@ def _check_streams(place: Place, count: int) -> None:
     if streams is None:
         return
     if not isinstance(streams, list) or len(streams) != count:
-        found = f"a list of {len(streams)}" if isinstance(streams, list) else f"a {type(streams).__name__}"
+        found = (
+            f"a list of {len(streams)}"
+            if isinstance(streams, list)
+            else f"a {type(streams).__name__}"
+        )
         message = f"the state's streams is {found}, expected a list of {count}; give the iterables it was taken with"
         raise StateError(message)
     for number, one in enumerate(streams):

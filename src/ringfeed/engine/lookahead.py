@@ -59,7 +59,9 @@ class Lookahead:
         self._following: Callable[[int], Epoch] | None = None
         self._now = _Part(None, 0, 0)
 
-    def begin(self, order: Epoch, number: int, most: int, following: Callable[[int], Epoch] | None) -> None:
+    def begin(
+        self, order: Epoch, number: int, most: int, following: Callable[[int], Epoch] | None
+    ) -> None:
         """Plan an epoch, at most ``most`` batches ahead, then the one that ``following(number + 1)`` gives, if any."""
         self._now = _Part(order, number, most)
         self._following = following
@@ -89,7 +91,8 @@ class Lookahead:
     def kept(self) -> int:
         """How many batches its order has given that are not planned yet: where Ctrl-C came."""
         return sum(
-            len(given) if isinstance(given, list) else -(-len(given) // self._rows) for _, given in self._now.kept
+            len(given) if isinstance(given, list) else -(-len(given) // self._rows)
+            for _, given in self._now.kept
         )
 
     def top_up(self) -> None:
@@ -108,7 +111,9 @@ class Lookahead:
             return now
         if self._next is None and following is not None:
             self._ring.set_border()
-            self._next = _Part(following(now.number + 1), now.number + 1, now.most)  # one step, for Ctrl-C
+            self._next = _Part(
+                following(now.number + 1), now.number + 1, now.most
+            )  # one step, for Ctrl-C
         found = self._next
         return None if found is None or found.is_planned or found.is_torn else found
 
@@ -117,7 +122,9 @@ class Lookahead:
         if part is self._now:
             self._take(part)
         else:
-            with suppress(Exception):  # of an order that cannot be read: its own epoch raises that, when it begins
+            with suppress(
+                Exception
+            ):  # of an order that cannot be read: its own epoch raises that, when it begins
                 self._take(part)
 
     def _take(self, part: _Part) -> None:
@@ -143,7 +150,9 @@ class Lookahead:
         if isinstance(given, list):
             if first is None or not self._source.in_turn:
                 return [(one, 0) for one in given]
-            return [(one, number % workers + 1) for number, one in enumerate(given, first - len(given))]
+            return [
+                (one, number % workers + 1) for number, one in enumerate(given, first - len(given))
+            ]
         if self._drops:
             given = given[: len(given) // self._rows * self._rows]
         return [*self._source.cut(given, self._workers)]

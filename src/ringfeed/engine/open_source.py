@@ -21,9 +21,18 @@ if TYPE_CHECKING:
     from ringfeed.datasets.terms import Terms
 
 _SERIES = {"pandas.Series", "polars.Series"}
-_TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
+_TABLES = {
+    "pandas.DataFrame": "columns",
+    "polars.DataFrame": "columns",
+    "pyarrow.Table": "column_names",
+}
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
-_GIVES_BATCHES = {"ringfeed.Epochs", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
+_GIVES_BATCHES = {
+    "ringfeed.Epochs",
+    "ringfeed.LoaderAdapter",
+    "ringfeed.BatchIterator",
+    "ringfeed.Repeated",
+}
 
 
 def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
@@ -64,7 +73,9 @@ def _columns_of(dataset: Any, terms: Terms) -> Any:
         return dataset
     from ringfeed.spec.columns import columns_of  # noqa: PLC0415 - only where it is needed
 
-    return columns_of(dataset, leaves, is_whole=terms.batch_size is None, has_spec=terms.spec is not None)
+    return columns_of(
+        dataset, leaves, is_whole=terms.batch_size is None, has_spec=terms.spec is not None
+    )
 
 
 def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
@@ -164,7 +175,11 @@ def _refusal_of_code(dataset: Any) -> str | None:
     """Say why a class or a function is no dataset."""
     if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
         return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
-    return _needs_arguments(dataset) if is_iterable(dataset) and not hasattr(type(dataset), "__iter__") else None
+    return (
+        _needs_arguments(dataset)
+        if is_iterable(dataset) and not hasattr(type(dataset), "__iter__")
+        else None
+    )
 
 
 def _is_async(kind: type) -> bool:

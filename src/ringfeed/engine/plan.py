@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from ringfeed.transport.shared_dataset import DatasetPickle
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
-MOST_AUTO_SLOTS = 32  # several workers fill one slot together, so that far fewer keep many of them busy
+MOST_AUTO_SLOTS = (
+    32  # several workers fill one slot together, so that far fewer keep many of them busy
+)
 FREE_SHARE = 4  # the part of free memory that slots may take by themselves is one in so many
 MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
 
@@ -89,14 +91,18 @@ class Plan:
     @property
     def elements_size(self) -> int:
         """Bytes of the elements that are read ahead of the workers, if all are as large as the first."""
-        return 0 if self.store is None else self.store.words + self.store.entries * self.element_size
+        return (
+            0 if self.store is None else self.store.words + self.store.entries * self.element_size
+        )
 
     @property
     def total(self) -> int:
         """Bytes of slots, control block, what is kept of iterables or on its way, and copies of the dataset."""
         dataset = self.dataset_shared + self.copies * self.dataset_per_worker
         streams = self.states_size + self.elements_size
-        return self.slots * self.slot_size + self.control_size + streams + dataset + self.flights_size
+        return (
+            self.slots * self.slot_size + self.control_size + streams + dataset + self.flights_size
+        )
 
     def __str__(self) -> str:
         """Return the total, and what it is for."""
@@ -243,7 +249,9 @@ def check_available(plan: Plan, tuner: Tuner | None, reserved: int = 0) -> None:
         plan = replace(plan, slots=tuner.setting.slots, workers=tuner.setting.workers)
     slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
     check_free(
-        plan.total - reserved, f"the plan needs {show_bytes(plan.total)} ({slots})", partial(_fits, plan, reserved)
+        plan.total - reserved,
+        f"the plan needs {show_bytes(plan.total)} ({slots})",
+        partial(_fits, plan, reserved),
     )
 
 
@@ -254,5 +262,7 @@ def _fits(plan: Plan, reserved: int, free: int) -> str:
     rows = int(max(free - rest, 0) / MIN_SLOTS / row_size)
     if not rows:
         size = show_bytes(int(row_size))
-        return f": not even {MIN_SLOTS} slots of one row fit, so make a row smaller, which is {size}"
+        return (
+            f": not even {MIN_SLOTS} slots of one row fit, so make a row smaller, which is {size}"
+        )
     return f": with {MIN_SLOTS} slots, batches of {rows:,} row{'s' * (rows > 1)} fit"

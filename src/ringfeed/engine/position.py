@@ -32,7 +32,9 @@ class Place(NamedTuple):
     state: Any = None  # what `Sampler.epoch` needs besides
     hooks: Any = None  # what the dataset's hooks had done to it ahead of this epoch: see `Hooks`
     streams: Any = None  # states of the iterables' own: see `StreamStates.newest`
-    check: Any = None  # returns the place, or another, when the hooks have run: see `Identity.place`
+    check: Any = (
+        None  # returns the place, or another, when the hooks have run: see `Identity.place`
+    )
 
 
 class UnderWay(NamedTuple):
@@ -65,7 +67,9 @@ class Position:
 
     # ---- epochs begin ----
 
-    def start(self, hooks: dict[str, Any] | None, progress: Progress, states: StreamStates | None) -> UnderWay:
+    def start(
+        self, hooks: dict[str, Any] | None, progress: Progress, states: StreamStates | None
+    ) -> UnderWay:
         """Return the epoch that begins at the next place, before anything of it is planned; see `enter`.
 
         ``hooks``: what the dataset's hooks had done to it ahead of the epoch; ``states``: those of iterables.
@@ -74,7 +78,9 @@ class Position:
         self.next = Place(place.epoch + 1)
         order = sampler.epoch(place.epoch, place.samples, place.state)
         # What len() of an iterable says is no more than that.
-        return UnderWay(place, order, progress, None if sampler.ends_unsaid else sampler.length, states)
+        return UnderWay(
+            place, order, progress, None if sampler.ends_unsaid else sampler.length, states
+        )
 
     def enter(self, epoch: UnderWay) -> None:
         """Be in an epoch that has begun."""

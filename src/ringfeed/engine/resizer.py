@@ -29,7 +29,12 @@ class Resizer:
     """The slots and workers of one running ring, as a `Tuner` would have them."""
 
     def __init__(
-        self, tuner: Tuner, segment: Segment, ring: _ring.Ring, pool: Pool, count: Callable[[], Stats]
+        self,
+        tuner: Tuner,
+        segment: Segment,
+        ring: _ring.Ring,
+        pool: Pool,
+        count: Callable[[], Stats],
     ) -> None:
         """Open as many slots as the tuner begins with; ``count`` brings the statistics up to date."""
         self._tuner = tuner
@@ -78,7 +83,9 @@ class Resizer:
                 self._segment.reserve_slot(slot)
             self._ring.set_open(setting.slots)
             self._pool.resize(setting.workers)
-        except RingfeedError as error:  # the machine has no more to give: training goes on with what there is
+        except (
+            RingfeedError
+        ) as error:  # the machine has no more to give: training goes on with what there is
             self._tuner.refuse(str(error))
             self._ring.set_open(self._tuner.setting.slots)
             self._pool.resize(self._tuner.setting.workers)

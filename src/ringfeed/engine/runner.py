@@ -44,13 +44,17 @@ _BY_NEWER = "a newer iterator of this loader has taken over; finish one before y
 _BY_STATE = "load_state_dict() has moved this loader since this iterator was made; make a new one, by iter()"
 
 
-_started: weakref.WeakKeyDictionary[EpochRunner, None] = weakref.WeakKeyDictionary()  # in the order of their starts
+_started: weakref.WeakKeyDictionary[EpochRunner, None] = (
+    weakref.WeakKeyDictionary()
+)  # in the order of their starts
 
 
 class EpochRunner:
     """Runs one loader's epochs, of a dataset that is read as the options say; the shard is its part of each."""
 
-    def __init__(self, source: Source, options: Options, shard: Part, *, shuffle: bool | int, sampler: Any) -> None:
+    def __init__(
+        self, source: Source, options: Options, shard: Part, *, shuffle: bool | int, sampler: Any
+    ) -> None:
         """Read sample 0 unless its spec is given, and make the plan; no slot is reserved yet."""
         self.source = source
         self.options = options
@@ -71,13 +75,17 @@ class EpochRunner:
         self.stats = Stats()
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
         self._forks = Forks.count
-        self.lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
+        self.lock = (
+            threading.RLock()
+        )  # a signal handler, a hook or the garbage collector may come in again
         self.epoch_id = 0
         """The number of the newest iterator."""
         self.unfinished: Callable[[], None] | None = None
         """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
         self._superseded = _BY_NEWER  # why older iterators have had their time
-        self._prepared: dict[str, Any] | None = None  # the hooks' work before the next epoch's own hook, which has run
+        self._prepared: dict[str, Any] | None = (
+            None  # the hooks' work before the next epoch's own hook, which has run
+        )
         self._ended = 0  # the epoch id of the last iterator that came to its end
         self._is_resting = False  # no iterator is under way
         self._closed = False
@@ -100,12 +108,18 @@ class EpochRunner:
             self.position.next = place
             raise
 
-    def _begin(self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool) -> BatchIterator:
+    def _begin(
+        self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool
+    ) -> BatchIterator:
         self._is_resting = False
-        self._supersede(_BY_NEWER)  # before the hook, which may raise: C code does not look at the id here
+        self._supersede(
+            _BY_NEWER
+        )  # before the hook, which may raise: C code does not look at the id here
         hooks, self._prepared = self._prepare(), None
         self._check_open()  # the hook may have closed it, or another thread
-        if self.engine is not None and (self.engine.pool.failure is not None or self._sent_seed != self.source.seed):
+        if self.engine is not None and (
+            self.engine.pool.failure is not None or self._sent_seed != self.source.seed
+        ):
             self.stop_engine()  # start afresh
         if self.engine is None:
             self._start()
@@ -116,14 +130,18 @@ class EpochRunner:
         epoch = position.start(hooks, progress, engine.streams.states)
         begun, shard, sampler = epoch.begun, position.shard, position.sampler
         number = begun.epoch
-        engine.streams.go_on_from(number, begun.samples, begun.streams, is_ahead=engine.is_ahead(number))
+        engine.streams.go_on_from(
+            number, begun.samples, begun.streams, is_ahead=engine.is_ahead(number)
+        )
         # Not by a method: the engine must not keep this.
         following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
         engine.begin(part, number, self.epoch_id, progress, pure=sampler.pure, following=following)
         position.enter(epoch)
         intake = engine.intake
-        return BatchIterator(self, intake, self.epoch_id, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
+        return BatchIterator(
+            self, intake, self.epoch_id, progress, build, wait_for_slots=wait_for_slots, keeps=keeps
+        )
 
     def prepare(self) -> None:
         """Run what comes ahead of the next epoch now, where its length must be known before it begins."""
@@ -167,7 +185,9 @@ class EpochRunner:
     def _update(self, engine: Engine) -> None:
         """Have the workers read from the dataset as it is now."""
         changed = engine.pool.change(self.source.current())
-        if changed is not None and self.options.readers:  # what an iterable's own reader has read is of the old one
+        if (
+            changed is not None and self.options.readers
+        ):  # what an iterable's own reader has read is of the old one
             self._start()
         elif changed is not None:
             engine.update(changed)
@@ -254,9 +274,13 @@ class EpochRunner:
         with self.lock:
             self._check_epoch_id(epoch_id)
             engine = self.engine
-            return engine is not None and (engine.intake.kept is not None or engine.ring.look() == _ring.TAKEABLE)
+            return engine is not None and (
+                engine.intake.kept is not None or engine.ring.look() == _ring.TAKEABLE
+            )
 
-    def resolve(self, epoch_id: int, answer: int, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
+    def resolve(
+        self, epoch_id: int, answer: int, build: BuildBatch | None, *, wait_for_slots: bool
+    ) -> None:
         """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
         self._check_open()
         with self.lock:
@@ -273,8 +297,14 @@ class EpochRunner:
                 pass  # what the hook raises must not come "during handling" of this
             except RingfeedError as error:
                 if error is engine.pool.failure:
-                    intake = engine.intake  # keeps it for as long as Ctrl-C keeps it from the user's code
-                    self.engine, intake.error, intake.error_epoch_id = None, error, epoch_id  # one step, for Ctrl-C
+                    intake = (
+                        engine.intake
+                    )  # keeps it for as long as Ctrl-C keeps it from the user's code
+                    self.engine, intake.error, intake.error_epoch_id = (
+                        None,
+                        error,
+                        epoch_id,
+                    )  # one step, for Ctrl-C
                     self.stop_engine()
                 raise
             self._is_resting = True
@@ -287,7 +317,11 @@ class EpochRunner:
         """Cancel an epoch whose iterator died before its end."""
         # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Its
         # owner closes the loader or begins an epoch: the newest iterator is not inside next() if it dies.
-        if epoch_id != self.epoch_id or self._forks != Forks.count or not self.lock.acquire(blocking=False):
+        if (
+            epoch_id != self.epoch_id
+            or self._forks != Forks.count
+            or not self.lock.acquire(blocking=False)
+        ):
             return
         try:
             if epoch_id == self.epoch_id and self.engine is not None:
@@ -349,7 +383,9 @@ class EpochRunner:
         from ringfeed.monitor.bottleneck import STARTUP_S  # noqa: PLC0415 - as in `verdict`
 
         engine = self.engine
-        started = self.options.start_method != "fork"  # a forked worker maps what this process has imported
+        started = (
+            self.options.start_method != "fork"
+        )  # a forked worker maps what this process has imported
         slow = stats.launch_s + stats.startup_s >= STARTUP_S or not stats.batches
         if engine is not None and started and slow and not self._imports:
             from ringfeed.monitor.memory import frameworks_in  # noqa: PLC0415 - as in `verdict`

@@ -62,7 +62,10 @@ class Sending:
 
             if packed.buffers:
                 Finalizer.finish()  # what dropped loaders hold is free then
-                check_free(packed.shared, f"the workers' copy of the dataset needs {show_bytes(packed.shared)}")
+                check_free(
+                    packed.shared,
+                    f"the workers' copy of the dataset needs {show_bytes(packed.shared)}",
+                )
                 if self._options.start_method == "forkserver":
                     from ringfeed.workers import warm  # noqa: PLC0415 - only where it is needed
 
@@ -121,7 +124,9 @@ class Sending:
         from ringfeed.workers.launchers import Forkserver  # noqa: PLC0415 - only where it is needed
 
         modules = () if packed is None else packed.modules
-        with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
+        with suppress(
+            RingfeedError, OSError
+        ):  # what keeps it from starting is raised by the first epoch
             check_futex()
             return Forkserver.begun(self._options.timeout_s, self._source.packages, modules)
         return None

@@ -60,7 +60,9 @@ def _good_rows(engine: Engine, rows: int, delivery: Delivery) -> Indices:
     is_short = options.drop_remainder and delivery.is_short
     if raises or is_short or not delivery.keeps_others:
         return np.empty(0, np.int64)
-    return np.setdiff1d(np.arange(rows), [] if delivery.is_whole else [row for row, _, _ in delivery.failed])
+    return np.setdiff1d(
+        np.arange(rows), [] if delivery.is_whole else [row for row, _, _ in delivery.failed]
+    )
 
 
 def _loss(engine: Engine, lease: Lease, delivery: Delivery) -> Loss:
@@ -70,7 +72,9 @@ def _loss(engine: Engine, lease: Lease, delivery: Delivery) -> Loss:
         return Loss(error, [index for _, index, _ in delivery.failed], delivery.is_none)
     if delivery.failed:
         attempts = engine.options.max_attempts
-        return Loss(sample_failed(lease, delivery.failed, engine.source, engine.pool.death_of, attempts))
+        return Loss(
+            sample_failed(lease, delivery.failed, engine.source, engine.pool.death_of, attempts)
+        )
     return Loss(None, [], delivery.is_none)
 
 
@@ -84,7 +88,10 @@ def _over_total(engine: Engine, indices: list[int], leaf: int, need: int) -> Los
 
 def find_place(engine: Engine, build: BuildBatch | None) -> None:
     """Leave the batch in its slot, or have it handed out as a private copy."""
-    intake, policy = engine.intake, engine.copy_policy  # no lease here: as in `find_rows`, a traceback would hold it
+    intake, policy = (
+        engine.intake,
+        engine.copy_policy,
+    )  # no lease here: as in `find_rows`, a traceback would hold it
     builder = build if isinstance(build, BatchBuilder) else None
     keeps = not engine.options.copy and (build is None or builder is not None)
     batch = None if intake.kept is None else intake.kept.batch
@@ -93,7 +100,9 @@ def find_place(engine: Engine, build: BuildBatch | None) -> None:
     if batch is None:
         return
     if Debug.since_ns and (slot := _slot_of(intake.kept)) is not None:
-        engine.lease_tracker.note(slot, engine.observer.held_since_ns()[-1])  # the newest is this one's
+        engine.lease_tracker.note(
+            slot, engine.observer.held_since_ns()[-1]
+        )  # the newest is this one's
     intake.settle(batch, private)
 
 

@@ -81,7 +81,9 @@ class BatchStream:
         runner, source = self.runner, self.runner.source
         # None has come in the place of whole batches, ahead of the plan or since.
         has_gaps = source.has_gaps or runner.stats.none_batches > 0
-        return None if has_gaps or source.streams or runner.options.on_error == "skip" else self.length
+        return (
+            None if has_gaps or source.streams or runner.options.on_error == "skip" else self.length
+        )
 
     def set_epoch(self, epoch: int, seed: int | None = None) -> None:
         """Make the next epoch the one of this number; of this seed where the loader has drawn its own."""
@@ -204,7 +206,9 @@ class Epoch:
             left = runner.position.left()
             self._batches = self._stream.epoch(self._build, wait_for_slots=True)
             self.told = self._batches.count_alone()
-            self.told.given = UNKNOWN  # the training loop knows alone how far it is: its batches are read ahead
+            self.told.given = (
+                UNKNOWN  # the training loop knows alone how far it is: its batches are read ahead
+            )
             # An iterable may give more than it says, or raise instead of ending: either is what comes next.
             self._left = None if runner.source.streams else left
         return self._batches

@@ -123,24 +123,36 @@ class TensorBuilder(BatchBuilder):
         self._fields = Fields(info.spec, offsets)
         self._join = Joiner(leaves, framework.joins, strings=framework.strings)
         self._has_forms = any(leaf.form is not None for leaf in leaves)
-        self._strings = {n for n, leaf in enumerate(leaves) if framework.strings and is_string(leaf)}
+        self._strings = {
+            n for n, leaf in enumerate(leaves) if framework.strings and is_string(leaf)
+        }
         self._filled_up = [
             (number, leaf, offsets[number], capacity_of(leaf, info.max_rows))
             for number, leaf in enumerate(leaves)
             if framework.has_one_shape and leaf.form is not None and leaf.form.name == "ragged"
         ]
-        copiers: list[Callable[[AnyArray], AnyArray]] = [own.get(n, copy_aligned) for n in range(len(leaves))]
+        copiers: list[Callable[[AnyArray], AnyArray]] = [
+            own.get(n, copy_aligned) for n in range(len(leaves))
+        ]
         self._copiers = copiers
         join, around = self._join, pack or info.spec.unflatten
         self.pack = around if not self._has_forms else lambda flat: around(join(flat))
         """Makes the batch around its leaves, whatever they have become, and what is beside them."""
         wanted = sorted(cast.numbers) if info.copy else range(len(leaves))
-        self.over_slot = [n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)]
+        self.over_slot = [
+            n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)
+        ]
         """The numbers of the leaves that are tensors over the slot, at least until they are cast."""
-        self.on_host = frozenset(n for n, leaf in enumerate(self._join.owners) if framework.on_host(leaf))
+        self.on_host = frozenset(
+            n for n, leaf in enumerate(self._join.owners) if framework.on_host(leaf)
+        )
         """The places, in a flat list, of what is not copied to a device."""
-        self._exports = Exports([leaves[n] for n in self.over_slot], [offsets[n] for n in self.over_slot])
-        self._is_plain = len(self.over_slot) == len(leaves) and extra is None and not self._join.beside
+        self._exports = Exports(
+            [leaves[n] for n in self.over_slot], [offsets[n] for n in self.over_slot]
+        )
+        self._is_plain = (
+            len(self.over_slot) == len(leaves) and extra is None and not self._join.beside
+        )
         self._kept = [number for number in self.over_slot if number not in cast.numbers]
         self._outstanding = Outstanding(info.slots)
 
@@ -177,7 +189,9 @@ class TensorBuilder(BatchBuilder):
             given = dict(zip(self.over_slot, tensors, strict=True))
         views = self._fields.views(lease, rows)
         leaves = [
-            given[number] if number in given else from_numpy(self._private(number, view, besides.get(number)))
+            given[number]
+            if number in given
+            else from_numpy(self._private(number, view, besides.get(number)))
             for number, view in enumerate(views)
         ]
         leaves += [from_numpy(besides[number]) for number in self._join.beside]
@@ -237,7 +251,9 @@ class Outstanding:
         if lease.has_room():
             return True
         # One attempt in vain is enough, until some slot has come back by itself.
-        self._hopeful = self._hopeful and (self._collects(lease, framework) or self._waits(lease, framework))
+        self._hopeful = self._hopeful and (
+            self._collects(lease, framework) or self._waits(lease, framework)
+        )
         self.copied += not self._hopeful
         return self._hopeful
 

@@ -39,7 +39,12 @@ FLOATS = "float16", "bfloat16", "float32", "float64"
 NUMBERS = "biuf"
 TO_CHW = (0, 3, 1, 2)
 """The axes of a batch of (height, width, channels) in the order of layout="CHW"."""
-_STEPS = {"scale": operator.imul, "offset": operator.iadd, "mean": operator.isub, "std": operator.itruediv}
+_STEPS = {
+    "scale": operator.imul,
+    "offset": operator.iadd,
+    "mean": operator.isub,
+    "std": operator.itruediv,
+}
 _CHANNELS = "the same channels in all batches, as mean or std has a number for each"
 _REMEDY = "write it in the structure of the sample, with None for what stays as it is"
 
@@ -56,13 +61,19 @@ def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = Non
         return {}
     where = f"{method}(cast=...): "
     paired = zip(spec.leaves, _paired(spec.tree, asked, "sample", where), strict=True)
-    found = {number: _checked(cast, leaf, where) for number, (leaf, cast) in enumerate(paired) if cast is not None}
+    found = {
+        number: _checked(cast, leaf, where)
+        for number, (leaf, cast) in enumerate(paired)
+        if cast is not None
+    }
     if not found:
         expected = "a cast of one leaf or more"
         raise error_of(f"{where}sample", "is cast nowhere", expected, "name one, or leave cast out")
     if check is not None:
         check(found, spec.leaves, method)
-    return {number: cast for number, cast in found.items() if not _is_idle(cast, spec.leaves[number])}
+    return {
+        number: cast for number, cast in found.items() if not _is_idle(cast, spec.leaves[number])
+    }
 
 
 def _paired(model: Any, asked: Any, path: str, where: str) -> Iterator[Cast | None]:
@@ -74,14 +85,21 @@ def _paired(model: Any, asked: Any, path: str, where: str) -> Iterator[Cast | No
     elif isinstance(asked, (str, Cast)):
         yield from _every_uint8(model, _cast_of(asked, where + path), where + path)
     else:
-        for (below, branch), part in zip(parts_of(model, path), _parts(model, asked, where + path), strict=True):
+        for (below, branch), part in zip(
+            parts_of(model, path), _parts(model, asked, where + path), strict=True
+        ):
             yield from _paired(branch, part, below, where)
 
 
 def _every_uint8(model: Any, cast: Cast, where: str) -> list[Cast | None]:
-    found = [cast if leaf.dtype == np.uint8 and not is_string(leaf) else None for leaf in Spec(model).leaves]
+    found = [
+        cast if leaf.dtype == np.uint8 and not is_string(leaf) else None
+        for leaf in Spec(model).leaves
+    ]
     if not any(found):
-        remedy = "name other leaves one by one, in the structure of the sample, as in ('float32', None)"
+        remedy = (
+            "name other leaves one by one, in the structure of the sample, as in ('float32', None)"
+        )
         raise error_of(where, "has no leaf of dtype uint8", "one or more to cast", remedy)
     return found
 
@@ -90,7 +108,9 @@ def _parts(model: Any, asked: Any, where: str) -> list[Any]:
     """What was asked for each child of a container."""
     if isinstance(model, dict) and isinstance(asked, dict):
         if unknown := [key for key in asked if key not in model]:
-            raise error_of(where, f"is cast by the keys {unknown}", f"some of {list(model)}", _REMEDY)
+            raise error_of(
+                where, f"is cast by the keys {unknown}", f"some of {list(model)}", _REMEDY
+            )
         return [asked.get(key) for key in model]
     if isinstance(model, dict) or not isinstance(asked, (tuple, list)) or len(asked) != len(model):
         raise error_of(where, f"is cast by {_said(asked)}", shown(model), _REMEDY)
@@ -131,26 +151,45 @@ def _checked(cast: Cast, leaf: Leaf, where: str) -> Cast:
     """The cast, if it can be carried out on the leaf."""
     where += leaf.path
     if cast.dtype not in FLOATS:
-        raise error_of(where, f"is cast to {cast.dtype!r}", f"one of {', '.join(FLOATS)}", "name one of these")
+        raise error_of(
+            where, f"is cast to {cast.dtype!r}", f"one of {', '.join(FLOATS)}", "name one of these"
+        )
     if leaf.dtype.kind not in NUMBERS and leaf.dtype.name != "bfloat16":
         remedy = "put None in its place, or convert it in __getitem__"
-        raise error_of(where, f"has dtype {leaf.dtype}", "whole numbers, bools or floating point", remedy)
+        raise error_of(
+            where, f"has dtype {leaf.dtype}", "whole numbers, bools or floating point", remedy
+        )
     if leaf.form is not None:
         _check_form(cast, leaf, leaf.form, where)
     if cast.layout not in (None, "CHW"):
-        raise error_of(where, f"is cast with layout={cast.layout!r}", "'CHW' or None", "write layout='CHW'")
+        raise error_of(
+            where, f"is cast with layout={cast.layout!r}", "'CHW' or None", "write layout='CHW'"
+        )
     if cast.layout is not None and len(leaf.shape) != len(TO_CHW) - 1:
         expected = "(height, width, channels) for layout='CHW'"
-        raise error_of(where, f"has shape {leaf.shape}", expected, "leave layout out, or give the sample these axes")
+        raise error_of(
+            where,
+            f"has shape {leaf.shape}",
+            expected,
+            "leave layout out, or give the sample these axes",
+        )
     channels = leaf.shape[-1] if leaf.shape else None
     if cast.channels not in (None, channels):
         got = f"is cast with {cast.channels} numbers of mean or std"
         if channels is None:
             raise error_of(where, got, "one number, as it has no channels", "give one")
-        raise error_of(where, got, f"one number or {channels}, as it has channels (its last axis)", "give as many")
+        raise error_of(
+            where,
+            got,
+            f"one number or {channels}, as it has channels (its last axis)",
+            "give as many",
+        )
     if cast.channels is not None and len(leaf.shape) - 1 in leaf.variable:
         raise error_of(
-            where, f"has variable={leaf.variable}", _CHANNELS, "leave that axis out of variable, or give one"
+            where,
+            f"has variable={leaf.variable}",
+            _CHANNELS,
+            "leave that axis out of variable, or give one",
         )
     return cast
 
@@ -161,7 +200,9 @@ def _check_form(cast: Cast, leaf: Leaf, form: Form, where: str) -> None:
         raise error_of(where, f"is {form.name}", "numbers to cast", "put None in its place")
     if cast.layout is not None and not form.is_padded:
         expected = "samples of one shape for layout='CHW'"
-        raise error_of(where, f"is {form.name}", expected, "leave layout out, or give form='pad' in spec=")
+        raise error_of(
+            where, f"is {form.name}", expected, "leave layout out, or give form='pad' in spec="
+        )
     if cast.channels is not None and len(leaf.shape) - 1 in form.axes:
         raise error_of(where, f"has shape {form.shape}", _CHANNELS, "give one number for all")
 
@@ -216,7 +257,10 @@ def in_numpy(casts: Casts) -> dict[int, Callable[[AnyArray], AnyArray]]:
 def _numpy_caster(cast: Cast) -> Callable[[AnyArray], AnyArray]:
     dtype = _numpy_dtype(cast.dtype)
     caster = caster_of(
-        cast, np.transpose, lambda view: view.astype(dtype, order="C"), lambda value: value.astype(dtype)
+        cast,
+        np.transpose,
+        lambda view: view.astype(dtype, order="C"),
+        lambda value: value.astype(dtype),
     )
 
     def quietly(view: AnyArray) -> AnyArray:

@@ -43,7 +43,9 @@ class DevicePrefetcher:
         self._most = stream.info.slots - 2  # copies in flight when one more begins
         self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
-        self._batches = stream.epoch(_CopyAhead(self._pending, device, builder), wait_for_slots=True)
+        self._batches = stream.epoch(
+            _CopyAhead(self._pending, device, builder), wait_for_slots=True
+        )
         self._progress = self._batches.count_alone()
         if device.registrar is not None:
             stream.slots.register(device.registrar)
@@ -57,7 +59,9 @@ class DevicePrefetcher:
         self._pending.give_back_passed()
         if not self._queue:
             self._fetch(ready=self._batches.ready())
-        while len(self._queue) <= AHEAD and self._batches.ready():  # which raises if this iterator has had its time
+        while (
+            len(self._queue) <= AHEAD and self._batches.ready()
+        ):  # which raises if this iterator has had its time
             self._fetch(ready=True)
         first, given, is_over = self._queue.popleft()
         self._progress.given, self._progress.is_over = given, is_over
@@ -67,7 +71,9 @@ class DevicePrefetcher:
             finally:
                 del first  # else it refers to itself, by this frame
         tensors, event = first
-        self._device.hand_over([tensor for n, tensor in enumerate(tensors) if n not in self._builder.on_host], event)
+        self._device.hand_over(
+            [tensor for n, tensor in enumerate(tensors) if n not in self._builder.on_host], event
+        )
         return self._builder.finish(tensors)
 
     @property
@@ -106,7 +112,9 @@ class _CopyAhead:
 
     def __call__(self, lease: Lease, rows: int) -> tuple[list[Any], Event]:
         leaves, on_host = self._builder.leaves(lease, rows), self._builder.on_host
-        copies, event = self._device.copy([leaf for n, leaf in enumerate(leaves) if n not in on_host])
+        copies, event = self._device.copy(
+            [leaf for n, leaf in enumerate(leaves) if n not in on_host]
+        )
         self._pending.add(lease, event)
         copied = iter(copies)
         return [leaf if n in on_host else next(copied) for n, leaf in enumerate(leaves)], event

@@ -34,7 +34,10 @@ class Exports:
     def __init__(self, leaves: Iterable[Leaf], offsets: Iterable[int]) -> None:
         """Describe the leaves; SpecError for one whose dtype DLPack has no code for."""
         leaves = list(leaves)
-        self._fields = [(offset, leaf.shape, *type_of(leaf)) for leaf, offset in zip(leaves, offsets, strict=True)]
+        self._fields = [
+            (offset, leaf.shape, *type_of(leaf))
+            for leaf, offset in zip(leaves, offsets, strict=True)
+        ]
         self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable or leaf.form]
         self._last: tuple[int, list[tuple[int, tuple[int, ...], int, int]]] = -1, []
         """The rows of a batch, and what its lease takes: in one word, since threads may share an iterator."""
@@ -46,7 +49,9 @@ class Exports:
         """
         known, forms = self._last
         if rows != known:
-            forms = [(offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields]
+            forms = [
+                (offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields
+            ]
             self._last = rows, forms
         if self._varying:
             forms = [*forms]
@@ -101,5 +106,7 @@ def type_of(leaf: Leaf) -> tuple[int, int]:
                 f", or return value.view('uint8') and take these bits for what they are in the step, as by "
                 f"jax.lax.bitcast_convert_type(batch, '{dtype.name}') or tensor.view(torch.{dtype.name})"
             )
-        raise SpecError(f"{leaf.path} has dtype {dtype}, of which frameworks have no tensors; {remedy}")
+        raise SpecError(
+            f"{leaf.path} has dtype {dtype}, of which frameworks have no tensors; {remedy}"
+        )
     return code, 8 * dtype.itemsize

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from ringfeed.spec.spec import AnyArray, AnyDtype, Leaf
 
 
-def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: CastTree = None) -> Epochs:
+def to_jax(
+    stream: BatchStream, device: jax.Device | str | None = None, cast: CastTree = None
+) -> Epochs:
     """Epochs of the loader in jax arrays, in the structure of a sample.
 
     Nothing is copied but what goes to another device than the first CPU, and the leaves of 64 bits while JAX has these
@@ -68,7 +70,9 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     if where is None:
         return Epochs(stream, lambda: stream.epoch(builder_of(jax.config.jax_enable_x64)))
     there = JaxDevice(where)
-    return Epochs(stream, lambda: DevicePrefetcher(stream, there, builder_of(jax.config.jax_enable_x64)))
+    return Epochs(
+        stream, lambda: DevicePrefetcher(stream, there, builder_of(jax.config.jax_enable_x64))
+    )
 
 
 class RaggedArrays(NamedTuple):
@@ -94,7 +98,9 @@ def _builder(info: LoaderInfo, casts: Casts) -> TensorBuilder:
     own = narrowed(info.spec.leaves) | in_numpy(in_host)
     framework = jax_framework()
     if any(leaf.dtype.name in WIDE for leaf in info.spec.leaves):
-        framework = replace(framework, from_dlpack=partial(_taken_as_begun, framework, jax.config.jax_enable_x64))
+        framework = replace(
+            framework, from_dlpack=partial(_taken_as_begun, framework, jax.config.jax_enable_x64)
+        )
     return TensorBuilder(info, framework, cast=jax_casts(on_device), own=own)
 
 
@@ -173,7 +179,9 @@ def is_computing() -> bool:
     """
     try:
         return not all(map(_is_ready, filterfalse(_is_deleted, jax.live_arrays())))
-    except jax.errors.JaxRuntimeError:  # another thread has just donated one: to what is computed now
+    except (
+        jax.errors.JaxRuntimeError
+    ):  # another thread has just donated one: to what is computed now
         return True
 
 
@@ -190,7 +198,10 @@ def _compiled(cast: Cast) -> Callable[[jax.Array], jax.Array]:
     """One function for all equal casts, so that it is compiled once."""
     dtype = jax.numpy.dtype(cast.dtype)
     caster = caster_of(
-        cast, jax.numpy.transpose, lambda array: array.astype(dtype), lambda number: number.astype(dtype)
+        cast,
+        jax.numpy.transpose,
+        lambda array: array.astype(dtype),
+        lambda number: number.astype(dtype),
     )
     found: Callable[[jax.Array], jax.Array] = jax.jit(caster)
     return found
@@ -203,7 +214,10 @@ def cast_in_host(leaves: Sequence[Leaf]) -> frozenset[int]:
         for number, leaf in enumerate(leaves)
         if leaf.variable
         or (leaf.form is not None and leaf.form.is_padded)
-        or (leaf.dtype.kind in NUMBERS and jax.dtypes.canonicalize_dtype(leaf.dtype.name) != leaf.dtype.name)
+        or (
+            leaf.dtype.kind in NUMBERS
+            and jax.dtypes.canonicalize_dtype(leaf.dtype.name) != leaf.dtype.name
+        )
     )
 
 
@@ -230,7 +244,9 @@ class JaxDevice:
     def __init__(self, device: jax.Device) -> None:
         self._device = device
         client = device.client
-        on_gpu = device.platform == "gpu" and hasattr(client, "dma_map") and hasattr(client, "dma_unmap")
+        on_gpu = (
+            device.platform == "gpu" and hasattr(client, "dma_map") and hasattr(client, "dma_unmap")
+        )
         self.registrar = partial(JaxRegistrar, client) if on_gpu else None
         self.is_computing = is_computing
 

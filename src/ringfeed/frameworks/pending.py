@@ -127,5 +127,7 @@ class DeviceSlots:
             self.pins = Pins(make_registrar(), self._ring, self._slot_size)
         except Refusal as refusal:
             self._registers = False
-            message = f"copies of the slots to the GPU go through a buffer of the driver's: {refusal}"
+            message = (
+                f"copies of the slots to the GPU go through a buffer of the driver's: {refusal}"
+            )
             warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())

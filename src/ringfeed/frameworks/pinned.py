@@ -35,7 +35,9 @@ CONTEXT_IS_DESTROYED, ALREADY_REGISTERED, NOT_PERMITTED, NOT_SUPPORTED = 709, 71
 GONE = (DEINITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED)
 """What the driver answers when all it knew is gone, registrations included: at exit, or after a reset of the GPU."""
 
-_OUT_INT, _OUT_POINTER, _OUT_TEXT = map(ctypes.POINTER, (ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p))
+_OUT_INT, _OUT_POINTER, _OUT_TEXT = map(
+    ctypes.POINTER, (ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+)
 _SIGNATURES: dict[str, list[Any]] = {
     "cuInit": [ctypes.c_uint],
     "cuDeviceGetCount": [_OUT_INT],
@@ -132,7 +134,9 @@ class Pins:
             undo(*arguments)
         except Refusal as refusal:
             if refusal.code not in GONE:
-                return [f"{self._registrar.name} does not give {what} back before this process ends: {refusal}"]
+                return [
+                    f"{self._registrar.name} does not give {what} back before this process ends: {refusal}"
+                ]
         return []
 
 
@@ -198,7 +202,9 @@ class Driver:
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
         self._library.cuGetErrorName(code, ctypes.byref(name))
         self._library.cuGetErrorString(code, ctypes.byref(text))
-        return f"{(name.value or b'error %d' % code).decode()} ({(text.value or b'unknown').decode()})"
+        return (
+            f"{(name.value or b'error %d' % code).decode()} ({(text.value or b'unknown').decode()})"
+        )
 
 
 def open_library() -> Any:

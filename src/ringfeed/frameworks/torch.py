@@ -36,7 +36,9 @@ STRINGS = "SU"
 """The kinds of NumPy's dtypes of strings."""
 
 
-def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast: CastTree = None) -> Epochs:
+def to_torch(
+    stream: BatchStream, device: torch.device | str | None = None, cast: CastTree = None
+) -> Epochs:
     """Epochs of the loader in tensors, in the structure of a sample; nothing is copied, but to a GPU.
 
     What is ``cast`` is a new tensor, made where the batch is: on a GPU it is copied there as the uint8 that it is, and
@@ -60,7 +62,10 @@ def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast
     casts = casts_of(info.spec, cast, "to_torch")
     check_dtypes(info.spec.leaves)
     if where.type == "cuda":
-        gpu, builder = CudaDevice(where), TensorBuilder(replace(info, copy=False), TORCH, cast=torch_casts(casts))
+        gpu, builder = (
+            CudaDevice(where),
+            TensorBuilder(replace(info, copy=False), TORCH, cast=torch_casts(casts)),
+        )
         return Epochs(stream, lambda: DevicePrefetcher(stream, gpu, builder))
     _check_device(where)
     builder = TensorBuilder(info, TORCH, cast=torch_casts(casts))
@@ -107,7 +112,9 @@ def check_dtypes(leaves: Sequence[Leaf]) -> None:
     """Refuse leaves of which torch has no tensors."""
     if not hasattr(torch.nested, "nested_tensor_from_jagged"):
         lack = f"torch {torch.__version__} has no tensors: they need 2.4"
-        refuse_forms(leaves, frozenset({"ragged"}), lack, "update torch, or give form='pad' in spec=")
+        refuse_forms(
+            leaves, frozenset({"ragged"}), lack, "update torch, or give form='pad' in spec="
+        )
     for leaf in leaves:
         if leaf.dtype.kind in STRINGS:
             continue
@@ -171,7 +178,9 @@ class CudaDevice:
         """Take the GPU; ValueError without one."""
         self._device = torch.device(device.type, _number_of(device))
         self._stream = torch.cuda.Stream(self._device)
-        self.registrar = start_driver if torch.version.hip is None else None  # AMD's driver is another
+        self.registrar = (
+            start_driver if torch.version.hip is None else None
+        )  # AMD's driver is another
 
     def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
         """Begin to copy; memory that is not registered is read when this returns."""
@@ -200,7 +209,11 @@ class CudaDevice:
 def _number_of(device: torch.device) -> int:
     asked = f"to_torch(device={str(device)!r})"
     if not torch.cuda.is_available():
-        built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
+        built = (
+            f"is built for CUDA {torch.version.cuda}"
+            if torch.version.cuda
+            else "is built without CUDA"
+        )
         raise ValueError(
             f"{asked} needs a GPU, and torch {torch.__version__}, which {built}, sees none; see that nvidia-smi shows "
             "one and install a torch for it, or leave device out"

@@ -73,7 +73,9 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     """
 
     _fit: FitRun
-    _random: dict[str, Any]  # the states at the start of the first `fit`, and at that of the loader's epoch
+    _random: dict[
+        str, Any
+    ]  # the states at the start of the first `fit`, and at that of the loader's epoch
 
     def __init__(
         self,
@@ -123,7 +125,9 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         fit.begin(epoch, 0 if backup is None else backup.facts["step"])
         if backup is not None:
             self._resumed = None
-            assign(self.model, backup.arrays)  # other callbacks, and Keras, have begun this epoch a second time
+            assign(
+                self.model, backup.arrays
+            )  # other callbacks, and Keras, have begun this epoch a second time
             set_random_states(self._random["epoch"])
         elif begins_loader(fit.iterator):
             self._random["epoch"] = random_states()
@@ -165,9 +169,16 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     # ---- out ----
 
     def _save(self, epoch: int, step: int) -> None:
-        model, validation = self.model, self._validation_place()  # JAX puts variables in their place when asked for it
+        model, validation = (
+            self.model,
+            self._validation_place(),
+        )  # JAX puts variables in their place when asked for it
         pending = self._validation_epoch
-        coming = pending if validation is None or pending is not None else validation.stream.runner.position.next.epoch
+        coming = (
+            pending
+            if validation is None or pending is not None
+            else validation.stream.runner.position.next.epoch
+        )
         facts = {
             "backend": keras.backend.backend(),
             "epoch": epoch,
@@ -175,7 +186,9 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             "first_epoch": self._fit.first_epoch,
             "is_over": self.delete_checkpoint and bool(model.stop_training),
             "validation_epoch": coming,
-            "validation_seed": self._validation_seed if validation is None else validation.stream.runner.source.seed,
+            "validation_seed": self._validation_seed
+            if validation is None
+            else validation.stream.runner.source.seed,
             "random": self._random | {"now": random_states()},
             "variables": describe(model),
             **self._fit.loader_facts(step),
@@ -215,13 +228,18 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         set_random_states(states["start"])  # what hooks draw from while they are run again
 
         def ready() -> None:
-            if facts["step"]:  # the hooks that begin the epoch have drawn, as they had before the backup
+            if facts[
+                "step"
+            ]:  # the hooks that begin the epoch have drawn, as they had before the backup
                 set_random_states(states["now"])
 
         fit.restore(facts, DrawingFrom(states["epoch"]), ready)
         assign(model, backup.arrays)
         set_random_states(states["now"])
-        self._validation_epoch, self._validation_seed = facts["validation_epoch"], facts["validation_seed"]
+        self._validation_epoch, self._validation_seed = (
+            facts["validation_epoch"],
+            facts["validation_seed"],
+        )
         self._resumed = backup if facts["step"] else None
         model._initial_epoch = fit.epochs if facts["is_over"] else facts["epoch"]  # noqa: SLF001 - Keras' own way
 

@@ -60,7 +60,9 @@ class BackupDirectory:
         self._is_in_use: Callable[[], bool] = lambda: False
         self._is_made = False
         if self.path.exists() and not self.path.is_dir():
-            message = f"backup_dir {str(self.path)!r} is a file, expected a directory; give another path"
+            message = (
+                f"backup_dir {str(self.path)!r} is a file, expected a directory; give another path"
+            )
             raise NotADirectoryError(message)
 
     # ---- one fit at a time ----
@@ -106,7 +108,9 @@ class BackupDirectory:
         """Write a backup beside the newest, and then put it in its place."""
         self.path.mkdir(parents=True, exist_ok=True)
         part, latest = self.path / PART, self.path / LATEST
-        part.unlink(missing_ok=True)  # of a run that was killed; if it is a link, what it points at stays
+        part.unlink(
+            missing_ok=True
+        )  # of a run that was killed; if it is a link, what it points at stays
         try:
             with os.fdopen(os.open(part, NEW_FILE, 0o666), "wb") as file:
                 _dump(file, facts | {"version": VERSION}, arrays)
@@ -117,7 +121,9 @@ class BackupDirectory:
             raise
         if self._keeps_two:
             with suppress(FileNotFoundError):
-                latest.replace(self.path / PREVIOUS)  # `read` takes that one, if this process ends here
+                latest.replace(
+                    self.path / PREVIOUS
+                )  # `read` takes that one, if this process ends here
         part.replace(latest)
         self._sync()
 
@@ -194,6 +200,8 @@ def _load(path: Path) -> Backup:
                 f"the backup {str(path)!r} has version {facts['version']}, and this ringfeed reads version {VERSION}; "
                 f"go on with the ringfeed that wrote it, or delete it"
             )
-        members = (io.BytesIO(archive.read(f"{number}.npy")) for number in range(len(facts["variables"])))
+        members = (
+            io.BytesIO(archive.read(f"{number}.npy")) for number in range(len(facts["variables"]))
+        )
         arrays = [np.lib.format.read_array(member, allow_pickle=False) for member in members]
     return Backup(path, facts, arrays)

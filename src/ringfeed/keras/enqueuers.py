@@ -68,7 +68,9 @@ class SequenceEnqueuer(ABC):
 
     def _set_sizes(self, workers: int, max_queue_size: int) -> None:
         self.workers = check_count("workers", workers, 0) or 0
-        self.max_queue_size = max(check_count("max_queue_size", max_queue_size, -sys.maxsize) or 0, 0)
+        self.max_queue_size = max(
+            check_count("max_queue_size", max_queue_size, -sys.maxsize) or 0, 0
+        )
 
     @property
     def loader(self) -> Loader | None:
@@ -93,7 +95,9 @@ class SequenceEnqueuer(ABC):
                 self.max_queue_size if max_queue_size is None else max_queue_size,
             )
             try:
-                self._running = self._open(max(self.max_queue_size, 2) if self.max_queue_size else self.workers + 2)
+                self._running = self._open(
+                    max(self.max_queue_size, 2) if self.max_queue_size else self.workers + 2
+                )
             except Exception as error:  # noqa: BLE001 - what it was is for `get` to say
                 self._running = Running(None, partial(_raise, error))
 
@@ -408,7 +412,11 @@ def _raise(error: Exception) -> None:
 def _original(error: Exception) -> Exception:
     """Return the dataset's own exception, where the worker could send it; else the error as it is."""
     cause = error.__cause__
-    if not isinstance(error, WorkerError) or not isinstance(cause, Exception) or isinstance(cause, RemoteError):
+    if (
+        not isinstance(error, WorkerError)
+        or not isinstance(cause, Exception)
+        or isinstance(cause, RemoteError)
+    ):
         return error
     if sys.version_info >= (3, 11):
         cause.add_note(str(error))

@@ -105,7 +105,9 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         seen, self._seen = self._seen, []
         if keras.backend.backend() == "tensorflow" and seen:
             with suppress(Exception):  # Keras says so itself, if it is asked for such a dataset
-                self._output_signature = data_adapter_utils.get_tensor_spec([*map(self._standardize_batch, seen)])
+                self._output_signature = data_adapter_utils.get_tensor_spec(
+                    [*map(self._standardize_batch, seen)]
+                )
         if feed is not None:
             feed.close()
 
@@ -150,7 +152,9 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     def get_jax_iterator(self) -> Iterator[Any]:
         """One pass in JAX's arrays over the slots for compiled steps, and else in NumPy arrays, as Keras has them."""
         for_keras = iterator_of(frame_above(1)) is not None and not runs_eagerly(frame_above(1))
-        over_ring = LoaderAdapter.get_jax_iterator if for_keras else LoaderAdapter.get_numpy_iterator
+        over_ring = (
+            LoaderAdapter.get_jax_iterator if for_keras else LoaderAdapter.get_numpy_iterator
+        )
         return self._walk(over_ring, super().get_jax_iterator)
 
     def get_torch_dataloader(self) -> Any:
@@ -158,7 +162,9 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         own = super().get_torch_dataloader
         return Reiterable(lambda: self._walk(LoaderAdapter.get_torch_dataloader, own))
 
-    def _walk(self, over_ring: Callable[[LoaderAdapter], Any], own: Callable[[], Any]) -> Iterator[Any]:
+    def _walk(
+        self, over_ring: Callable[[LoaderAdapter], Any], own: Callable[[], Any]
+    ) -> Iterator[Any]:
         """One pass, over the ring as long as it goes, and then as Keras' ``own``."""
 
         def go_on(error: RingfeedError) -> Iterator[Any]:
@@ -178,7 +184,9 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
             found: Iterator[Any] = super()._get_iterator()
             return found
         batches = (self.py_dataset[number] for number in rest)
-        wanted = batches if self.enqueuer is None else (batch for batch in batches if batch is not None)
+        wanted = (
+            batches if self.enqueuer is None else (batch for batch in batches if batch is not None)
+        )
         return map(self._standardize_batch, wanted)
 
     def pass_numbers(self) -> Sequence[int]:
@@ -187,7 +195,9 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
             self._pass_epoch = vars(self).get("_epoch", 0)
         self._redraws = False
         numbered = object.__new__(OWN)
-        vars(numbered).update(vars(self), py_dataset=_Numbers(self.py_dataset), class_weight=None, enqueuer=None)
+        vars(numbered).update(
+            vars(self), py_dataset=_Numbers(self.py_dataset), class_weight=None, enqueuer=None
+        )
         numbered._epoch = self._pass_epoch
         numbers = (number for (number,) in numbered._get_iterator())
         if self.py_dataset.num_batches is not None:
@@ -294,7 +304,9 @@ def feed_as_keras(  # noqa: PLR0913 - what Keras was told
     """
     for leaf in leaves:
         if not isinstance(leaf, PLAIN):
-            raise SpecError(f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays alone")
+            raise SpecError(
+                f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays alone"
+            )
     spec, rows = _form_of(seen)
     return DatasetFeed(
         dataset,
@@ -316,7 +328,9 @@ def _form_of(batches: list[Any]) -> tuple[Spec, int]:
     for number, batch in enumerate(batches[1:], start=1):
         other, more = Spec.infer_batch(batch, number)
         if other != spec:
-            raise SpecError(f"batch {number} is {other!r}, and batch 0 is {spec!r}; give all batches one form")
+            raise SpecError(
+                f"batch {number} is {other!r}, and batch 0 is {spec!r}; give all batches one form"
+            )
         rows = max(rows, more)
     return spec, rows
 
@@ -332,7 +346,9 @@ def how_fed(feed: DatasetFeed) -> tuple[str, str]:
     plan = feed.loader.plan
     kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
     workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
-    memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
+    memory = (
+        f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
+    )
     return f"runs over ringfeed: {workers}, {plan.slots} slots", memory
 
 

@@ -69,7 +69,12 @@ def feed(  # noqa: PLR0913 - the public parameters
     workers + 2 slots unless told otherwise. ``use_multiprocessing`` and ``max_queue_size`` of the dataset are for
     Keras' own way, and mean nothing here.
     """
-    given = {"shuffle": shuffle, "seed": seed, "spec": spec, "max_batch_size": max_batch_size} | settings
+    given = {
+        "shuffle": shuffle,
+        "seed": seed,
+        "spec": spec,
+        "max_batch_size": max_batch_size,
+    } | settings
     is_keras_2 = "tf_keras" in map(root_of, type(dataset).__mro__)
     if not is_keras_2:
         check_takes_adapters("feed()")
@@ -88,9 +93,7 @@ def _open(dataset: Any, workers: int | None, settings: dict[str, Any]) -> Datase
     """Feed with the settings that `feed` was given, and what the dataset says of the others."""
     for name in ("batch_size", "sampler"):
         if name in settings:
-            message = (
-                f"{name}= is not for feed(): the dataset says what a batch is and how many there are; leave it out"
-            )
+            message = f"{name}= is not for feed(): the dataset says what a batch is and how many there are; leave it out"
             raise TypeError(message)
     check_dataset(dataset)
     if workers is None and getattr(dataset, "_workers", 1) > 1:

@@ -41,14 +41,18 @@ class FitRun:
         self.epoch = 0
         self.step = 0
         """The batches of Keras' epoch that were trained on."""
-        self._ahead: dict[str, Any] | None = None  # the hooks' work on the dataset before this epoch's own hook
+        self._ahead: dict[str, Any] | None = (
+            None  # the hooks' work on the dataset before this epoch's own hook
+        )
         self._trained = 0  # those of the loader's, which may go on over several of Keras'
         self._begun = self.place.begun if self.place else 0
 
     def is_running(self) -> bool:
         """Whether the call has not ended, in whichever thread: no callback is told where it raises."""
         tops = [*sys._current_frames().values()]  # noqa: SLF001 - there is no public way to other threads
-        return any(given["epoch_iterator"] is self.iterator for frame in tops for given in _calls(frame))
+        return any(
+            given["epoch_iterator"] is self.iterator for frame in tops for given in _calls(frame)
+        )
 
     @property
     def place(self) -> Place | None:
@@ -74,13 +78,17 @@ class FitRun:
         if place is not None:
             if place.begun != self._begun:
                 self._begun, self._trained = place.begun, place.start
-            self._trained = min(self._trained + batches, place.taken)  # the last step may have been of fewer
+            self._trained = min(
+                self._trained + batches, place.taken
+            )  # the last step may have been of fewer
         return batches
 
     def is_at_end(self) -> bool:
         """Whether Keras' epoch ends here, or cannot be said to go on."""
         place, steps = self.place, self.iterator.steps_per_epoch
-        return place is None or bool(steps and self.step >= steps) or not place.has_more(self._trained)
+        return (
+            place is None or bool(steps and self.step >= steps) or not place.has_more(self._trained)
+        )
 
     def loader_facts(self, step: int) -> dict[str, Any]:
         """Return what `restore` needs; ``step``: of the Keras epoch to go on with, 0 for the next one."""
@@ -91,11 +99,15 @@ class FitRun:
         facts["epoch_numbers"] = getattr(self._adapter, "epoch_numbers", None)
         if place is None:
             return facts
-        goes_on = step > 0 or (self.iterator.steps_per_epoch is not None and place.has_more(self._trained))
+        goes_on = step > 0 or (
+            self.iterator.steps_per_epoch is not None and place.has_more(self._trained)
+        )
         trained = self._trained if goes_on else None
         return facts | {"loader": place.state(trained), "batches": trained or 0}
 
-    def restore(self, facts: dict[str, Any], around: AbstractContextManager[None], ready: Callable[[], None]) -> None:
+    def restore(
+        self, facts: dict[str, Any], around: AbstractContextManager[None], ready: Callable[[], None]
+    ) -> None:
         """Go on where the facts say; ``around`` and ``ready``: see `Place.restore` and `go_on`."""
         place, feed = self.place, self.feed
         self.first_epoch = facts["first_epoch"]
@@ -145,7 +157,9 @@ def place_in(iterator: EpochIterator) -> Place | None:
 def _calls(frame: FrameType | None) -> Iterator[dict[str, Any]]:
     """Yield the variables of each `fit` that a frame belongs to, the innermost first."""
     while frame is not None:
-        if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("epoch_iterator"), EpochIterator):
+        if frame.f_code.co_name == "fit" and isinstance(
+            frame.f_locals.get("epoch_iterator"), EpochIterator
+        ):
             yield frame.f_locals
         frame = frame.f_back
 
@@ -157,7 +171,10 @@ def _check(adapter: Any) -> None:
     if dataset is None:
         what, way = f"read by a {type(adapter).__name__}", "give it loader.to_keras()"
     else:
-        what, way = f"a {type(dataset).__name__}", "train under ringfeed.keras.install(), or give it feed(dataset)"
+        what, way = (
+            f"a {type(dataset).__name__}",
+            "train under ringfeed.keras.install(), or give it feed(dataset)",
+        )
     message = (
         f"the data of fit() is {what} of Keras' own, and BackupAndRestore cannot tell where in an epoch it is; {way}, "
         f"or use keras.callbacks.BackupAndRestore, which goes on with a whole epoch"

@@ -81,7 +81,9 @@ def _settle() -> None:
     """Have Keras' names for its own ways of reading mean what is wanted."""
     from ringfeed.keras.fallback import OWN, RingAdapter  # noqa: PLC0415 - see install
 
-    swaps: list[tuple[Any, str, object, object]] = [(place, NAME, OWN, RingAdapter) for place in PLACES]
+    swaps: list[tuple[Any, str, object, object]] = [
+        (place, NAME, OWN, RingAdapter) for place in PLACES
+    ]
     if "tf_keras" in sys.modules:
         from ringfeed.keras import legacy  # noqa: PLC0415 - imports tf_keras
 

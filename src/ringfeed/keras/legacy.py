@@ -81,9 +81,16 @@ def over_ring(
     max_queue_size: int,
 ) -> Callable[[], Iterator[Any]]:
     """Return what gives the batches of each pass, in the place of Keras' own: over the ring as long as it can."""
-    own: Callable[[], Iterator[Any]] = OWN(adapter, dataset, workers, use_multiprocessing, max_queue_size)
+    own: Callable[[], Iterator[Any]] = OWN(
+        adapter, dataset, workers, use_multiprocessing, max_queue_size
+    )
     shuffle = vars(adapter)["_shuffle_sequence"]
-    given = {"shuffle": shuffle, "draw": _shuffled if shuffle else None, "workers": max(workers, 1), "copy": True}
+    given = {
+        "shuffle": shuffle,
+        "draw": _shuffled if shuffle else None,
+        "workers": max(workers, 1),
+        "copy": True,
+    }
     try:
         seen = look_unseen(dataset)
         processes = workers > 0 and use_multiprocessing
@@ -96,7 +103,9 @@ def over_ring(
     has_failed = threading.Event()
 
     def go_on(error: RingfeedError) -> Iterator[Any]:
-        if isinstance(error, ClosedError):  # the call of Keras is over, and TensorFlow still reads ahead
+        if isinstance(
+            error, ClosedError
+        ):  # the call of Keras is over, and TensorFlow still reads ahead
             return iter(())
         say_left(dataset, error)
         has_failed.set()

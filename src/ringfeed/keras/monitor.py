@@ -43,7 +43,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
         super().set_model(model)
         telling = frame_above(1).f_locals.get("self")
         if isinstance(telling, keras.callbacks.CallbackList) and self in telling.callbacks:
-            telling.callbacks.remove(self)  # it goes over them by number, and nothing behind this one moves
+            telling.callbacks.remove(
+                self
+            )  # it goes over them by number, and nothing behind this one moves
             telling.callbacks.insert(0, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
@@ -57,7 +59,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
             return
         lasted_s, waited_s = time.perf_counter() - self._began_s, 0.0
         for loader in self._watched():
-            stall_s, startup_s = map(operator.sub, _waited_s(loader), self._before.get(id(loader), (0.0, 0.0)))
+            stall_s, startup_s = map(
+                operator.sub, _waited_s(loader), self._before.get(id(loader), (0.0, 0.0))
+            )
             waited_s += stall_s - startup_s
             lasted_s -= startup_s
         logs[STALL_SHARE] = min(1.0, waited_s / max(lasted_s, 1e-9))

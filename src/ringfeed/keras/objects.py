@@ -22,7 +22,13 @@ from ringfeed.datasets.batches import batches_in
 from ringfeed.errors import ShipError
 from ringfeed.spec.array import CONTAINERS, Array
 
-OBJECTS = {"tensorflow.SparseTensor", "tensorflow.RaggedTensor", "scipy.spmatrix", "scipy.sparray", "jax.JAXSparse"}
+OBJECTS = {
+    "tensorflow.SparseTensor",
+    "tensorflow.RaggedTensor",
+    "scipy.spmatrix",
+    "scipy.sparray",
+    "jax.JAXSparse",
+}
 """What Keras takes beside arrays, and a slot cannot hold."""
 MARGIN = 4  # how many times as large as the first batch's a pickle may be
 LEAST_ROOM = 65_536  # bytes

@@ -68,7 +68,9 @@ class DatasetFeed:
     ) -> None:
         """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
         self.dataset = dataset
-        self.has_processes = settings.get("backend", "process") in PROCESSES and settings.get("workers") != 0
+        self.has_processes = (
+            settings.get("backend", "process") in PROCESSES and settings.get("workers") != 0
+        )
         count = count or partial(batches_in, dataset)
         self._order = PassOrder(count, draw, begin, shuffle=settings.get("shuffle", False))
         self.loader = Loader(Passes(dataset, self._order), batch_size=None, **settings)
@@ -76,18 +78,24 @@ class DatasetFeed:
         hooked = _HookedBatches(dataset, dataset, self._runner.source.terms)
         hooked.order = self._order
         # Keras calls what an object has of its own, too.
-        hooked.hooks |= {name for name in HOOKS if callable(getattr(dataset, "__dict__", {}).get(name))}
+        hooked.hooks |= {
+            name for name in HOOKS if callable(getattr(dataset, "__dict__", {}).get(name))
+        }
         self.has_hooks = bool(hooked.hooks)
         self.hooks = Hooks(hooked, self.loader.timeout_s)
         """Counts the hooks, which Keras runs."""
         self._error: RingfeedError | None = None  # of what a hook has changed
-        self._rest_at: int | None = None  # where the pass goes on, while what was planned of it is withdrawn
+        self._rest_at: int | None = (
+            None  # where the pass goes on, while what was planned of it is withdrawn
+        )
         self._failed_at: int | None = None
 
     @property
     def stream(self) -> BatchStream:
         """The loader as frameworks take it. Made for each, since this must not refer to itself."""
-        return replace(self._stream, epoch=cast("Any", self.begin))  # Keras asks for no more of an iterator
+        return replace(
+            self._stream, epoch=cast("Any", self.begin)
+        )  # Keras asks for no more of an iterator
 
     def begin(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> RingPass:
         """Begin the next pass over the dataset as it is now."""
@@ -138,7 +146,9 @@ class DatasetFeed:
                 return
             if runner.unfinished is None and self.has_processes and self._is_unchanged(engine):
                 return
-            runner.unfinished = self._plan_rest  # first: what Ctrl-C leaves of it comes ahead of the next batch
+            runner.unfinished = (
+                self._plan_rest
+            )  # first: what Ctrl-C leaves of it comes ahead of the next batch
             self._plan_rest()
 
     def _is_unchanged(self, engine: Engine) -> bool:
@@ -167,7 +177,9 @@ class DatasetFeed:
         except RingfeedError as error:
             self._error = error  # the next batch says so
         done = order.now.given - now.begun.samples
-        engine.begin(order.now, now.begun.epoch, runner.epoch_id, now.progress, pure=order.pure, done=done)
+        engine.begin(
+            order.now, now.begun.epoch, runner.epoch_id, now.progress, pure=order.pure, done=done
+        )
         runner.unfinished = None
 
     def state(self) -> dict[str, Any] | None:
@@ -176,7 +188,9 @@ class DatasetFeed:
             return self.hooks.now()
         state = self.dataset.state_dict()
         try:
-            return {"dataset": json.loads(json.dumps(state))}  # which the dataset may go on changing
+            return {
+                "dataset": json.loads(json.dumps(state))
+            }  # which the dataset may go on changing
         except TypeError as error:
             message = (
                 f"state_dict() of the dataset (a {type(self.dataset).__name__}) holds what JSON has not ({error}); "
@@ -284,7 +298,11 @@ def _as_it_is(batch: Any) -> Any:
 def _objects_of(dataset: Any, options: dict[str, Any]) -> ObjectBatches | None:
     """Return a dataset of such batches as one of arrays; None for any other."""
     sends = options["backend"] in PROCESSES
-    first = of_copy(dataset, _first_of) if sends and options["backend"] != "fork" else _first_of(dataset)
+    first = (
+        of_copy(dataset, _first_of)
+        if sends and options["backend"] != "fork"
+        else _first_of(dataset)
+    )
     return ObjectBatches(dataset, first, sends=sends) if holds_objects(first) else None
 
 
@@ -297,7 +315,9 @@ def _first_of(dataset: Any) -> Any:
 
 def check_dataset(dataset: Any) -> None:
     """Refuse what is no dataset of batches, or has none."""
-    if not callable(getattr(type(dataset), "__getitem__", None)) or isinstance(dataset, (tuple, list, dict)):
+    if not callable(getattr(type(dataset), "__getitem__", None)) or isinstance(
+        dataset, (tuple, list, dict)
+    ):
         message = (
             f"a {type(dataset).__name__} is no Keras dataset, expected a keras.utils.PyDataset or an object whose "
             f"__getitem__ gives batches; give arrays and samples to ringfeed.Loader"

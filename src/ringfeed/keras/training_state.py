@@ -34,7 +34,9 @@ def variables_of(model: Any) -> list[tuple[str, Any]]:
     seed = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     found = [("the model", variable) for variable in model.variables]
     for name, optimizer in _optimizers(model):
-        found += [(f"{name} ({type(optimizer).__name__})", variable) for variable in optimizer.variables]
+        found += [
+            (f"{name} ({type(optimizer).__name__})", variable) for variable in optimizer.variables
+        ]
     found += [("the metrics", variable) for variable in model.metrics_variables]
     return found + ([] if seed is None else [(GLOBAL_SEED, seed.state)])
 
@@ -50,7 +52,9 @@ def _optimizers(model: Any) -> Iterator[tuple[str, Any]]:
 
 def describe(model: Any) -> list[list[Any]]:
     """Return what each variable is: whose, its name, shape and dtype. As JSON."""
-    return [[whose, each.name, list(each.shape), str(each.dtype)] for whose, each in variables_of(model)]
+    return [
+        [whose, each.name, list(each.shape), str(each.dtype)] for whose, each in variables_of(model)
+    ]
 
 
 def arrays_of(model: Any) -> Iterator[AnyArray]:
@@ -61,7 +65,9 @@ def arrays_of(model: Any) -> Iterator[AnyArray]:
 
 def _array_of(variable: Any) -> AnyArray:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # of TensorFlow's, by NumPy 2
+        warnings.filterwarnings(
+            "ignore", "__array__ implementation", DeprecationWarning
+        )  # of TensorFlow's, by NumPy 2
         found: AnyArray = np.asarray(keras.ops.convert_to_numpy(variable.value))
     return found
 
@@ -91,7 +97,9 @@ def assign(model: Any, arrays: list[AnyArray]) -> None:
     """Give the variables the values of a backup."""
     for (_, variable), array in zip(variables_of(model), arrays, strict=True):
         own = _array_of(variable).dtype
-        variable.assign(array if array.dtype == own else array.view(own))  # bfloat16 and the like: see `backup_file`
+        variable.assign(
+            array if array.dtype == own else array.view(own)
+        )  # bfloat16 and the like: see `backup_file`
 
 
 def build(model: Any, iterator: Any) -> None:
@@ -113,7 +121,9 @@ def random_states() -> dict[str, Any]:
         torch = sys.modules["torch"]
         states["torch"] = torch.get_rng_state().numpy().tobytes().hex()
         if torch.cuda.is_available():
-            states["cuda"] = [state.numpy().tobytes().hex() for state in torch.cuda.get_rng_state_all()]
+            states["cuda"] = [
+                state.numpy().tobytes().hex() for state in torch.cuda.get_rng_state_all()
+            ]
     return states
 
 

@@ -69,17 +69,23 @@ def verdict(  # noqa: PLR0913 - what a loader is
     if workers and not stats.batches and (since_s := stats.launch_s + stats.elapsed_s) >= STARTUP_S:
         return Verdict("", (f"no batch in {show_s(since_s)}: {why}",))
     took_s = stats.launch_s + stats.startup_s
-    startup = [(f"start-up took {show_s(took_s)} before the first batch: {why}",)] * (took_s >= STARTUP_S)
+    startup = [(f"start-up took {show_s(took_s)} before the first batch: {why}",)] * (
+        took_s >= STARTUP_S
+    )
     waited = share_waited(stats)
     if waited is None:
         elapsed_s = stats.elapsed_s - stats.startup_s
-        return Verdict("too early to say", (f"{stats.batches} batches in {elapsed_s:.1f} s",), *startup)
+        return Verdict(
+            "too early to say", (f"{stats.batches} batches in {elapsed_s:.1f} s",), *startup
+        )
     if not workers:
         seen = f"{waited:.0%} of the time went into filling batches, {_cost(stats)}"
         return Verdict("in this process", (seen,), ("workers= would do it beside",), *startup)
     busy = (stats.busy_s - stats.startup_busy_s) / (workers * (stats.elapsed_s - stats.startup_s))
     if concurrency:
-        advice: tuple[str, ...] = (f"concurrency={concurrency} and slots={slots} say how many samples are in flight",)
+        advice: tuple[str, ...] = (
+            f"concurrency={concurrency} and slots={slots} say how many samples are in flight",
+        )
     elif tuned:
         advice = (f"auto: {tuned}",)
     elif waited < WAITED:
@@ -92,7 +98,11 @@ def verdict(  # noqa: PLR0913 - what a loader is
 def share_waited(stats: Stats) -> float | None:
     """Return the share of the time since the first batch that training waited; None where it is too early to say."""
     elapsed_s = stats.elapsed_s - stats.startup_s
-    return (stats.stall_s - stats.startup_s) / elapsed_s if stats.batches and elapsed_s >= EARLY_S else None
+    return (
+        (stats.stall_s - stats.startup_s) / elapsed_s
+        if stats.batches and elapsed_s >= EARLY_S
+        else None
+    )
 
 
 def bound(waited: float, *lines: tuple[str, ...]) -> Verdict:
@@ -115,7 +125,9 @@ def _shortage(  # noqa: PLR0913 - what a loader is
 ) -> tuple[str, str]:
     """Say what the input lacks."""
     if busy < BUSY and is_read_apart:
-        seen = f"workers are only {busy:.0%} busy, and one process reads the iterable for all of them"
+        seen = (
+            f"workers are only {busy:.0%} busy, and one process reads the iterable for all of them"
+        )
         change = "make what it does cheaper, leave more of it to transform=, or read parts side by side with Interleave"
     elif busy < BUSY:
         seen = f"workers are only {busy:.0%} busy, so it comes in bursts or they wait for slots"
@@ -136,5 +148,7 @@ def _surplus(busy: float, workers: int, slots: int, slot_size: int) -> tuple[str
     if enough < workers:
         savings.append(f"{enough} worker{'s' * (enough > 1)} would do")
     if slots > MIN_SLOTS and busy < BUSY:
-        savings.append(f"{MIN_SLOTS} slots would do, saving {show_bytes((slots - MIN_SLOTS) * slot_size)}")
+        savings.append(
+            f"{MIN_SLOTS} slots would do, saving {show_bytes((slots - MIN_SLOTS) * slot_size)}"
+        )
     return f"workers are {busy:.0%} busy", ", ".join(savings) or "nothing to change"

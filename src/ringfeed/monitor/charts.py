@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 # To be told apart by colour-blind eyes, too; slots as `ringfeed top` has them.
 COLOURS = ("#4477aa", "#d62728", "#66a5d9", "#e6b522", "#3a9a4b", "#a0559b", "#8c564b", "#b8b8b8")
-MEANINGS = ("step of training", "stall: training waits", "worker at work", *(f"slot {state}" for state in STATES[3:]))
+MEANINGS = (
+    "step of training",
+    "stall: training waits",
+    "worker at work",
+    *(f"slot {state}" for state in STATES[3:]),
+)
 LINE_HEIGHT, LEAST_HEIGHT, MOST_HEIGHT = 22, 160, 1400  # pixels
 CHART_HEIGHT = 190
 LEFT = 74  # pixels of the axis: the same for all, so that times lie above each other
@@ -127,7 +132,9 @@ def _blocks(chart: Any, timeline: Timeline, state: int) -> None:
         legend_label=MEANINGS[state],
     )
     told = [("", "@what"), ("from", "@from{0.0000} s"), ("lasts", "@ms{0,0.00} ms")]
-    chart.add_tools(HoverTool(renderers=[blocks], tooltips=told, point_policy="follow_mouse", visible=False))
+    chart.add_tools(
+        HoverTool(renderers=[blocks], tooltips=told, point_policy="follow_mouse", visible=False)
+    )
 
 
 # ---- shares of the time ----
@@ -136,7 +143,10 @@ def _blocks(chart: Any, timeline: Timeline, state: int) -> None:
 def _work(timeline: Timeline, edges_s: NDArray[np.float64], times: Range1d) -> Any:
     chart = _chart(CHART_HEIGHT, times, y_range=(0, 1.02))
     chart.yaxis.formatter = NumeralTickFormatter(format="0%")
-    lines = {STALL: ("training waits", 1), AT_WORK: ("workers busy", len(timeline.numbers("worker")))}
+    lines = {
+        STALL: ("training waits", 1),
+        AT_WORK: ("workers busy", len(timeline.numbers("worker"))),
+    }
     for state, (name, count) in lines.items():
         if count:
             share = np.clip(_mean(timeline, state, edges_s) / count, 0, 1)
@@ -145,10 +155,14 @@ def _work(timeline: Timeline, edges_s: NDArray[np.float64], times: Range1d) -> A
     return chart
 
 
-def _steps(chart: Any, edges_s: NDArray[np.float64], heights: NDArray[np.float64], colour: str, name: str) -> None:
+def _steps(
+    chart: Any, edges_s: NDArray[np.float64], heights: NDArray[np.float64], colour: str, name: str
+) -> None:
     columns = {"at": edges_s, "share": np.append(heights, heights[-1])}
     source = ColumnDataSource(columns)
-    line = chart.step("at", "share", source=source, mode="after", color=colour, line_width=2, legend_label=name)
+    line = chart.step(
+        "at", "share", source=source, mode="after", color=colour, line_width=2, legend_label=name
+    )
     told = [("", name), ("at", "@at{0.00} s"), ("share", "@share{0%}")]
     chart.add_tools(HoverTool(renderers=[line], tooltips=told, mode="vline", visible=False))
 
@@ -163,9 +177,13 @@ def _slots(timeline: Timeline, edges_s: NDArray[np.float64], times: Range1d) -> 
     """Draw how many slots are in each state; in bytes, where the trace says how large one is."""
     size = timeline.facts.get("slot_size")
     unit = size / MEGA if isinstance(size, (int, float)) else 1.0
-    states = [state for state in range(AT_WORK + 1, len(STATES)) if state in timeline.events.state][::-1]
+    states = [state for state in range(AT_WORK + 1, len(STATES)) if state in timeline.events.state][
+        ::-1
+    ]
     # Each interval has its own height: both of its edges have a point.
-    heights = {STATES[state]: np.repeat(_mean(timeline, state, edges_s) * unit, 2) for state in states}
+    heights = {
+        STATES[state]: np.repeat(_mean(timeline, state, edges_s) * unit, 2) for state in states
+    }
     label = "slots" if size is None else "MB of slots"
     return _stack(label, np.repeat(edges_s, 2)[1:-1], heights, states, times)
 
@@ -189,6 +207,8 @@ def _stack(
     source, names = ColumnDataSource({"at": at_s, **heights}), [*heights]
     if names:
         colours = [COLOURS[state] for state in states]
-        chart.varea_stack(names, x="at", source=source, color=colours, alpha=0.8, legend_label=names)
+        chart.varea_stack(
+            names, x="at", source=source, color=colours, alpha=0.8, legend_label=names
+        )
         _legend(chart)
     return chart

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringfeed._failure import decode
-from ringfeed.errors import FunctionError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
+from ringfeed.errors import (
+    FunctionError,
+    RingfeedError,
+    SlotsHeldError,
+    SpecError,
+    StallError,
+    WorkerError,
+)
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
 from ringfeed.ring import _ring
 
@@ -43,18 +50,24 @@ class Loss(NamedTuple):
 Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 
 
-def slots_held(observer: Observer, lease_tracker: LeaseTracker, copied_by: str = "") -> SlotsHeldError:
+def slots_held(
+    observer: Observer, lease_tracker: LeaseTracker, copied_by: str = ""
+) -> SlotsHeldError:
     """Return the error for slots that are all held; ``copied_by``: how their framework copies what is to be kept."""
     since_ns = observer.held_since_ns()
     way = f" ({copied_by})" if copied_by else ""
-    return SlotsHeldError(f"all {_held(since_ns, lease_tracker)}, so no batch can be filled; {WAYS_OUT}{way}")
+    return SlotsHeldError(
+        f"all {_held(since_ns, lease_tracker)}, so no batch can be filled; {WAYS_OUT}{way}"
+    )
 
 
 def slots_kept(observer: Observer, lease_tracker: LeaseTracker) -> str:
     """Say that all slots are held but the one of the batch just taken, and since when."""
     since_ns = observer.held_since_ns()[:-1]
     held = f"{len(since_ns)} of {_held(since_ns, lease_tracker, observer.consumer().open_slots)}"
-    return f"{held}, so batches are handed out as private copies until a slot comes back; {WAYS_OUT}"
+    return (
+        f"{held}, so batches are handed out as private copies until a slot comes back; {WAYS_OUT}"
+    )
 
 
 def _held(since_ns: list[int], lease_tracker: LeaseTracker, slots: int | None = None) -> str:
@@ -68,7 +81,12 @@ def _held(since_ns: list[int], lease_tracker: LeaseTracker, slots: int | None = 
 
 
 def stalled(
-    observer: Observer, source: Source, lines: Sequence[str], timeout_s: float | None, *, are_forked: bool = False
+    observer: Observer,
+    source: Source,
+    lines: Sequence[str],
+    timeout_s: float | None,
+    *,
+    are_forked: bool = False,
 ) -> StallError:
     """Say in which samples the workers are; ``lines`` describe each of them."""
     inside = [worker.inside for worker in observer.workers() if worker.inside is not None]
@@ -107,7 +125,11 @@ def overwritten(damage: tuple[str, int, int, int, list[int]], source: Source) ->
 
 
 def sample_failed(
-    lease: _ring.Lease, failed: Failed, source: Source, death_of: Callable[[int, int], Death], max_attempts: int
+    lease: _ring.Lease,
+    failed: Failed,
+    source: Source,
+    death_of: Callable[[int, int], Death],
+    max_attempts: int,
 ) -> RingfeedError:
     """Return the first failure of a batch as an error; ``death_of``: of a batch and a row."""
     row, index, mark = failed[0]
@@ -115,9 +137,14 @@ def sample_failed(
     if mark == _ring.ROW_KILLED:
         place, death = source.describe_read(row, index), death_of(lease.batch, row)
         if death.stage:
-            place, more = f"{_batch_of([index for _, index, _ in failed], source)}: {death.stage}", ""
+            place, more = (
+                f"{_batch_of([index for _, index, _ in failed], source)}: {death.stage}",
+                "",
+            )
         workers = "its worker" if max_attempts == 1 else f"{max_attempts} workers"
-        return WorkerError(f"{place} ended {workers}{more}; the last one {death.reason}; try it with workers=0")
+        return WorkerError(
+            f"{place} ended {workers}{more}; the last one {death.reason}; try it with workers=0"
+        )
     return _raised(dict(lease.failures()).get(row), source.describe(index), more)
 
 
@@ -140,7 +167,9 @@ def _raised(record: bytes | None, place: str, more: str) -> RingfeedError:
 
 def _batch_of(indices: Sequence[int], source: Source) -> str:
     named = ", ".join(map(source.describe, indices[:_NAMED]))
-    return f"the batch of {named}" + (f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else "")
+    return f"the batch of {named}" + (
+        f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else ""
+    )
 
 
 def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) -> SpecError:

@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 
 _VERSIONS = (
     # Above memory.high no process is killed, but all are made to wait: as good as a hang.
-    (("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file", "slab_reclaimable")),
-    (("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+    (
+        ("memory.max", "memory.high"),
+        "memory.current",
+        ("inactive_file", "active_file", "slab_reclaimable"),
+    ),
+    (
+        ("memory.limit_in_bytes",),
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
 )
 """For each version of cgroups the files of limits and of what is used, and the lines of memory.stat
 that say what the kernel takes back before it kills."""
@@ -31,7 +39,11 @@ def free_memory(root: Path = Path("/")) -> Iterator[tuple[int, str]]:
     except OSError:  # no /proc: what is there in all is known, if not what is free of it
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the machine has at most"
         return
-    yield from ((int(line.split()[1]) * 1024, "the machine has") for line in lines if line.startswith("MemAvailable:"))
+    yield from (
+        (int(line.split()[1]) * 1024, "the machine has")
+        for line in lines
+        if line.startswith("MemAvailable:")
+    )
     for folder in _cgroups(root):
         yield from _free_in_cgroup(folder)
 
@@ -44,7 +56,9 @@ def check_free(needed: int, what: str, fits: Callable[[int], str] = lambda _: ""
     for free, whose in free_memory():
         if needed > free:
             has = f"{whose} {show_bytes(max(free, 0))} free"
-            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory={fits(free)}"
+            message = (
+                f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory={fits(free)}"
+            )
             raise PlanError(message)
 
 
@@ -80,6 +94,8 @@ def _free_in_cgroup(folder: Path) -> Iterator[tuple[int, str]]:
                 limit = (folder / name).read_text().strip()
                 if limit != "max" and int(limit) < NO_LIMIT:
                     used = int((folder / usage).read_text())
-                    statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                    statistics = dict(
+                        line.split() for line in (folder / "memory.stat").read_text().splitlines()
+                    )
                     used -= sum(int(statistics.get(line, 0)) for line in reclaimable)
                     yield int(limit) - used, f"its cgroup ({folder / name}) has"

@@ -45,7 +45,11 @@ def callers_place() -> str:
     Other threads' lines are not looked at: where C code calls this package there is none.
     """
     frame, _ = users_frame(frame_above(1))
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return (
+        ""
+        if frame is None
+        else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    )
 
 
 def from_here(place: str) -> str:

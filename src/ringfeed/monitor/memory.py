@@ -162,8 +162,17 @@ def look(
     """
     files = _sizes(descriptors)
     workers = tuple(worker for pid in pids if (worker := _worker(pid, files)))
-    others = tuple(found for pid, name in forkservers.items() if (found := _worker(pid, files, name)))
-    return Memory(plan, sum(files.values()), _pages(_read("self", "smaps"), files), tuple(held), workers, others)
+    others = tuple(
+        found for pid, name in forkservers.items() if (found := _worker(pid, files, name))
+    )
+    return Memory(
+        plan,
+        sum(files.values()),
+        _pages(_read("self", "smaps"), files),
+        tuple(held),
+        workers,
+        others,
+    )
 
 
 def frameworks_in(pids: Iterable[int]) -> list[str]:
@@ -228,7 +237,11 @@ def _read(process: int | str, name: str) -> bytes:
 def _pages(text: bytes, files: Collection[int]) -> Pages | None:
     """Return what a process has of these inodes in its page tables, by its smaps; None where that cannot be read."""
     found = [match.groups() for match in _MAPPING.finditer(text) if int(match[1]) in files]
-    return Pages(_bytes(rss for _, rss, _ in found), _bytes(pss for *_, pss in found)) if text else None
+    return (
+        Pages(_bytes(rss for _, rss, _ in found), _bytes(pss for *_, pss in found))
+        if text
+        else None
+    )
 
 
 def own_bytes(process: int | str) -> int:

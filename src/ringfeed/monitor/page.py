@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._html import table
 from ringfeed._units import show_s
-from ringfeed.monitor.timeline import AT_WORK, STALL, STEP, longest, read_trace, thinned, timeline_of
+from ringfeed.monitor.timeline import (
+    AT_WORK,
+    STALL,
+    STEP,
+    longest,
+    read_trace,
+    thinned,
+    timeline_of,
+)
 
 if TYPE_CHECKING:
     import os
@@ -93,7 +101,9 @@ def report(trace: str | os.PathLike[str], output: str | os.PathLike[str] | None 
     check_bokeh()
     path = Path(trace).with_suffix(".html") if output is None else Path(output)
     if path.exists() and Path(trace).exists() and path.samefile(trace):
-        raise ValueError(f"the page would take the place of the trace {path}; give another name with -o")
+        raise ValueError(
+            f"the page would take the place of the trace {path}; give another name with -o"
+        )
     path.write_text(page_of(read_trace(trace)), encoding="utf-8")
     return path
 
@@ -135,7 +145,11 @@ def _head(timeline: Timeline) -> Iterator[str]:
     yield f'<p class="quiet">{escape(began + size + version)}</p>'
     yield _section(_bottleneck(timeline), "bottleneck")
     yield _section(
-        "".join(f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in _cards(timeline)), "figures"
+        "".join(
+            f"<div><b>{escape(value)}</b><span>{name}</span></div>"
+            for name, value in _cards(timeline)
+        ),
+        "figures",
     )
 
 
@@ -154,20 +168,27 @@ def _bottleneck(timeline: Timeline) -> str:
         lines = [[f"training waited {timeline.waited:.0%} of the time{workers}"]]
     shown = ""
     for seen, *changes in lines:
-        shown += f"<li>{_coded(seen)}{''.join(f': <b>{_coded(change)}</b>' for change in changes)}</li>"
+        shown += (
+            f"<li>{_coded(seen)}{''.join(f': <b>{_coded(change)}</b>' for change in changes)}</li>"
+        )
     return f"<h2>{escape(heading)}</h2><ul>{shown}</ul>{further and f'<p>{_coded(further)}</p>'}"
 
 
 def _coded(text: str) -> str:
     """Return a text with what stands between backticks as code."""
     parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+    return "".join(
+        f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts)
+    )
 
 
 def _cards(timeline: Timeline) -> Iterator[tuple[str, str]]:
     steps = timeline.of(STEP)
     yield "batches", f"{timeline.batches:,}"
-    yield "batches a second", f"{timeline.batches / timeline.span_s:,.1f}" if timeline.span_s else "0"
+    yield (
+        "batches a second",
+        f"{timeline.batches / timeline.span_s:,.1f}" if timeline.span_s else "0",
+    )
     yield "to the first batch", show_s(float(steps.began_s.min())) if len(steps) else "none came"
     yield "training waited", f"{show_s(timeline.waited_s)}, {timeline.waited:.0%}"
     if timeline.busy is not None:
@@ -190,7 +211,10 @@ def _charts(places: dict[str, str], timeline: Timeline, least_s: float) -> Itera
 
 
 def _tables(timeline: Timeline) -> str:
-    waits = [(f"{wait.began_s:.3f} s", show_s(wait.lasted_s)) for wait in longest(timeline, STALL, LISTED)]
+    waits = [
+        (f"{wait.began_s:.3f} s", show_s(wait.lasted_s))
+        for wait in longest(timeline, STALL, LISTED)
+    ]
     tickets = [
         (ticket.what, timeline.lines[ticket.line], show_s(ticket.lasted_s))
         for ticket in longest(timeline, AT_WORK, LISTED)
@@ -199,13 +223,22 @@ def _tables(timeline: Timeline) -> str:
     for number in timeline.numbers("worker"):
         busy_s = timeline.events.busy_s[timeline.events.line == number]
         share = f"{busy_s.sum() / (timeline.span_s or 1.0):.0%}"
-        workers.append((timeline.lines[number], share, f"{len(busy_s):,}", show_s(float(busy_s.max(initial=0.0)))))
+        workers.append(
+            (
+                timeline.lines[number],
+                share,
+                f"{len(busy_s):,}",
+                show_s(float(busy_s.max(initial=0.0))),
+            )
+        )
     tables = (
         ("The longest waits", waits, ("at", "for")),
         ("The slowest tickets", tickets, ("seen in", "by", "took")),
         ("Workers", workers, ("", "busy", "events", "longest")),
     )
-    shown = "".join(f"<div>{table(title, rows, head)}</div>" for title, rows, head in tables if rows)
+    shown = "".join(
+        f"<div>{table(title, rows, head)}</div>" for title, rows, head in tables if rows
+    )
     return _section(shown, "tables") if shown else ""
 
 

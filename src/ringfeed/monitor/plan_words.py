@@ -26,11 +26,16 @@ def _indices(plan: Any) -> str:
 
 def _parts(plan: Any) -> list[str]:
     """Say what the total is for."""
-    parts = [f"{plan.slots} slots of {show_bytes(plan.slot_size)}", f"{show_bytes(plan.control_size)} of control"]
+    parts = [
+        f"{plan.slots} slots of {show_bytes(plan.slot_size)}",
+        f"{show_bytes(plan.control_size)} of control",
+    ]
     if plan.states_size:
         parts.append(f"{show_bytes(plan.states_size)} for the iterables")
     if plan.store is not None:
-        parts.append(f"{show_bytes(plan.elements_size)} for {plan.store.entries} elements as large as the first")
+        parts.append(
+            f"{show_bytes(plan.elements_size)} for {plan.store.entries} elements as large as the first"
+        )
     if plan.flights_size:
         parts.append(f"{show_bytes(plan.flights_size)} of rows on their way from the cluster")
     if plan.dataset_shared:

@@ -71,7 +71,9 @@ class Worker(NamedTuple):
             return "leaves"
         return "waits for a slot" if self.tickets else "starts"
 
-    def describe(self, number: int, runs_as: str, now_ns: int, name: Callable[[int], str], stack: str = "") -> str:
+    def describe(
+        self, number: int, runs_as: str, now_ns: int, name: Callable[[int], str], stack: str = ""
+    ) -> str:
         """Return a line about this worker of that number, with its stack indented below; ``name``: of a sample."""
         seconds = (now_ns - self.since_ns) / 1e9
         idle = "waits for a slot" if self.tickets else _NOT_BEGUN

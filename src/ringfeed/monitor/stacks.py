@@ -68,7 +68,9 @@ def of_process(pid: int, fd: int) -> str:
 def _file() -> Descriptor:
     file = Descriptor(os.memfd_create, _NAME, os.MFD_CLOEXEC)
     os.fchmod(file.fileno(), 0o600)  # as the segment's
-    fcntl.fcntl(file.fileno(), fcntl.F_SETFL, os.O_APPEND)  # a stack that was asked for begins where the file ends
+    fcntl.fcntl(
+        file.fileno(), fcntl.F_SETFL, os.O_APPEND
+    )  # a stack that was asked for begins where the file ends
     return file
 
 

@@ -82,9 +82,13 @@ class Stats:
 
     def __post_init__(self) -> None:
         """Know of no loader yet."""
-        self._look: Callable[[], Memory] | None = None  # no field: it means nothing in another process
+        self._look: Callable[[], Memory] | None = (
+            None  # no field: it means nothing in another process
+        )
         self.startup_busy_s = 0.0  # no field: the part of busy_s during startup_s, for the verdict
-        self.launch_s = 0.0  # no field: before the first epoch is under way, and so in no other time
+        self.launch_s = (
+            0.0  # no field: before the first epoch is under way, and so in no other time
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the loader behind: what is copied or pickled is of the past."""
@@ -102,7 +106,10 @@ class Stats:
             ("batches", f"{self.batches:,} of {self.samples:,} samples"),
             ("time", f"{self.elapsed_s:.1f} s, of it {self.stall_s:.1f} s waited for batches"),
             ("start-up", f"{show_s(self.startup_s)} of the waiting"),
-            ("workers", f"{self.busy_s:.1f} s at work, {self.back_pressure_s:.1f} s waiting for slots, all together"),
+            (
+                "workers",
+                f"{self.busy_s:.1f} s at work, {self.back_pressure_s:.1f} s waiting for slots, all together",
+            ),
             ("a sample", f"{show_s(self.read_s)} to read, {show_s(self.write_s)} to write"),
         ]
         rare = {
@@ -153,7 +160,9 @@ class Ledger:
         self._before = copy(stats)
         self._observer = observer
         self._forks = Forks.count
-        self._counting = threading.Lock()  # statistics are asked for by any thread; none waits for it
+        self._counting = (
+            threading.Lock()
+        )  # statistics are asked for by any thread; none waits for it
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self._is_over = False  # whether that epoch has ended
         self._launching_ns = 0  # likewise of a launch

@@ -22,13 +22,22 @@ if TYPE_CHECKING:
 STATES = ("step", "stall", "at work", "filling", "ready", "held", "draining", "parked")
 STEP, STALL, AT_WORK = range(3)
 _SLOT_STATES = {name: number for number, name in enumerate(STATES) if number > AT_WORK}
-MOST_DRAWN = 100_000  # events: more are drawn together where they are shorter than what a screen can show
+MOST_DRAWN = (
+    100_000  # events: more are drawn together where they are shorter than what a screen can show
+)
 FINEST = 1 << 14  # parts of the time, for events that are drawn together
 HINT = 'give the file that `with loader.trace("run.json"):` has written'
 
 
 EVENT = np.dtype(
-    [("line", "i4"), ("state", "i1"), ("began_s", "f8"), ("lasted_s", "f8"), ("busy_s", "f8"), ("what", "O")]
+    [
+        ("line", "i4"),
+        ("state", "i1"),
+        ("began_s", "f8"),
+        ("lasted_s", "f8"),
+        ("busy_s", "f8"),
+        ("what", "O"),
+    ]
 )
 """line: which of the timeline's lines. state: its number in STATES. began_s: since the beginning of
 the trace. busy_s: of several tickets that are drawn as one, what they took; else as ``lasted_s``."""
@@ -80,7 +89,9 @@ class Timeline:
     def busy(self) -> float | None:
         """The share of the time that workers were at work, as a mean of all; None where there are none."""
         count = len(self.numbers("worker"))
-        return float(self.of(AT_WORK).busy_s.sum()) / count / (self.span_s or 1.0) if count else None
+        return (
+            float(self.of(AT_WORK).busy_s.sum()) / count / (self.span_s or 1.0) if count else None
+        )
 
 
 def read_trace(path: str | os.PathLike[str]) -> Timeline:
@@ -112,7 +123,9 @@ def timeline_of(document: Any, name: str = "the trace") -> Timeline:
             raise RingfeedError(f"{name} is a trace of another program; {HINT}")
         return _arrays(events, names, facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RingfeedError(f"{name} has an event that is damaged ({type(error).__name__}: {error}); {HINT}") from None
+        raise RingfeedError(
+            f"{name} has an event that is damaged ({type(error).__name__}: {error}); {HINT}"
+        ) from None
 
 
 def _names(events: list[Any]) -> dict[int, str]:
@@ -127,17 +140,28 @@ def _names(events: list[Any]) -> dict[int, str]:
 def _arrays(events: list[Any], names: dict[int, str], facts: Mapping[str, Any]) -> Timeline:
     places = {tid: place for place, tid in enumerate(names)}
     drawn = sorted((event for event in events if event["ph"] == "X"), key=lambda event: event["ts"])
-    found = [(places[event["tid"]], _state(event), *_times(event), str(event["name"])) for event in drawn]
+    found = [
+        (places[event["tid"]], _state(event), *_times(event), str(event["name"])) for event in drawn
+    ]
     weighed = [event for event in events if event["ph"] == "C" and event["name"] == "memory"]
-    sizes = [(_seconds(event["ts"]), event["args"]["this process"], event["args"]["workers"]) for event in weighed]
+    sizes = [
+        (_seconds(event["ts"]), event["args"]["this process"], event["args"]["workers"])
+        for event in weighed
+    ]
     of_events, of_memory = np.array(found, EVENT), np.array(sizes, MEMORY)
-    return Timeline(tuple(names.values()), of_events.view(np.recarray), of_memory.view(np.recarray), facts)
+    return Timeline(
+        tuple(names.values()), of_events.view(np.recarray), of_memory.view(np.recarray), facts
+    )
 
 
 def _times(event: Any) -> tuple[float, float, float]:
     """Return when an event began, how long it lasted, and how long its tickets took."""
     lasted_us = event["dur"]
-    return _seconds(event["ts"]), _seconds(lasted_us), _seconds(event["args"].get("busy_us", lasted_us))
+    return (
+        _seconds(event["ts"]),
+        _seconds(lasted_us),
+        _seconds(event["args"].get("busy_us", lasted_us)),
+    )
 
 
 def _seconds(microseconds: float) -> float:
@@ -206,9 +230,13 @@ def _merged(events: Any, least_s: float) -> Any:
     short = events[is_short]
     part = (short.began_s / least_s).astype(np.int64)
     alike = part << 32 | short.line.astype(np.int64) << 8 | short.state
-    _, first, group, counts = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
+    _, first, group, counts = np.unique(
+        alike, return_index=True, return_inverse=True, return_counts=True
+    )
     merged = short[first]
-    merged.lasted_s, merged.busy_s = (np.bincount(group, of) for of in (short.lasted_s, short.busy_s))
+    merged.lasted_s, merged.busy_s = (
+        np.bincount(group, of) for of in (short.lasted_s, short.busy_s)
+    )
     what, states = merged.what, merged.state
     for at in np.flatnonzero(counts > 1):
         what[at] = f"{counts[at]} x {STATES[states[at]]}"

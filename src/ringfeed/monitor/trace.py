@@ -71,7 +71,11 @@ def begin_trace(
         save = save_page
     from ringfeed import __version__  # noqa: PLC0415 - the package itself imports this one
 
-    began = {"program": "ringfeed", "version": __version__, "began": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+    began = {
+        "program": "ringfeed",
+        "version": __version__,
+        "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
     known, before = weakref.ref(loader), copy(loader.stats())
 
     def facts() -> dict[str, Any]:
@@ -126,11 +130,15 @@ class Trace:
         self._began_ns = _ring.now_ns()
         self._events: list[dict[str, Any]] = []
         self._lines: set[tuple[int, int]] = set()  # kind and number of each that is drawn
-        self._seen: weakref.ref[Observer] | None = None  # whose ring is drawn; not kept, or its memory would stay
+        self._seen: weakref.ref[Observer] | None = (
+            None  # whose ring is drawn; not kept, or its memory would stay
+        )
         self._looked_ns = self._began_ns
         self._weighed_ns = 0
         self._states = {(CONSUMER, 0): _State()}  # of each line, by the last look
-        self._counts: dict[int, tuple[int, int]] = {}  # tickets that a worker has ended, and their time
+        self._counts: dict[
+            int, tuple[int, int]
+        ] = {}  # tickets that a worker has ended, and their time
         self._stall_ns = 0  # all that was counted
         self._waited_ns = 0  # of it, what belongs to a batch that is not taken yet
         first = self._read()
@@ -156,7 +164,9 @@ class Trace:
         self._thread.join()
         self._finish(_ring.now_ns())
         events = [*self._titles(), *self._events]
-        self._save({"traceEvents": events, "displayTimeUnit": "ms", "otherData": self._facts()}, self._path)
+        self._save(
+            {"traceEvents": events, "displayTimeUnit": "ms", "otherData": self._facts()}, self._path
+        )
 
     # ---- looking ----
 
@@ -182,7 +192,9 @@ class Trace:
         """Begin with this look: nothing of what was before is drawn."""
         self._states[CONSUMER, 0] = _State("", look.at_ns)
         self._stall_ns = look.consumer.stall_ns
-        self._counts = {number: (_over(worker), worker.busy_ns) for number, worker in enumerate(look.workers)}
+        self._counts = {
+            number: (_over(worker), worker.busy_ns) for number, worker in enumerate(look.workers)
+        }
 
     def look(self, look: Snapshot) -> None:
         """Draw what has changed since the last look."""
@@ -240,7 +252,9 @@ class Trace:
             name = f"{count} tickets" if count > 1 else "ticket"
             self._event(line, name, began_ns, until_ns, {"busy_us": spent_ns / 1e3})
         if worker.since_ns != state.since_ns:
-            self._states[line] = _State((worker.place or "ticket") if worker.since_ns else "", worker.since_ns)
+            self._states[line] = _State(
+                (worker.place or "ticket") if worker.since_ns else "", worker.since_ns
+            )
         self._counts[number] = _over(worker), worker.busy_ns
 
     # ---- slots ----
@@ -252,7 +266,9 @@ class Trace:
             now = _State("" if slot.state == "free" else slot.state, now_ns)
         else:
             since_ns = max(slot.held_ns if slot.state == "held" else now_ns, state.since_ns)
-            now = _State(f"{slot.state} {slot.batch}", since_ns, {"batch": slot.batch, "epoch": slot.epoch})
+            now = _State(
+                f"{slot.state} {slot.batch}", since_ns, {"batch": slot.batch, "epoch": slot.epoch}
+            )
         if now.name != state.name:
             self._turn(line, now)
 
@@ -268,7 +284,9 @@ class Trace:
             "workers": sum(own_bytes(worker.pid) for worker in look.workers if worker.pid),
         }
         at_us = (look.at_ns - self._began_ns) / 1e3
-        self._events.append({"ph": "C", "name": "memory", "pid": CONSUMER, "ts": at_us, "args": sizes})
+        self._events.append(
+            {"ph": "C", "name": "memory", "pid": CONSUMER, "ts": at_us, "args": sizes}
+        )
 
     # ---- drawing ----
 
@@ -277,8 +295,18 @@ class Trace:
         titles = []
         for kind in sorted({kind for kind, _ in self._lines}):
             titles += [
-                {"ph": "M", "name": "process_name", "pid": kind, "args": {"name": f"ringfeed {KINDS[kind]}"}},
-                {"ph": "M", "name": "process_sort_index", "pid": kind, "args": {"sort_index": kind}},
+                {
+                    "ph": "M",
+                    "name": "process_name",
+                    "pid": kind,
+                    "args": {"name": f"ringfeed {KINDS[kind]}"},
+                },
+                {
+                    "ph": "M",
+                    "name": "process_sort_index",
+                    "pid": kind,
+                    "args": {"sort_index": kind},
+                },
             ]
         for kind, number in sorted(self._lines):
             line = {"ph": "M", "pid": kind, "tid": kind * LINES + number}
@@ -289,7 +317,12 @@ class Trace:
         return titles
 
     def _event(
-        self, line: tuple[int, int], name: str, began_ns: int, ended_ns: int, detail: dict[str, Any] | None = None
+        self,
+        line: tuple[int, int],
+        name: str,
+        began_ns: int,
+        ended_ns: int,
+        detail: dict[str, Any] | None = None,
     ) -> None:
         """Draw one thing, if it has a name, as far as it lies after the beginning."""
         began_ns = max(began_ns, self._began_ns)

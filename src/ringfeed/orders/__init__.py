@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from ringfeed.orders.weighted import WeightedSampler
     from ringfeed.orders.windows import WindowShuffle
 
-__all__ = ["Buckets", "PrioritizedSampler", "StratifiedSampler", "SubsetSampler", "WeightedSampler", "WindowShuffle"]
+__all__ = [
+    "Buckets",
+    "PrioritizedSampler",
+    "StratifiedSampler",
+    "SubsetSampler",
+    "WeightedSampler",
+    "WindowShuffle",
+]
 
 __getattr__ = importing(
     "ringfeed.orders",

@@ -132,23 +132,33 @@ class Buckets(SeededSampler):
         self._max_tokens = None if max_tokens is None else _checked_budget(max_tokens)
         self._cost = cost
         window = WINDOW if window is None and parts == 1 else window
-        self._windows = None if window is None else -(-given.size // check_integer("window", window, 1))
+        self._windows = (
+            None if window is None else -(-given.size // check_integer("window", window, 1))
+        )
         self._members = np.argsort(given, kind="stable").astype(np.int64, copy=False)
         self._sorted = given[self._members]
         self._sorted.flags.writeable = False  # cost= is given parts of it
         if self._sizes is None:
             self._check_fits(self._sorted.size)
-        self._name = digest(given, self._boundaries, repr((self._sizes, self._max_tokens, window, self._probe())))
+        self._name = digest(
+            given, self._boundaries, repr((self._sizes, self._max_tokens, window, self._probe()))
+        )
 
     def __repr__(self) -> str:
         """Return how many lengths there are, and what bounds a batch."""
-        most = f"batch_sizes={self._sizes}" if self._max_tokens is None else f"max_tokens={self._max_tokens:.10g}"
+        most = (
+            f"batch_sizes={self._sizes}"
+            if self._max_tokens is None
+            else f"max_tokens={self._max_tokens:.10g}"
+        )
         lengths = f"{self._sorted.size} lengths from {self._sorted[0]} to {self._sorted[-1]}"
         return f"<Buckets: {lengths}, {self._boundaries.size} boundaries, {most}>"
 
     def bind(self, length: int | None, seed: int) -> Sampler:  # noqa: ARG002 - refused before they matter
         """Refuse to be given as ``sampler=``."""
-        raise ValueError("Buckets gives whole batches: give it as batch_sampler=, and leave sampler= out")
+        raise ValueError(
+            "Buckets gives whole batches: give it as batch_sampler=, and leave sampler= out"
+        )
 
     def shared_by(self, world_size: int, uneven: Uneven, most: int | None) -> BucketOrder:
         """Return the lists of samples for so many ranks, each of at most ``most`` samples."""
@@ -165,7 +175,9 @@ class Buckets(SeededSampler):
         has_any = np.diff(edges) > 0
         sizes = np.array([size for _, size in buckets], np.int64)[has_any]
         edges = np.append(edges[:-1][has_any], edges[-1])
-        return BucketOrder(f"buckets:{name}", self._members, self._sorted, edges, sizes, world_size, uneven)
+        return BucketOrder(
+            f"buckets:{name}", self._members, self._sorted, edges, sizes, world_size, uneven
+        )
 
     def _buckets(self, lists: int | None, most: int) -> Iterable[tuple[int, int]]:
         """Return where each bucket begins in the row of sorted samples, and its samples a batch, shortest first."""
@@ -173,7 +185,9 @@ class Buckets(SeededSampler):
         ends = np.searchsorted(self._sorted, self._boundaries, "right").tolist()
         for part, (first, end) in reversed([*enumerate(pairwise([0, *ends, self._sorted.size]))]):
             while end > first:
-                size = min(self._size(first, end), most) if self._sizes is None else self._sizes[part]
+                size = (
+                    min(self._size(first, end), most) if self._sizes is None else self._sizes[part]
+                )
                 end = first if lists is None else max(end - size * lists, first)  # noqa: PLW2901
                 found.append((end, size))
         return reversed(found)
@@ -193,7 +207,11 @@ class Buckets(SeededSampler):
         high = min(high, most + 1)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._cost_of(end - middle, end) <= self._max_tokens else (low, middle)
+            low, high = (
+                (middle, high)
+                if self._cost_of(end - middle, end) <= self._max_tokens
+                else (low, middle)
+            )
         return low
 
     def _check_fits(self, end: int) -> None:
@@ -226,7 +244,10 @@ class Buckets(SeededSampler):
     def _probe(self) -> list[float]:
         """Return what some batches cost, where a function says it."""
         most = 0 if self._cost is None else min(self._sorted.size, PROBES)
-        return [self._cost_of(self._sorted.size - 2**power, self._sorted.size) for power in range(most.bit_length())]
+        return [
+            self._cost_of(self._sorted.size - 2**power, self._sorted.size)
+            for power in range(most.bit_length())
+        ]
 
 
 class BucketOrder(Sampler, SeededSampler):
@@ -356,7 +377,9 @@ class BucketEpoch(Epoch):
 def _numbers(name: str, given: Any) -> NDArray[Any]:
     """Return int64 or float64; TypeError or ValueError for what is no finite number of 0 or more."""
     found = checked_array(f"{name} is", given, "iuf", "integers or floats")
-    refuse_where(~((found >= 0) & (found <= MOST_LENGTH)), name, found, "a number from 0 to 2**53")  # NaN too
+    refuse_where(
+        ~((found >= 0) & (found <= MOST_LENGTH)), name, found, "a number from 0 to 2**53"
+    )  # NaN too
     return found.astype(np.float64 if found.dtype.kind == "f" and found.size else np.int64)
 
 
@@ -374,22 +397,30 @@ def _ascending(boundaries: Any) -> NDArray[Any]:
 def _check_one(batch_sizes: object, max_tokens: object, cost: object) -> None:
     """Raise unless exactly one of them says how many samples a batch has."""
     if batch_sizes is None and max_tokens is None:
-        raise ValueError("Buckets needs batch_sizes=, the samples of a batch, or max_tokens=, what a batch may cost")
+        raise ValueError(
+            "Buckets needs batch_sizes=, the samples of a batch, or max_tokens=, what a batch may cost"
+        )
     if batch_sizes is not None and max_tokens is not None:
         raise ValueError(
             "batch_sizes= and max_tokens= exclude each other: give the one or the other; the loader's max_batch_size= "
             "bounds the samples that max_tokens= gives"
         )
     if cost is not None and max_tokens is None:
-        raise ValueError("cost= says what counts against max_tokens=; give that, or leave cost= out")
+        raise ValueError(
+            "cost= says what counts against max_tokens=; give that, or leave cost= out"
+        )
     if cost is not None and not callable(cost):
-        raise TypeError(f"cost is of type {type(cost).__name__}, expected a function from lengths to a number")
+        raise TypeError(
+            f"cost is of type {type(cost).__name__}, expected a function from lengths to a number"
+        )
 
 
 def _checked_sizes(given: Any, parts: int) -> tuple[int, ...]:
     if not hasattr(given, "__iter__"):
         return (check_integer("batch_sizes", given, 1),) * parts
-    sizes = tuple(check_integer(f"batch_sizes[{number}]", size, 1) for number, size in enumerate(given))
+    sizes = tuple(
+        check_integer(f"batch_sizes[{number}]", size, 1) for number, size in enumerate(given)
+    )
     if len(sizes) != parts:
         raise ValueError(
             f"batch_sizes has {len(sizes)} numbers, expected {parts}: one for each part that {parts - 1} boundaries "
@@ -399,7 +430,9 @@ def _checked_sizes(given: Any, parts: int) -> tuple[int, ...]:
 
 
 def _checked_budget(given: Any) -> float:
-    if isinstance(given, bool | np.bool_) or not isinstance(given, int | float | np.integer | np.floating):
+    if isinstance(given, bool | np.bool_) or not isinstance(
+        given, int | float | np.integer | np.floating
+    ):
         raise TypeError(f"max_tokens is {given!r}, expected a number above 0")
     if not 0 < given < np.inf:
         raise ValueError(f"max_tokens is {given!r}, expected a finite number above 0")

@@ -20,7 +20,9 @@ def check_fields(state: Any, **fields: int | None) -> None:
             continue
         value = state[name]
         numbers = (value if isinstance(value, list) else []) if size else [value]
-        if len(numbers) != (size or 1) or not all(type(number) is int and number >= 0 for number in numbers):
+        if len(numbers) != (size or 1) or not all(
+            type(number) is int and number >= 0 for number in numbers
+        ):
             expected = f"a list of {size} ints" if size else "an int"
             refuse(state, f"whose {name} is {value!r}, expected {expected} of 0 or more")
 

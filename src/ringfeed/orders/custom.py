@@ -88,13 +88,17 @@ class Custom(Sampler):
         if hasattr(order, "__array__") and not self.gives_lists:
             numbers = array_of(order, self.parameter)
             check = partial(check_numbers, name=self.parameter, dataset_length=self.dataset_length)
-            return PositionalEpoch(lambda at, stop: check(numbers[at:stop], at), len(numbers), start, 1)
+            return PositionalEpoch(
+                lambda at, stop: check(numbers[at:stop], at), len(numbers), start, 1
+            )
         numbers = iter(order)
         if numbers is order:
             self._spend(numbers, number)
         epoch = Reading(self, numbers, position)
         replay = Replay(self.replays, self.remedy)
-        while epoch.position < start and len(epoch.take(min(self.replayed, start - epoch.position))):
+        while epoch.position < start and len(
+            epoch.take(min(self.replayed, start - epoch.position))
+        ):
             replay.note(epoch.position, start)
         return epoch
 
@@ -245,7 +249,9 @@ class Reading(Epoch):
         # Some iterators begin again when they are asked after their end; a chain does not ask.
         self._numbers = chain(numbers, (_END,))
         self._ahead: list[Any] = []  # was read, and is not given yet
-        self._error: Exception | None = None  # has ended it, and is raised again by whatever is read later
+        self._error: Exception | None = (
+            None  # has ended it, and is raised again by whatever is read later
+        )
         self._is_of_ints = False  # which nothing changes, so that many may be read at once
         # Positions, and the source's states there as bytes: it may go on changing what it has returned.
         self._keeps_state = keeps_state(order.source)
@@ -272,7 +278,10 @@ class Reading(Epoch):
             return
         if (found := self._state_at(self.position + count)) is not None:
             self._newest.append(found)
-        while len(self._newest) > 1 and sum(len(pickled) for _, pickled in self._newest) > MOST_STATES_SIZE:
+        while (
+            len(self._newest) > 1
+            and sum(len(pickled) for _, pickled in self._newest) > MOST_STATES_SIZE
+        ):
             self._newest.popleft()
 
     def _state_at(self, position: int) -> tuple[int, bytes] | None:
@@ -295,7 +304,9 @@ class Reading(Epoch):
             raise self._error
         try:
             self._read_ahead(count)
-        except BaseException as error:  # a generator that has raised, and is asked again, looks merely short
+        except (
+            BaseException
+        ) as error:  # a generator that has raised, and is asked again, looks merely short
             self._error = error if isinstance(error, Exception) else self._interrupted(error)
             raise
         chunk = self._ahead[:count]
@@ -313,7 +324,9 @@ class Reading(Epoch):
             if len(self._ahead) == before:
                 return
             self._own_last()
-            self._is_of_ints = isinstance(self._ahead[-1], int | np.integer) or self._ahead[-1] is _END
+            self._is_of_ints = (
+                isinstance(self._ahead[-1], int | np.integer) or self._ahead[-1] is _END
+            )
 
     def _own_last(self) -> None:
         if self._ahead and not self._is_of_ints:
@@ -321,7 +334,9 @@ class Reading(Epoch):
 
     def _interrupted(self, error: BaseException) -> Exception | None:
         """Return what is to be raised for a generator that Ctrl-C has ended before its time."""
-        if getattr(self._iterator, "gi_frame", self) is not None or (self._ahead and self._ahead[-1] is _END):
+        if getattr(self._iterator, "gi_frame", self) is not None or (
+            self._ahead and self._ahead[-1] is _END
+        ):
             return None
         return RuntimeError(
             f"{type(error).__name__} has ended the generator that {self._order.parameter} is read from, at position "
@@ -337,8 +352,12 @@ def is_readable(source: object) -> bool:
 def array_of(order: object, name: str) -> NDArray[Any]:
     """Return an array of sample numbers; TypeError or ValueError where it has none, ``name`` says whose."""
     if isinstance(order, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array, expected a plain one; .compressed() leaves masked numbers out")
-    return checked_array(f"{name} is", order, "iu", "one of integers", "one axis of sample numbers", numbers=True)
+        raise TypeError(
+            f"{name} is a masked array, expected a plain one; .compressed() leaves masked numbers out"
+        )
+    return checked_array(
+        f"{name} is", order, "iu", "one of integers", "one axis of sample numbers", numbers=True
+    )
 
 
 def check_numbers(given: Any, position: int, name: str, dataset_length: int | None) -> Indices:
@@ -355,9 +374,13 @@ def check_numbers(given: Any, position: int, name: str, dataset_length: int | No
     return taken
 
 
-def _refuse(given: Sequence[int], position: int, name: str, dataset_length: int | None, limit: int) -> NoReturn:
+def _refuse(
+    given: Sequence[int], position: int, name: str, dataset_length: int | None, limit: int
+) -> NoReturn:
     """Raise IndexError for the first number that is no sample."""
-    row, number = next((row, one) for row, one in enumerate(map(int, given), position) if not 0 <= one < limit)
+    row, number = next(
+        (row, one) for row, one in enumerate(map(int, given), position) if not 0 <= one < limit
+    )
     if dataset_length is None:
         has = f"expected a sample number from 0 to {limit - 1}"
     elif dataset_length == 0:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from ringfeed._checks import check_count
-from ringfeed.orders.sampler import SeededSampler, Sequential, Shuffled, check_integer, check_seed, draw_seed
+from ringfeed.orders.sampler import (
+    SeededSampler,
+    Sequential,
+    Shuffled,
+    check_integer,
+    check_seed,
+    draw_seed,
+)
 from ringfeed.orders.shard import Part, Shard
 
 if TYPE_CHECKING:
@@ -53,7 +60,10 @@ class AskedOrder(NamedTuple):
         collates: bool,
     ) -> AskedOrder:
         """Check them, in this order; ``collates``: a function makes whole batches of the samples."""
-        size, most = check_count("batch_size", batch_size, 1), check_count("max_batch_size", max_batch_size, 1)
+        size, most = (
+            check_count("batch_size", batch_size, 1),
+            check_count("max_batch_size", max_batch_size, 1),
+        )
         number = draw_seed() if seed is None else check_seed(seed)
         this = Shard.of(shard)
         uneven: Uneven = "drop" if drop_remainder else this.uneven
@@ -70,7 +80,9 @@ class AskedOrder(NamedTuple):
                 "drop_remainder": drop_remainder and not of_buckets,
             }
             if names := [f"{name}=" for name, is_given in beside.items() if is_given]:
-                raise ValueError(f"batch_sampler= says which samples each batch has; leave {' and '.join(names)} out")
+                raise ValueError(
+                    f"batch_sampler= says which samples each batch has; leave {' and '.join(names)} out"
+                )
             if of_buckets:
                 order = batch_sampler.shared_by(this.world_size, uneven, most)
             else:
@@ -115,7 +127,9 @@ def make_sampler(
         expected = "True, False, or the samples of a window, an integer of 2 or more"
         window = check_integer("shuffle", shuffle, 2, expected)
     if sampler is not None and shuffle:
-        raise ValueError(f"shuffle={shuffle!r} and sampler= exclude each other: give the one or the other")
+        raise ValueError(
+            f"shuffle={shuffle!r} and sampler= exclude each other: give the one or the other"
+        )
     if isinstance(sampler, SeededSampler):
         return sampler.bind(length, seed)
     if sampler is not None:
@@ -125,7 +139,9 @@ def make_sampler(
     if not shuffle:
         return Sequential(length)
     if length is None:
-        raise ValueError(f"shuffle={shuffle!r} needs a dataset with a length; shuffle inside the dataset instead")
+        raise ValueError(
+            f"shuffle={shuffle!r} needs a dataset with a length; shuffle inside the dataset instead"
+        )
     if window is not None:
         from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415 - as above
 

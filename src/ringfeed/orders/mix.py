@@ -80,9 +80,15 @@ class MixSampler(Sampler):
         self._seed = seed
         self._bases = [0, *accumulate(lengths)]
         self.pure = not callable(weights)
-        parts = zlib.crc32(repr((self.lengths, weights if self.pure else "changing", per_batch)).encode())
-        self.order = f"mix {stop}{' per batch' * per_batch}{' shuffled' * (seed is not None)} {parts:08x}"
-        self.why_no_length = f"Mix {'goes on without end' if stop == 'never' else 'has weights that may change'}"
+        parts = zlib.crc32(
+            repr((self.lengths, weights if self.pure else "changing", per_batch)).encode()
+        )
+        self.order = (
+            f"mix {stop}{' per batch' * per_batch}{' shuffled' * (seed is not None)} {parts:08x}"
+        )
+        self.why_no_length = (
+            f"Mix {'goes on without end' if stop == 'never' else 'has weights that may change'}"
+        )
 
     @cached_property
     def length(self) -> int | None:
@@ -113,7 +119,9 @@ class MixSampler(Sampler):
         name = f"weights({number}, {batch})"
         return shares_of(self.weights(number, batch), len(self.lengths), name)
 
-    def section(self, start: int, counts: tuple[int, ...], weights: tuple[int, ...], rows: int) -> Section:
+    def section(
+        self, start: int, counts: tuple[int, ...], weights: tuple[int, ...], rows: int
+    ) -> Section:
         """Return what an epoch draws from a position on, in batches of ``rows``, while the weights hold."""
         if self.stop == "never":
             amounts = [*weights]
@@ -136,7 +144,9 @@ class MixSampler(Sampler):
             begin = turn * length
             those = np.arange(max(first, begin), min(first + count, begin + length)) - begin
             if self._seed is not None:
-                those = permute_few(those, length, seed_of("mix", (self._seed, member, turn)), number)
+                those = permute_few(
+                    those, length, seed_of("mix", (self._seed, member, turn)), number
+                )
             parts.append(those + self._bases[member] + turn % (MOST_INDEX // whole) * whole)
         return np.concatenate(parts)
 
@@ -150,10 +160,16 @@ class MixEpoch(Epoch):
         self._asked = -1  # the batch whose weights hold, where they may change
         rows, position = sampler.rows, 0
         if state is None:
-            section = sampler.section(0, (0,) * len(sampler.lengths), sampler.weights_at(number, 0), rows)
+            section = sampler.section(
+                0, (0,) * len(sampler.lengths), sampler.weights_at(number, 0), rows
+            )
             self._asked = 0
         else:
-            position, counts, weights = state["position"], tuple(state["counts"]), tuple(state["weights"])
+            position, counts, weights = (
+                state["position"],
+                tuple(state["counts"]),
+                tuple(state["weights"]),
+            )
             # Quotas for batches of another size begin anew, with what is left of the totals.
             is_of_others = sampler.per_batch and state["batch_size"] != rows
             before = state["batch_size"] if is_of_others else rows
@@ -175,7 +191,9 @@ class MixEpoch(Epoch):
             return section
         weights = self._sampler.weights_at(self._number, batch)
         if weights != section.weights:
-            section = self._sampler.section(position, section.counts_at(position), weights, self._sampler.rows)
+            section = self._sampler.section(
+                position, section.counts_at(position), weights, self._sampler.rows
+            )
             self._sections.append(section)
         self._asked = batch
         return section
@@ -207,7 +225,11 @@ class MixEpoch(Epoch):
         """Return what is drawn from these datasets: so often each, and so many draws came before."""
         found = np.empty_like(members)
         draw = self._sampler.samples
-        parts = [draw(number, before[number], count, self._number) for number, count in enumerate(counts) if count]
+        parts = [
+            draw(number, before[number], count, self._number)
+            for number, count in enumerate(counts)
+            if count
+        ]
         found[np.argsort(members, kind="stable")] = np.concatenate(parts)
         return found
 
@@ -218,5 +240,9 @@ class MixEpoch(Epoch):
             return None
         sections = [*self._sections][::-1]  # at once: another thread may plan
         section = next((one for one in sections if one.start <= position), sections[-1])
-        found: dict[str, Any] = {"position": position, "start": section.start, "counts": [*section.counts]}
+        found: dict[str, Any] = {
+            "position": position,
+            "start": section.start,
+            "counts": [*section.counts],
+        }
         return {**found, "weights": [*section.weights], "batch_size": sampler.rows}

@@ -94,7 +94,9 @@ class FirstFit(Packing):
         super().__init__(lengths)
         order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
         if window is None:
-            window = max(FFD_WINDOW, -(-FFD_ROWS * max_length * order.size // max(int(lengths.sum()), 1)))
+            window = max(
+                FFD_WINDOW, -(-FFD_ROWS * max_length * order.size // max(int(lengths.sum()), 1))
+            )
         self._windows = max(-(-order.size // window), 1)
         longest = lengths[order[:: self._windows]]  # of each class
         fit = first_fit(longest, max_length)
@@ -102,8 +104,12 @@ class FirstFit(Packing):
         counts = np.bincount(fit)  # pieces of each row of the pattern
         self._edges = np.concatenate([[0], np.cumsum(counts)])
         self.most = int(counts.max(initial=0))
-        self._last = order.size - self._windows * max(longest.size - 1, 0)  # samples of the last class
-        is_alone = bool(self._last < self._windows and counts[-1] == 1 and fit[-1] == counts.size - 1)
+        self._last = order.size - self._windows * max(
+            longest.size - 1, 0
+        )  # samples of the last class
+        is_alone = bool(
+            self._last < self._windows and counts[-1] == 1 and fit[-1] == counts.size - 1
+        )
         self._each = counts.size - is_alone  # rows of every window
         self.rows = self._windows * self._each + is_alone * self._last
         full = order[: order.size // self._windows * self._windows].reshape(-1, self._windows)
@@ -174,17 +180,26 @@ class Wrapped(Packing):
         self._windows = max(-(-count // (window or WRAP_WINDOW)), 1)
         self._each = -(-count // self._windows)  # samples of a window, at most
         self._totals = {
-            mixed: np.array([lengths[self._window(number, mixed=mixed)].sum() for number in range(self._windows)])
+            mixed: np.array(
+                [
+                    lengths[self._window(number, mixed=mixed)].sum()
+                    for number in range(self._windows)
+                ]
+            )
             for mixed in (False, True)
         }
-        shortest = np.sort(np.partition(lengths[self._members], min(max_length, count) - 1)[:max_length])
+        shortest = np.sort(
+            np.partition(lengths[self._members], min(max_length, count) - 1)[:max_length]
+        )
         within = int(np.searchsorted(np.cumsum(shortest), max_length - 2, "right"))
         self.most = min(within + 2, max_length, count)
 
     def _window(self, number: int, *, mixed: bool) -> Indices:
         """Return the samples of a window."""
         first, each = number * self._each, self._each
-        return self._members[number :: self._windows] if mixed else self._members[first : first + each]
+        return (
+            self._members[number :: self._windows] if mixed else self._members[first : first + each]
+        )
 
     def pieces(self, row: int, seed: int | None, epoch: int) -> Pieces:
         """Return what a row is made of."""
@@ -193,8 +208,14 @@ class Wrapped(Packing):
         turn = int(np.searchsorted(starts, begin, "right")) - 1
         found = []
         while begin < end:
-            number, start, most = int(windows[turn]), int(starts[turn]), min(end, int(starts[turn + 1]))
-            samples, ends = self.keep((seed, epoch, number), partial(self._read, number, seed, epoch))
+            number, start, most = (
+                int(windows[turn]),
+                int(starts[turn]),
+                min(end, int(starts[turn + 1])),
+            )
+            samples, ends = self.keep(
+                (seed, epoch, number), partial(self._read, number, seed, epoch)
+            )
             found.append(self._cut(samples, ends, begin - start, most - start))
             begin, turn = most, turn + 1
         return Pieces(*map(np.concatenate, zip(*found, strict=True)))

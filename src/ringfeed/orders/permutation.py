@@ -56,7 +56,9 @@ def permute(positions: NDArray[np.int64] | Words, length: int, seed: int, epoch:
     if length <= MAX_SORTED_LENGTH:
         words = np.frombuffer(derive("order", (seed, epoch, length), 8 * length), "<u8")
         return np.argsort(words, kind="stable")[numbers.view(np.int64)].astype(np.int64, copy=False)
-    keys = np.frombuffer(derive("order", (seed, epoch, length), 4 * ROUNDS), "<u4").astype(np.uint32, copy=False)
+    keys = np.frombuffer(derive("order", (seed, epoch, length), 4 * ROUNDS), "<u4").astype(
+        np.uint32, copy=False
+    )
     walk(numbers, length, keys)
     return numbers.view(np.int64)
 

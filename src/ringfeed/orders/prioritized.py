@@ -29,7 +29,14 @@ import numpy as np
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import refuse
 from ringfeed.orders.rng import fractions_at, key_of
-from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer, checked_array, digest
+from ringfeed.orders.sampler import (
+    Epoch,
+    Sampler,
+    SeededSampler,
+    check_integer,
+    checked_array,
+    digest,
+)
 from ringfeed.orders.sum_tree import SumTree
 
 if TYPE_CHECKING:
@@ -114,10 +121,18 @@ class PrioritizedSampler(SeededSampler):
         filled: int | None = None,
     ) -> None:
         self._count = at_most("n", check_integer("n", n, 1), MOST_SAMPLES)
-        self._alpha = checked_number("alpha", alpha, sys.float_info.max, "a finite number of 0 or more")
+        self._alpha = checked_number(
+            "alpha", alpha, sys.float_info.max, "a finite number of 0 or more"
+        )
         self.beta = beta
-        self._num_samples = self._count if num_samples is None else check_integer("num_samples", num_samples, 1)
-        there = self._count if filled is None else at_most("filled", check_integer("filled", filled, 0), self._count)
+        self._num_samples = (
+            self._count if num_samples is None else check_integer("num_samples", num_samples, 1)
+        )
+        there = (
+            self._count
+            if filled is None
+            else at_most("filled", check_integer("filled", filled, 0), self._count)
+        )
         self._lock = threading.RLock()  # a signal handler may come in again
         self._most = 1.0  # power so far
         self._updates = 0
@@ -154,7 +169,11 @@ class PrioritizedSampler(SeededSampler):
 
     @beta.setter
     def beta(self, beta: float | Callable[[int], float]) -> None:
-        self._beta = beta if callable(beta) else checked_number("beta", beta, 1, f"{_BETA}, or a function to one")
+        self._beta = (
+            beta
+            if callable(beta)
+            else checked_number("beta", beta, 1, f"{_BETA}, or a function to one")
+        )
 
     def update(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Give samples new priorities, such as the absolute TD errors and a little more.
@@ -183,7 +202,9 @@ class PrioritizedSampler(SeededSampler):
         Raises what `update` raises.
         """
         samples = checked_indices(indices, self._count)
-        powers = None if priorities is None else checked_powers(priorities, samples.size, self._alpha)
+        powers = (
+            None if priorities is None else checked_powers(priorities, samples.size, self._alpha)
+        )
         with self._lock:
             self._put(samples, np.full(samples.size, self._most) if powers is None else powers)
 
@@ -232,7 +253,9 @@ class PrioritizedSampler(SeededSampler):
                 f"PrioritizedSampler is of {self._count} samples, but the dataset has {length}; give the dataset's "
                 "length as n, for a replay buffer its capacity"
             )
-        return PrioritizedOrder(self, f"prioritized:{digest(f'{self._count} {self._alpha}')}", self._count, seed)
+        return PrioritizedOrder(
+            self, f"prioritized:{digest(f'{self._count} {self._alpha}')}", self._count, seed
+        )
 
     def begin(self, epoch: DrawEpoch, state: Any) -> None:
         """Have an epoch be the newest; one that goes on from a state keeps the draws that were made ahead of it.
@@ -357,7 +380,9 @@ class DrawEpoch(Epoch):
 
     position: int
 
-    def __init__(self, sampler: PrioritizedSampler, key: Words, number: int, start: int, state: Any) -> None:
+    def __init__(
+        self, sampler: PrioritizedSampler, key: Words, number: int, start: int, state: Any
+    ) -> None:
         """Begin at a position, with the draws that the sampler has kept from there on."""
         self.number = number
         """Of this epoch."""
@@ -400,7 +425,9 @@ class _Kept(NamedTuple):
 
 def checked_number(name: str, value: Any, most: float, expected: str) -> float:
     """Return a number from 0 to ``most``; TypeError or ValueError for any other."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, bool | np.bool_) or not isinstance(
+        value, int | float | np.integer | np.floating
+    ):
         raise TypeError(f"{name} is {value!r}, expected {expected}")
     if not 0 <= value <= most:  # NaN neither
         raise ValueError(f"{name} is {value!r}, expected {expected}")
@@ -440,17 +467,30 @@ def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
 
 def _checked_priorities(priorities: ArrayLike, count: int) -> Floats:
     axis = f"({count},): one for each index"
-    given = checked_array("priorities are", np.atleast_1d(np.asarray(priorities)), "biuf", "numbers", axis)
+    given = checked_array(
+        "priorities are", np.atleast_1d(np.asarray(priorities)), "biuf", "numbers", axis
+    )
     if given.size != count:
         raise ValueError(f"priorities are an array of shape {given.shape}, expected {axis}")
     found = given.astype(np.float64)
     if (wrong := np.flatnonzero(~(np.isfinite(found) & (found >= 0)))).size:
         remedy = "; give the absolute value of an error" if found[wrong[0]] < 0 else ""
-        raise ValueError(f"priorities[{wrong[0]}] is {found[wrong[0]]}, expected a finite number of 0 or more{remedy}")
+        raise ValueError(
+            f"priorities[{wrong[0]}] is {found[wrong[0]]}, expected a finite number of 0 or more{remedy}"
+        )
     return found
 
 
-SHAPES = {"powers": 1, "draws": 1, "alpha": 0, "beta": 0, "most": 0, "updates": 0, "epoch": 0, "first": 0}
+SHAPES = {
+    "powers": 1,
+    "draws": 1,
+    "alpha": 0,
+    "beta": 0,
+    "most": 0,
+    "updates": 0,
+    "epoch": 0,
+    "first": 0,
+}
 
 
 def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any]]:
@@ -466,7 +506,10 @@ def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any
         size = found["powers"].size
         _refuse(f"is of {size} samples, and this sampler of {count}", f"make it with n={size}")
     if found["alpha"] != alpha:
-        _refuse(f"was taken with alpha={found['alpha']}, and this sampler has alpha={alpha}", "give it that alpha")
+        _refuse(
+            f"was taken with alpha={found['alpha']}, and this sampler has alpha={alpha}",
+            "give it that alpha",
+        )
     if not (np.isfinite(found["powers"]) & (found["powers"] >= 0)).all():
         _refuse("has powers that are negative or not finite", "it was changed since")
     _check_rest(found, count)
@@ -478,8 +521,13 @@ def _check_rest(found: Mapping[str, NDArray[Any]], count: int) -> None:
     draws = found["draws"]
     for name in ("updates", "epoch", "first"):
         if found[name].dtype.kind != "i" or found[name] < 0:
-            _refuse(f"has {found[name]!s} for {name!r}, expected an int of 0 or more", "it was changed since")
-    if draws.size and (draws.dtype.kind != "i" or draws.min() < 0 or (index_of(draws) >= count).any()):
+            _refuse(
+                f"has {found[name]!s} for {name!r}, expected an int of 0 or more",
+                "it was changed since",
+            )
+    if draws.size and (
+        draws.dtype.kind != "i" or draws.min() < 0 or (index_of(draws) >= count).any()
+    ):
         _refuse(f"has draws that are of no sample from 0 to {count - 1}", "it was changed since")
     for name, most in (("powers", found["powers"].max()), ("most", found["most"])):
         if not 0 <= most <= MOST_POWER:

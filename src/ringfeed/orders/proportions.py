@@ -64,9 +64,13 @@ def shares_of(weights: Any, count: int, name: str = "weights") -> tuple[int, ...
     try:
         given = [*(weights.tolist() if hasattr(weights, "tolist") else weights)]
     except TypeError:
-        raise TypeError(f"{name} is of type {type(weights).__name__}, expected {count} numbers") from None
+        raise TypeError(
+            f"{name} is of type {type(weights).__name__}, expected {count} numbers"
+        ) from None
     if len(given) != count:
-        raise ValueError(f"{name} has length {len(given)}, expected {count}, a number for each dataset")
+        raise ValueError(
+            f"{name} has length {len(given)}, expected {count}, a number for each dataset"
+        )
     exact = [_exact(weight, f"{name}[{number}]") for number, weight in enumerate(given)]
     total = sum(exact)
     if not total:
@@ -101,7 +105,9 @@ def rounded(parts: Sequence[Fraction], total: int, first: Sequence[bool] = ()) -
     Where parts below 0 leave the others too much, each gives up one in turn, the smallest remainder first.
     """
     found = [max(part.__floor__(), 0) for part in parts]
-    order = sorted(range(len(parts)), key=lambda i: (not (first and first[i]), found[i] - parts[i], i))
+    order = sorted(
+        range(len(parts)), key=lambda i: (not (first and first[i]), found[i] - parts[i], i)
+    )
     for number in order[: max(total - sum(found), 0)]:
         found[number] += 1
     while (surplus := sum(found) - total) > 0:
@@ -115,7 +121,9 @@ def totals(weights: Sequence[int], left: Sequence[int], stop: str) -> list[int]:
     if stop == "never":
         return [*weights]
     whole = sum(weights)
-    ends = [Fraction(rest * whole, weight) for weight, rest in zip(weights, left, strict=True) if weight]
+    ends = [
+        Fraction(rest * whole, weight) for weight, rest in zip(weights, left, strict=True) if weight
+    ]
     draws = min(ends).__floor__() if stop == "first" else max(ends).__ceil__()
     parts = [Fraction(draws * weight, whole) for weight in weights]
     uses_up = [rest - 1 < part < rest for part, rest in zip(parts, left, strict=True)]
@@ -128,7 +136,9 @@ def totals(weights: Sequence[int], left: Sequence[int], stop: str) -> list[int]:
 class Pattern:
     """Which dataset each position draws from: of so many draws in all, or over and over."""
 
-    def __init__(self, amounts: Sequence[int], weights: Sequence[int], rows: int, block: int, *, ends: bool) -> None:
+    def __init__(
+        self, amounts: Sequence[int], weights: Sequence[int], rows: int, block: int, *, ends: bool
+    ) -> None:
         """Draw ``amounts`` in blocks of ``rows``, the first of which is the epoch's of this number."""
         self.rows = rows
         self.amounts = [*amounts]
@@ -138,7 +148,9 @@ class Pattern:
         cumulated = [amount * rows for amount in accumulate(amounts)]
         if ends and rows > 1:
             self._last = self._shorter(weights)
-            cumulated = [*accumulate(amount - last for amount, last in zip(amounts, self._last, strict=True))]
+            cumulated = [
+                *accumulate(amount - last for amount, last in zip(amounts, self._last, strict=True))
+            ]
             blocks = max(sum(amounts) // rows, 1)
         else:
             blocks = sum(amounts) or 1
@@ -161,7 +173,9 @@ class Pattern:
         count = max(min(count, max(CHUNK, self.rows)), 0)
         if self.rows == 1:
             above = self._period - self._offsets(position, count)
-            found: Indices = np.searchsorted(np.array(self._cumulated, self._dtype), above, "left").astype(np.int64)
+            found: Indices = np.searchsorted(
+                np.array(self._cumulated, self._dtype), above, "left"
+            ).astype(np.int64)
             return found
         block, skipped = divmod(position, self.rows)
         counts = self._counts_from(block, -(-(skipped + count) // self.rows))
@@ -186,7 +200,9 @@ class Pattern:
             return [*self.amounts]
         blocks, rest = divmod(position, self.rows)
         below = [self._drawn(edge, blocks) for edge in (0, *self._cumulated)]
-        begun = np.bincount(self.members(blocks * self.rows, rest), minlength=len(self.amounts)).tolist()
+        begun = np.bincount(
+            self.members(blocks * self.rows, rest), minlength=len(self.amounts)
+        ).tolist()
         return [high - low + more for low, high, more in zip(below, below[1:], begun, strict=False)]
 
     def _drawn(self, edge: int, blocks: int) -> int:
@@ -201,7 +217,9 @@ def spread(counts: Indices) -> Indices:
     flat = counts.ravel()
     members = np.repeat(np.tile(np.arange(datasets), blocks), flat)
     ranks = np.arange(len(members)) - np.repeat(np.cumsum(flat) - flat, flat)
-    places = (2 * ranks + 1) / (2 * np.repeat(flat, flat)) + np.repeat(np.arange(blocks), counts.sum(1))
+    places = (2 * ranks + 1) / (2 * np.repeat(flat, flat)) + np.repeat(
+        np.arange(blocks), counts.sum(1)
+    )
     order: Indices = members[np.argsort(places, kind="stable")]
     return order
 

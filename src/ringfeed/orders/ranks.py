@@ -43,7 +43,9 @@ def find() -> tuple[int, int, str]:
     if not found:
         raise ValueError(_NOTHING)
     if len(set(found.values())) > 1:
-        each = ", ".join(f"rank {rank} of {world_size} in {name}" for name, (rank, world_size) in found.items())
+        each = ", ".join(
+            f"rank {rank} of {world_size} in {name}" for name, (rank, world_size) in found.items()
+        )
         message = f"shard='auto' found {each}, which contradict each other; {_GIVE}"
         raise ValueError(message)
     return *next(iter(found.values())), ", ".join(found)
@@ -89,7 +91,11 @@ def _tf_config() -> tuple[int, int] | None:
         config = json.loads(text or "{}")
         if "cluster" not in config:
             return None
-        cluster, kind, index = config["cluster"], config["task"]["type"], int(config["task"]["index"])
+        cluster, kind, index = (
+            config["cluster"],
+            config["task"]["type"],
+            int(config["task"]["index"]),
+        )
         chiefs, workers = len(cluster.get("chief", ())), len(cluster.get("worker", ()))
     except (ValueError, KeyError, TypeError, AttributeError):
         message = (

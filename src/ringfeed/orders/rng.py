@@ -128,7 +128,11 @@ def reseed(context: SampleContext) -> None:
 
     index = context.index
     assert index is not None  # reseed=True reads one by one
-    numbers = context.seed, context.epoch, *map(int, index if isinstance(index, tuple) else (index,))
+    numbers = (
+        context.seed,
+        context.epoch,
+        *map(int, index if isinstance(index, tuple) else (index,)),
+    )
     _seed_legacy("legacy batch" if isinstance(index, tuple) else "legacy", numbers)
 
 
@@ -158,7 +162,9 @@ class _Torch:
 
     numbers: tuple[int, ...] = ()  # the newest to seed with
     seed: int | None = None  # in their place
-    said: int | None = None  # what torch.initial_seed() returns, whatever the generator is seeded with for a sample
+    said: int | None = (
+        None  # what torch.initial_seed() returns, whatever the generator is seeded with for a sample
+    )
     waiting: Mapping[Callable[[], object], None] = {}  # called when it is here, in this order
 
     @classmethod
@@ -182,7 +188,11 @@ class _Torch:
         generator = getattr(sys.modules.get("torch"), "default_generator", None)
         if generator is None:
             return
-        seed = int.from_bytes(derive("torch", cls.numbers, 7), "little") if cls.seed is None else cls.seed
+        seed = (
+            int.from_bytes(derive("torch", cls.numbers, 7), "little")
+            if cls.seed is None
+            else cls.seed
+        )
         generator.manual_seed(seed)
         if cls.said not in {None, seed}:
             state = generator.get_state()
@@ -195,7 +205,14 @@ class _Torch:
         if name != "torch" or cls not in sys.meta_path:
             return None
         sys.meta_path.remove(cls)
-        found = next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, None)) is not None), None)
+        found = next(
+            (
+                spec
+                for finder in sys.meta_path
+                if (spec := finder.find_spec(name, None)) is not None
+            ),
+            None,
+        )
         if found is not None and found.loader is not None:
             execute = found.loader.exec_module
 
@@ -265,7 +282,9 @@ class _Stream:
     ``Philox(key=...)`` reads entropy from the operating system, takes four times as long and refuses spawn().
     """
 
-    def __init__(self, sample: tuple[int, int, int], parent: np.random.SeedSequence | None = None) -> None:
+    def __init__(
+        self, sample: tuple[int, int, int], parent: np.random.SeedSequence | None = None
+    ) -> None:
         import numpy as np  # noqa: PLC0415
 
         np.random.bit_generator.ISpawnableSeedSequence.register(_Stream)

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
 
-IndicesAt: TypeAlias = "Callable[[int, int], Indices]"  # the samples from one position to below another
+IndicesAt: TypeAlias = (
+    "Callable[[int, int], Indices]"  # the samples from one position to below another
+)
 
 
 class Epoch(ABC):
@@ -119,7 +121,9 @@ class Sampler(ABC):
 class Positional(Sampler):
     """An order whose every sample is a function of (epoch, position)."""
 
-    def __init__(self, order: str, length: int | None, begin: Callable[[int], IndicesAt], chunk: int = CHUNK) -> None:
+    def __init__(
+        self, order: str, length: int | None, begin: Callable[[int], IndicesAt], chunk: int = CHUNK
+    ) -> None:
         """``begin(epoch)`` returns what gives the samples at some positions; it is asked for ``chunk`` or more."""
         self.order, self._length = order, length
         self._begin = begin
@@ -201,7 +205,13 @@ def digest(*parts: Any) -> str:
 
 
 def checked_array(  # noqa: PLR0913 - what an error says
-    what: str, given: Any, kinds: str, expected: str, axis: str = "one axis", *, numbers: bool = False
+    what: str,
+    given: Any,
+    kinds: str,
+    expected: str,
+    axis: str = "one axis",
+    *,
+    numbers: bool = False,
 ) -> NDArray[Any]:
     """Return an array of one axis; TypeError or ValueError for others, ``what`` ("weights are") begins their texts.
 
@@ -211,7 +221,11 @@ def checked_array(  # noqa: PLR0913 - what an error says
         raise TypeError(f"{what} {given!r}, expected an array or another iterable of {expected}")
     found = np.asarray(given if hasattr(given, "__array__") else [*given])
     if found.dtype.kind not in kinds and found.size:
-        mask = "; np.flatnonzero turns a mask into sample numbers" if numbers and found.dtype.kind == "b" else ""
+        mask = (
+            "; np.flatnonzero turns a mask into sample numbers"
+            if numbers and found.dtype.kind == "b"
+            else ""
+        )
         raise TypeError(f"{what} an array of {found.dtype}, expected {expected}{mask}")
     if found.ndim != 1:
         raise ValueError(f"{what} an array of shape {found.shape}, expected {axis}")
@@ -227,7 +241,9 @@ def refuse_where(wrong: NDArray[np.bool_], name: str, given: NDArray[Any], expec
 def check_length(name: str, count: int, what: str, length: int | None) -> None:
     """Raise ValueError where there are not as many as the dataset has samples."""
     if length not in {None, count}:
-        raise ValueError(f"{name} has {count} {what}, but the dataset has {length} samples; give one for each")
+        raise ValueError(
+            f"{name} has {count} {what}, but the dataset has {length} samples; give one for each"
+        )
 
 
 def check_integer(name: str, value: object, least: int, expected: str = "") -> int:

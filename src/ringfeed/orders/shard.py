@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import Sampler
 
 Uneven: TypeAlias = Literal["pad", "drop", "keep"]
-AT_ONCE = 16 * CHUNK  # positions of the global order that are read in one go, unless a global batch has more
+AT_ONCE = (
+    16 * CHUNK
+)  # positions of the global order that are read in one go, unless a global batch has more
 
 
 class Shard(NamedTuple):
@@ -146,7 +148,11 @@ class Part(NamedTuple):
         if self.uneven == "drop":
             return 0, 0, 0
         begin, end = (-(-rank * rest // self.world_size) for rank in (self.rank, self.rank + 1))
-        return begin, end, -(-rest // self.world_size) - (end - begin) if self.uneven == "pad" else 0
+        return (
+            begin,
+            end,
+            -(-rest // self.world_size) - (end - begin) if self.uneven == "pad" else 0,
+        )
 
 
 class _PartOfEpoch(Epoch):
@@ -156,7 +162,9 @@ class _PartOfEpoch(Epoch):
         self._shard = shard
         self._whole = epoch
         self._own: list[Indices] = []  # of this rank, and not given yet
-        self._found: list[tuple[int, Indices]] = []  # of the global order, not in ``_own`` yet: how many were asked for
+        self._found: list[
+            tuple[int, Indices]
+        ] = []  # of the global order, not in ``_own`` yet: how many were asked for
         self._is_over = False
 
     @property

@@ -27,7 +27,14 @@ import numpy as np
 
 from ringfeed.orders.permutation import permute
 from ringfeed.orders.rng import seed_of
-from ringfeed.orders.sampler import CHUNK, Positional, SeededSampler, check_length, checked_array, digest
+from ringfeed.orders.sampler import (
+    CHUNK,
+    Positional,
+    SeededSampler,
+    check_length,
+    checked_array,
+    digest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,11 +61,15 @@ class SubsetSampler(SeededSampler):
 
     def __init__(self, indices: Iterable[int], shuffle: bool = True) -> None:  # noqa: FBT001, FBT002  (the public face)
         if not isinstance(shuffle, bool | np.bool_):
-            raise TypeError(f"shuffle is {shuffle!r}, expected True or False; the order of indices= is kept by False")
+            raise TypeError(
+                f"shuffle is {shuffle!r}, expected True or False; the order of indices= is kept by False"
+            )
         self._indices = (
             indices
             if isinstance(indices, range)
-            else checked_array("indices are", indices, "iu", "integers", numbers=True).astype(np.int64)  # a copy
+            else checked_array("indices are", indices, "iu", "integers", numbers=True).astype(
+                np.int64
+            )  # a copy
         )
         self._shuffle = bool(shuffle)
         given: Any = repr(self._indices) if isinstance(self._indices, range) else self._indices
@@ -82,7 +93,11 @@ class SubsetSampler(SeededSampler):
         numbers = np.array([*given[:1], *given[-1:]]) if isinstance(given, range) else given
         wrong = numbers[(numbers < 0) | (numbers >= limit)]
         if wrong.size:
-            has = "expected one of 0 or more" if length is None else f"but the dataset has {length} samples"
+            has = (
+                "expected one of 0 or more"
+                if length is None
+                else f"but the dataset has {length} samples"
+            )
             raise IndexError(f"SubsetSampler has the index {wrong[0]}, {has}")
 
     def _begin(self, seed: int, number: int) -> IndicesAt:
@@ -137,7 +152,9 @@ class StratifiedSampler(SeededSampler):
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
         check_length("StratifiedSampler", len(self), "labels", length)
-        begin = partial(self._begin, [seed_of("stratum", (seed, stratum)) for stratum in range(self._classes)])
+        begin = partial(
+            self._begin, [seed_of("stratum", (seed, stratum)) for stratum in range(self._classes)]
+        )
         return Positional(self._order, len(self), begin, CHUNK * self._classes)
 
     def _begin(self, seeds: list[int], number: int) -> IndicesAt:
@@ -148,7 +165,9 @@ class StratifiedSampler(SeededSampler):
             for stratum in np.flatnonzero(np.diff(bounds)):
                 first, count = self._firsts[stratum], int(self._counts[stratum])
                 those = slice(bounds[stratum], bounds[stratum + 1])
-                places[those] = first + permute(places[those] - first, count, seeds[stratum], number)
+                places[those] = first + permute(
+                    places[those] - first, count, seeds[stratum], number
+                )
             samples = np.empty_like(places)
             samples[by_stratum] = self._members[places]
             return samples
@@ -181,14 +200,20 @@ def _checked_labels(labels: Any) -> NDArray[Any]:
     given = np.asarray(labels) if hasattr(labels, "__array__") else np.array([*labels], object)
     if given.ndim != 1 or not 0 < given.size <= MOST_LABELS:
         one_hot = "; .argmax(axis=1) makes labels of one-hot rows" if given.ndim == 2 else ""  # noqa: PLR2004
-        raise ValueError(f"labels are an array of shape {given.shape}, expected one axis, 1 to 2**31 labels{one_hot}")
+        raise ValueError(
+            f"labels are an array of shape {given.shape}, expected one axis, 1 to 2**31 labels{one_hot}"
+        )
     if given.dtype == object:
         kind = str if isinstance(given[0], str) else int | np.integer
         row = next((row for row, label in enumerate(given) if not isinstance(label, kind)), None)
         if row is not None:
-            raise TypeError(f"labels[{row}] is {given[row]!r}, expected all integers or all strings")
+            raise TypeError(
+                f"labels[{row}] is {given[row]!r}, expected all integers or all strings"
+            )
         return given if kind is str else given.astype(np.int64)
     if given.dtype.kind not in "biuUS":
         whole = "; .astype(int) makes integers of whole numbers" if given.dtype.kind == "f" else ""
-        raise TypeError(f"labels are an array of {given.dtype}, expected integers or strings{whole}")
+        raise TypeError(
+            f"labels are an array of {given.dtype}, expected integers or strings{whole}"
+        )
     return given

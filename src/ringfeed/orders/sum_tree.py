@@ -82,7 +82,9 @@ class SumTree:
             del self._changed[:count]  # last: Ctrl-C may have come before
 
 
-def _update(levels: list[Floats], changed: Indices, side: int, combine: Callable[[Floats], Floats]) -> None:
+def _update(
+    levels: list[Floats], changed: Indices, side: int, combine: Callable[[Floats], Floats]
+) -> None:
     """Make anew what depends on some changed numbers: each number is made of ``side`` of the level below."""
     for below, above in pairwise(levels):
         groups = below.reshape(-1, side)

@@ -81,7 +81,9 @@ class WeightedSampler(SeededSampler):
         self._count, self._replacement = checked.size, bool(replacement)
         self._num_samples = _checked_count(num_samples, checked, replacement=self._replacement)
         self._order = f"weighted:{digest(checked, '' if replacement else 'without replacement')}"
-        self._weights = checked.cumsum() if replacement else checked  # added up, where points are looked up in them
+        self._weights = (
+            checked.cumsum() if replacement else checked
+        )  # added up, where points are looked up in them
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
@@ -147,7 +149,9 @@ def _checked_weights(weights: Any) -> Floats:
     if not given.size:
         raise ValueError(f"weights are an array of shape {given.shape}, expected {axis}")
     checked = given.astype(np.float64)  # a copy
-    refuse_where(~(np.isfinite(checked) & (checked >= 0)), "weights", checked, "a finite number of 0 or more")
+    refuse_where(
+        ~(np.isfinite(checked) & (checked >= 0)), "weights", checked, "a finite number of 0 or more"
+    )
     if not checked.any():
         raise ValueError(f"all {checked.size} weights are 0, expected at least one above 0")
     with np.errstate(over="ignore"):

@@ -60,7 +60,9 @@ class WindowShuffle(SeededSampler):
 
     def __init__(self, window: int, block: int | None = None) -> None:
         self._window = check_integer("window", window, 2)
-        self._block = math.isqrt(self._window) if block is None else check_integer("block", block, 1)
+        self._block = (
+            math.isqrt(self._window) if block is None else check_integer("block", block, 1)
+        )
         if self._block > self._window:
             raise ValueError(
                 f"block is {self._block}, expected at most the window's {self._window} samples; "
@@ -74,12 +76,16 @@ class WindowShuffle(SeededSampler):
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
         if length is None:
-            raise ValueError("WindowShuffle needs a dataset with a length; shuffle inside the dataset instead")
+            raise ValueError(
+                "WindowShuffle needs a dataset with a length; shuffle inside the dataset instead"
+            )
         if length > MAX_LENGTH:
             raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
 
         def begin(number: int) -> IndicesAt:
-            block = min(self._block, length + 1)  # any that is longer than the dataset gives the same order
+            block = min(
+                self._block, length + 1
+            )  # any that is longer than the dataset gives the same order
             return _Windows(length, block, self._window // self._block, seed, number).indices_at
 
         return Positional(f"window:{self._window}:{self._block}", length, begin)
@@ -92,7 +98,9 @@ class _Windows:
         self._length, self._block, self._blocks = length, block, blocks  # of a window
         self._seed, self._number = seed, number
         self._whole, self._rest = divmod(length, block)
-        self._short = self._whole  # where the short block comes among the others; past them, where there is none
+        self._short = (
+            self._whole
+        )  # where the short block comes among the others; past them, where there is none
         if self._rest:
             word = int.from_bytes(derive("window", (seed, number, length, block), 8), "little")
             self._short = word % (self._whole + 1)
@@ -113,7 +121,9 @@ class _Windows:
     def _begin(self, window: int) -> int:
         """Return the first position of a window."""
         blocks = window * self._blocks
-        return min(blocks * self._block - (self._missing if blocks > self._short else 0), self._length)
+        return min(
+            blocks * self._block - (self._missing if blocks > self._short else 0), self._length
+        )
 
     def _window_of(self, position: int) -> int:
         size = self._blocks * self._block

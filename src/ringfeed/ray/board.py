@@ -109,12 +109,17 @@ class Inquiry:
 def lines_of(boards: Sequence[Board], number: int, name: Callable[[int], str]) -> list[str]:
     """Wait for what an inquiry brings, and describe what each actor is at; ``name``: of a sample."""
     deadline_s = time.monotonic() + STACKS_S
-    while not all(_has_answered(board.read(), number) for board in boards) and time.monotonic() < deadline_s:
+    while (
+        not all(_has_answered(board.read(), number) for board in boards)
+        and time.monotonic() < deadline_s
+    ):
         time.sleep(_LOOK_S)
     lines = []
     for said in (board.read() for board in boards):
         is_answer = said.get("inquiry") == number
-        entries, stacks = (said["asked"], said["stacks"]) if is_answer else (said.get("actors", ()), {})
+        entries, stacks = (
+            (said["asked"], said["stacks"]) if is_answer else (said.get("actors", ()), {})
+        )
         lines += [_line(entry, name, stacks) for entry in entries]
     return lines
 
@@ -126,7 +131,13 @@ def _has_answered(said: Mapping[str, Any], number: int) -> bool:
 
 def _line(entry: AtWork, name: Callable[[int], str], stacks: Mapping[str, Any]) -> str:
     actor, node, seconds, index, rows = entry
-    more = "" if rows == 1 else f" or the {rows - 1} rows after it" if rows > 2 else " or the row after it"  # noqa: PLR2004
+    more = (
+        ""
+        if rows == 1
+        else f" or the {rows - 1} rows after it"
+        if rows > 2  # noqa: PLR2004
+        else " or the row after it"
+    )
     stack = stacks.get(str(actor), "")  # None: it was asked for and has not come
     stack = f"no stack came from there within {STACKS_S:g} s" if stack is None else stack
     indented = "".join(f"\n    {line}" for line in stack.splitlines())

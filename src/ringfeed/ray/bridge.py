@@ -67,7 +67,9 @@ class Bridge:
         end = _ring.WorkerEnd(ring, config.number, terms.stream, yields=terms.local > 0)
         self._claims = Claims(end, lander_of(source, config.offsets, ring))
         self._dispatch = Dispatch(
-            terms.max_attempts, splits=not (source.whole or source.at_once), most_calls=most_calls(source)
+            terms.max_attempts,
+            splits=not (source.whole or source.at_once),
+            most_calls=most_calls(source),
         )
         self._changed = threading.Condition(threading.RLock())
         module, name = terms.ray.fleet
@@ -148,7 +150,9 @@ class Bridge:
                 self._sent.put(message["version"], message["manifest"], [fd.fileno() for fd in fds])
             elif "inquiry" in message:
                 now_s = time.monotonic()
-                self._inquiry.begin(message["inquiry"], now_s, self._crew.at_work(now_s), self._fleet)
+                self._inquiry.begin(
+                    message["inquiry"], now_s, self._crew.at_work(now_s), self._fleet
+                )
             elif "stuck" in message:
                 self._end_stuck(message["stuck"])
             elif self._crew.scaling is not None:
@@ -167,7 +171,9 @@ class Bridge:
     def _claim_all(self) -> None:
         while not self._claims.is_over:
             with self._changed:
-                self._changed.wait_for(lambda: self._dispatch.room > 0 or self._claims.is_over, LOOK_S)
+                self._changed.wait_for(
+                    lambda: self._dispatch.room > 0 or self._claims.is_over, LOOK_S
+                )
                 if self._dispatch.room <= 0:
                     continue
             claim = self._claims.next(LOOK_NS)
@@ -177,7 +183,9 @@ class Bridge:
     def _begin(self, claim: Claim) -> None:
         """Have the rows of a claim made; its version of the dataset was sent before it was bound."""
         with self._changed:
-            self._changed.wait_for(lambda: self._sent.version >= claim.version)  # this thread is what notes the end
+            self._changed.wait_for(
+                lambda: self._sent.version >= claim.version
+            )  # this thread is what notes the end
             self._order += 1
             stream = claim.indices[0] % self._source.streams if self._source.streams else None
             self._dispatch.add(Job(claim, self._order, (*claim.rows,), stream))
@@ -198,7 +206,11 @@ class Bridge:
             if self._crew.versions.get(actor) != self._sent.version:
                 self._fleet.send(actor, self._sent.pieces)
                 self._crew.versions[actor] = self._sent.version
-            self._fleet.call(actor, flight, (claim.epoch, claim.version, [claim.indices[row] for row in job.rows]))
+            self._fleet.call(
+                actor,
+                flight,
+                (claim.epoch, claim.version, [claim.indices[row] for row in job.rows]),
+            )
 
     # ---- what comes of calls ----
 
@@ -235,9 +247,7 @@ class Bridge:
         why, remedy = str(error), ""
         if is_full:
             why = self._crew.note_full(self._dispatch.actor_of(flight))
-            remedy = (
-                ", with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
-            )
+            remedy = ", with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
         job = self._dispatch.broken(flight, time.monotonic() if is_full else None)
         if job is not None:
             self._give_up(job, f"could not be made remotely: {why}{remedy}")
@@ -253,7 +263,8 @@ class Bridge:
         self._crew.count(filled)
         where = f"on node {node}"
         failures = tuple(
-            (row, record and with_note(record, where, read_only=READ_ONLY)) for row, record in filled.failures
+            (row, record and with_note(record, where, read_only=READ_ONLY))
+            for row, record in filled.failures
         )
         self._claims.land(job.ticket, filled._replace(failures=failures), job.rows)
 
@@ -261,9 +272,14 @@ class Bridge:
         """Have the jobs of a dead actor made by others, and another hired in its place."""
         node = self._crew.address_of(actor)
         for job in self._dispatch.lost(actor):
-            often = "an actor" if self._terms.max_attempts == 1 else f"{self._terms.max_attempts} actors"
+            often = (
+                "an actor"
+                if self._terms.max_attempts == 1
+                else f"{self._terms.max_attempts} actors"
+            )
             self._give_up(
-                job, f"ended {often}; the last one, on node {node}, {why}; try it with workers=0 and no backend="
+                job,
+                f"ended {often}; the last one, on node {node}, {why}; try it with workers=0 and no backend=",
             )
         self._crew.lost(actor)
 

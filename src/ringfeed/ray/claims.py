@@ -151,7 +151,9 @@ class Claims:
 
     def _begin_landing(self, claim: Claim, rows: Sequence[int]) -> bool:
         with self._lock:
-            claim.is_landing = claim in self._held and claim.missing.issuperset(rows) and not claim.is_cancelled
+            claim.is_landing = (
+                claim in self._held and claim.missing.issuperset(rows) and not claim.is_cancelled
+            )
             return claim.is_landing
 
     def _write(self, claim: Claim) -> None:
@@ -159,7 +161,9 @@ class Claims:
             found = self._lander.land(claim.address, claim.parts)
         except BaseException as error:  # noqa: BLE001 - of no sample's doing; the consumer waits for these rows
             found = [(row, error) for row in claim.rows]
-        for row, why in sorted(found, key=itemgetter(0)):  # the consumer asks for the record of the first
+        for row, why in sorted(
+            found, key=itemgetter(0)
+        ):  # the consumer asks for the record of the first
             claim.end.fail(row, why if isinstance(why, bytes) else encode(why))
 
     def _end_landing(self, claim: Claim) -> None:

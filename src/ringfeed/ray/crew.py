@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ringfeed.ray.ray_fleet import RayFleet
 
 SILENT_S = 5.0  # that the head of a cluster may take to say which nodes there are
-PENDING_S = 60.0  # without any start, after which training goes on without the actors that have not started
+PENDING_S = (
+    60.0  # without any start, after which training goes on without the actors that have not started
+)
 
 
 class Post(NamedTuple):
@@ -41,7 +43,9 @@ class Post(NamedTuple):
 class Crew:
     """The actors that a bridge has, and those that it waits for."""
 
-    def __init__(self, fleet: RayFleet, sent: Sent, dispatch: Dispatch, terms: BridgeTerms, source: Source) -> None:
+    def __init__(
+        self, fleet: RayFleet, sent: Sent, dispatch: Dispatch, terms: BridgeTerms, source: Source
+    ) -> None:
         """Hire nothing yet."""
         self._fleet, self._sent, self._dispatch = fleet, sent, dispatch
         self._terms, self._source = terms, source
@@ -50,7 +54,9 @@ class Crew:
         self._heard_s, self._silence = 0.0, ""  # of the cluster's head
         least = 0 if terms.local else 1
         is_auto = terms.finds_local or terms.ray.is_auto
-        self.scaling = Scaling(least, terms.most, may_grow=not terms.finds_local) if is_auto else None
+        self.scaling = (
+            Scaling(least, terms.most, may_grow=not terms.finds_local) if is_auto else None
+        )
         self.wanted = least if is_auto else terms.most
         self.declined: tuple[int, str] | None = None  # how many actors there are at most, and why
         self._posts: dict[int, Post] = {}
@@ -60,7 +66,9 @@ class Crew:
         self._counts = Counter[str](rows=0, bytes=0, work_ns=0, cpu_ns=0)
         self._since_s = self._started_s = 0.0  # the first hello, and the last
         self._began_cpu_s = time.process_time()
-        self._out: dict[str, BaseException] = {}  # nodes that start none: it is said of those that still live
+        self._out: dict[
+            str, BaseException
+        ] = {}  # nodes that start none: it is said of those that still live
         self._full = ""  # which node had no room for an answer
 
     # ---- nodes ----
@@ -110,7 +118,10 @@ class Crew:
         if now_s - self._heard_s > SILENT_S:
             self.note_silence(f"no answer for {SILENT_S:g} s")
         for actor, post in [*self._posts.items()]:
-            if actor not in self._dispatch.actors and now_s - max(post.since_s, self._started_s) > PENDING_S:
+            if (
+                actor not in self._dispatch.actors
+                and now_s - max(post.since_s, self._started_s) > PENDING_S
+            ):
                 self._decline(f"an actor has not started within {PENDING_S:g} s")
                 self._leave(actor)
         nodes, missing = self._nodes.values(), self.wanted - len(self._posts)
@@ -120,7 +131,9 @@ class Crew:
                 self._hire(self._nodes[node], now_s)
             room = sum(self._placing.rooms(nodes).values())
             if room < self.wanted:
-                self._decline(f"the cluster has room for {room}: {self._placing.shown(nodes)}", room)
+                self._decline(
+                    f"the cluster has room for {room}: {self._placing.shown(nodes)}", room
+                )
         for actor in self._dispatch.idlest(len(self._dispatch.actors) - self.wanted):
             self._dispatch.lost(actor, blame=False)
             self._leave(actor)
@@ -189,7 +202,10 @@ class Crew:
         """Say how a node differs so that its rows might be others; "" where it does not."""
         here = facts_here()
         names = [name for name in here if facts[name] != here[name]]
-        if "numpy" in names and facts["numpy"].rpartition(".")[0] == here["numpy"].rpartition(".")[0]:
+        if (
+            "numpy" in names
+            and facts["numpy"].rpartition(".")[0] == here["numpy"].rpartition(".")[0]
+        ):
             names.remove("numpy")  # of the same minor version
         got = ", ".join(f"{name} {facts[name]}" for name in names)
         expected = ", ".join(f"{name} {here[name]}" for name in names)
@@ -229,7 +245,9 @@ class Crew:
             return f"{self._full}: {_show_calls(dispatch.found)} at a time"
         if dispatch.stores >= dispatch.wished:
             return ""
-        store, address = min((node.store, node.address) for node in self._nodes.values() if node.store)
+        store, address = min(
+            (node.store, node.address) for node in self._nodes.values() if node.store
+        )
         return (
             f"answers may take a quarter of an object store, and that of node {address} has {show_bytes(store)}: "
             f"{_show_calls(dispatch.stores)} of {show_bytes(ticket_size(self._source))} at a time"
@@ -249,7 +267,10 @@ class Crew:
     def said(self, now_s: float, claims: Any) -> dict[str, Any]:
         """Return what the board says."""
         dispatch, counts = self._dispatch, self._counts
-        since_s, cpu_s = now_s - self._since_s if self._since_s else 0.0, time.process_time() - self._began_cpu_s
+        since_s, cpu_s = (
+            now_s - self._since_s if self._since_s else 0.0,
+            time.process_time() - self._began_cpu_s,
+        )
         return {
             "wanted": self.wanted,
             "there": len(dispatch.actors),
@@ -279,7 +300,13 @@ class Crew:
     def at_work(self, now_s: float) -> list[AtWork]:
         """Return what each actor is at, the longest first."""
         found = [
-            (actor, self.address_of(actor), now_s - sent_s, job.ticket.indices[job.rows[0]], len(job.rows))
+            (
+                actor,
+                self.address_of(actor),
+                now_s - sent_s,
+                job.ticket.indices[job.rows[0]],
+                len(job.rows),
+            )
             for actor, (job, sent_s, _) in self._dispatch.under_way()
         ]
         return sorted(found, key=lambda entry: -entry[2])

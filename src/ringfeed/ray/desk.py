@@ -93,7 +93,12 @@ class Sent:
 def facts_here() -> dict[str, Any]:
     """Return what an actor's process is, which must be what the bridge's is; NumPy may differ a little."""
     python = ".".join(map(str, sys.version_info[:2]))
-    return {"python": python, "abi": _ring.ABI, "byte_order": sys.byteorder, "numpy": np.__version__}
+    return {
+        "python": python,
+        "abi": _ring.ABI,
+        "byte_order": sys.byteorder,
+        "numpy": np.__version__,
+    }
 
 
 class SentSpec(Spec):
@@ -103,7 +108,9 @@ class SentSpec(Spec):
         """Lie in a slot as what the dataset gives."""
         arrays: Any = spec.flatten(spec.tree, 0, "spec")
         given = [
-            array if leaf.cast is None else Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
+            array
+            if leaf.cast is None
+            else Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
             for leaf, array in zip(spec.leaves, arrays, strict=True)
         ]
         super().__init__(spec.unflatten(given))
@@ -129,7 +136,15 @@ class PrivateSlot:
         spec = sent_spec(source)
         layout = Layout.of(spec, source.rows, source.indices, 1)
         sizes = Sizes(
-            1, 1, 1, layout.indices, 1, layout.slot_size, layout.indices_at, layout.marks_at, layout.failures_at
+            1,
+            1,
+            1,
+            layout.indices,
+            1,
+            layout.slot_size,
+            layout.indices_at,
+            layout.marks_at,
+            layout.failures_at,
         )
         segment = Segment(sizes)
         self._ring = segment.open()
@@ -138,7 +153,9 @@ class PrivateSlot:
         self._end = _ring.WorkerEnd(self._ring, 0)
         self._observer = Observer(self._ring)
         self._collector = _land.Collector(spec, layout.offsets, self._ring)
-        fills_here = source.open_reader is not None  # or its threads would write while the rows are taken out
+        fills_here = (
+            source.open_reader is not None
+        )  # or its threads would write while the rows are taken out
         port = Port(self._end, self._ring, layout.offsets, is_consumer=fills_here, worker=worker)
         here = copy.copy(source)
         here.spec = spec
@@ -171,7 +188,11 @@ class PrivateSlot:
             del indices
         work_ns, cpu_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - began_cpu_ns
         after = self._observer.worker(0)
-        times = (after.timed - before.timed, after.read_ns - before.read_ns, after.write_ns - before.write_ns)
+        times = (
+            after.timed - before.timed,
+            after.read_ns - before.read_ns,
+            after.write_ns - before.write_ns,
+        )
         leaves, delivered = self._collector.collect(address), _land.delivered(address)
         return Filled(leaves, delivered, _land.failures(address), max(1, work_ns), cpu_ns, *times)
 

@@ -45,7 +45,9 @@ class Job:
 
     __slots__ = ("actors", "alone", "deaths", "is_over", "order", "rows", "stream", "ticket")
 
-    def __init__(self, ticket: Any, order: int, rows: tuple[int, ...], stream: int | None = None) -> None:
+    def __init__(
+        self, ticket: Any, order: int, rows: tuple[int, ...], stream: int | None = None
+    ) -> None:
         """Be made for a claim; ``order``: jobs of lower numbers are waited for first."""
         self.ticket, self.order, self.rows, self.stream = ticket, order, rows, stream
         self.deaths = 0  # of actors while they made it, with nothing beside it
@@ -76,17 +78,23 @@ class Actor:
         """Whether it may be sent a job beside what it is at."""
         if job.alone:
             return not self.flights
-        return len(self.flights) < window and not any(flight.job.alone for flight in self.flights.values())
+        return len(self.flights) < window and not any(
+            flight.job.alone for flight in self.flights.values()
+        )
 
 
 class Dispatch:
     """The jobs of one bridge, and the actors that it has."""
 
-    def __init__(self, max_attempts: int, *, splits: bool = True, most_calls: int = sys.maxsize) -> None:
+    def __init__(
+        self, max_attempts: int, *, splits: bool = True, most_calls: int = sys.maxsize
+    ) -> None:
         """``splits``: whether rows of a job can be made one by one; ``most_calls``: beyond one an actor, at a time."""
         self.actors: dict[int, Actor] = {}  # those that have said hello
         self.suspect_nodes: set[str] = set()  # until an actor there answers
-        self.hedged = self.rerun = self.dropped = self.calls = self.deaths = 0  # counts for the statistics
+        self.hedged = self.rerun = self.dropped = self.calls = self.deaths = (
+            0  # counts for the statistics
+        )
         self.flight_s = 0.0  # that all calls took together
         self.idle = 0.0  # share of their time that actors wait between calls: a moving mean
         self.window = LEAST_WINDOW  # calls that an actor has at a time
@@ -118,21 +126,31 @@ class Dispatch:
 
     def idlest(self, count: int) -> list[int]:
         """Return so many actors that have least to do; none where the count is below 0."""
-        return sorted(self.actors, key=lambda number: len(self.actors[number].flights))[: max(0, count)]
+        return sorted(self.actors, key=lambda number: len(self.actors[number].flights))[
+            : max(0, count)
+        ]
 
     def overdue(self, now_s: float, timeout_s: float | None) -> list[int]:
         """Return the actors that have been suspects for so long that they are to be ended."""
         before_s = now_s - (inf if timeout_s is None else timeout_s)
         suspects = ((number, actor.suspect_s) for number, actor in self.actors.items())
-        return [number for number, since_s in suspects if since_s is not None and since_s < before_s]
+        return [
+            number for number, since_s in suspects if since_s is not None and since_s < before_s
+        ]
 
     def actor_of(self, flight: int) -> int | None:
         """Return the actor of a call that is not over."""
-        return next((number for number, actor in self.actors.items() if flight in actor.flights), None)
+        return next(
+            (number for number, actor in self.actors.items() if flight in actor.flights), None
+        )
 
     def under_way(self) -> list[tuple[int, Flight]]:
         """Return the call that each actor is at."""
-        return [(number, next(iter(actor.flights.values()))) for number, actor in self.actors.items() if actor.flights]
+        return [
+            (number, next(iter(actor.flights.values())))
+            for number, actor in self.actors.items()
+            if actor.flights
+        ]
 
     # ---- jobs ----
 
@@ -216,7 +234,11 @@ class Dispatch:
             taken, nodes = held | job.actors, {self.actors[number].node for number in job.actors}
             owner = min(
                 (actor for actor in self._trusted if actor.number not in taken),
-                key=lambda actor: (actor.node in nodes, actor.node in self.suspect_nodes, len(actor.flights)),
+                key=lambda actor: (
+                    actor.node in nodes,
+                    actor.node in self.suspect_nodes,
+                    len(actor.flights),
+                ),
                 default=None,
             )
         if owner is None or not owner.has_room(job, self.window):
@@ -238,8 +260,16 @@ class Dispatch:
         It may be back, or dead.
         """
         for actor in self.actors.values():
-            if actor.suspect_s is not None and not actor.flights and now_s >= actor.asked_s + PROBE_S:
-                under_way = (job for job in reversed(self._live) if job.actors and job.stream is None and not job.alone)
+            if (
+                actor.suspect_s is not None
+                and not actor.flights
+                and now_s >= actor.asked_s + PROBE_S
+            ):
+                under_way = (
+                    job
+                    for job in reversed(self._live)
+                    if job.actors and job.stream is None and not job.alone
+                )
                 if (job := next(under_way, None)) is not None:
                     actor.asked_s = now_s
                     yield self._send(actor, Flight(job, now_s, is_probe=True))
@@ -323,7 +353,9 @@ class Dispatch:
         if gone is None:
             return []
         self.deaths += blame
-        if all(other.node != gone.node or other.suspect_s is None for other in self.actors.values()):
+        if all(
+            other.node != gone.node or other.suspect_s is None for other in self.actors.values()
+        ):
             self.suspect_nodes.discard(gone.node)
         given_up = []
         for place, (job, _, is_probe) in enumerate(gone.flights.values()):

@@ -25,9 +25,13 @@ class Packed(NamedTuple):
 class Filled(NamedTuple):
     """The rows of one call. Its arrays are views of the actor's slot, until the next call."""
 
-    leaves: tuple[AnyArray | Packed, ...]  # in the spec's order, each of `delivered` rows; none where all rows failed
+    leaves: tuple[
+        AnyArray | Packed, ...
+    ]  # in the spec's order, each of `delivered` rows; none where all rows failed
     delivered: int  # rows: those that were asked for, or fewer at an iterable's end, or those of a whole batch
-    failures: tuple[tuple[int, bytes], ...] = ()  # rows of the call, and a record; only the first has one
+    failures: tuple[
+        tuple[int, bytes], ...
+    ] = ()  # rows of the call, and a record; only the first has one
     work_ns: int = 1  # inside the reader; never 0
     cpu_ns: int = 0
     timed: int = 0  # rows of which the next two are the times, all together
@@ -38,11 +42,15 @@ class Filled(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of its arrays."""
-        arrays = chain.from_iterable(leaf if isinstance(leaf, Packed) else [leaf] for leaf in self.leaves)
+        arrays = chain.from_iterable(
+            leaf if isinstance(leaf, Packed) else [leaf] for leaf in self.leaves
+        )
         return sum(array.nbytes for array in arrays)
 
 
-Part: TypeAlias = "tuple[Sequence[int], Filled]"  # of a claim: rows of the ticket, and the answer of their call
+Part: TypeAlias = (
+    "tuple[Sequence[int], Filled]"  # of a claim: rows of the ticket, and the answer of their call
+)
 
 
 def failed(rows: int, record: bytes) -> Filled:

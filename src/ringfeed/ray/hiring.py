@@ -51,7 +51,10 @@ class Placing:
         fit = [node for node in nodes if self._strikes[node.name] < STRIKES]
         need = self._need.items()
         return {
-            node.name: min((int(node.resources.get(name, 0) / amount) for name, amount in need), default=1_000_000)
+            node.name: min(
+                (int(node.resources.get(name, 0) / amount) for name, amount in need),
+                default=1_000_000,
+            )
             for node in fit
         }
 
@@ -74,7 +77,9 @@ class Placing:
         taken = Counter(there)
         placed: list[str] = []
         rooms = {name: room for name, room in self.rooms(nodes).items() if name not in suspects}
-        while len(placed) < count and (free := [name for name in rooms if taken[name] < rooms[name]]):
+        while len(placed) < count and (
+            free := [name for name in rooms if taken[name] < rooms[name]]
+        ):
             placed.append(min(free, key=lambda name: (taken[name] / rooms[name], name)))
             taken[placed[-1]] += 1
         return placed
@@ -83,7 +88,8 @@ class Placing:
         """Say what an actor asks for, and what each node has of it."""
         asked = ", ".join(f"{name}={amount:g}" for name, amount in self._need.items())
         have = "; ".join(
-            f"{node.address} has " + ", ".join(f"{name}={node.resources.get(name, 0):g}" for name in self._need)
+            f"{node.address} has "
+            + ", ".join(f"{name}={node.resources.get(name, 0):g}" for name in self._need)
             for node in nodes
         )
         return f"an actor asks for {asked}, and of that {have or 'there is no node'}"
@@ -108,7 +114,9 @@ class Scaling:
         if self._seen is None or there < wanted:
             self._seen = seen
             return wanted
-        elapsed_s, waited, busy = (now - before for now, before in zip(seen, self._seen, strict=True))
+        elapsed_s, waited, busy = (
+            now - before for now, before in zip(seen, self._seen, strict=True)
+        )
         if elapsed_s < LOOK_S:
             return wanted
         waited, busy = waited / elapsed_s, busy / (elapsed_s * max(1, there))

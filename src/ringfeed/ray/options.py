@@ -147,7 +147,11 @@ class Ray:
 
     def found_address(self) -> str:
         """Return the address of the cluster; empty where there is none, PermissionError where another user names it."""
-        said = [one for one in (self.address, os.environ.get("RAY_ADDRESS")) if one not in {None, "", AUTO}]
+        said = [
+            one
+            for one in (self.address, os.environ.get("RAY_ADDRESS"))
+            if one not in {None, "", AUTO}
+        ]
         return (said[0] if said else None) or _address_here() or _newest_here()
 
 
@@ -180,7 +184,11 @@ def _newest_here() -> str:
     except OSError:
         return ""
     if found.st_uid not in {0, os.getuid()} or found.st_mode & stat.S_IWOTH:
-        whose = "which all users may write" if found.st_uid == os.getuid() else f"of another user (uid {found.st_uid})"
+        whose = (
+            "which all users may write"
+            if found.st_uid == os.getuid()
+            else f"of another user (uid {found.st_uid})"
+        )
         message = (
             f"backend=Ray(...) without address=, and a file {whose} names the Ray cluster of this machine: "
             f"{place}; give the address= of the cluster's head"

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 LEAST_WINDOW, MOST_WINDOW = 2, 8  # calls that an actor has at a time
 TICKET_NS = 160_000_000  # at least: a call costs a bridge 0.6 ms, and an actor 0.7 ms
-TICKET_NS_AN_ACTOR = 2_500_000  # of a bridge, which is to spend a quarter of its time on their calls
+TICKET_NS_AN_ACTOR = (
+    2_500_000  # of a bridge, which is to spend a quarter of its time on their calls
+)
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
 TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
 STORE_PART = 4  # answers may take one part in so many of a node's object store
@@ -49,7 +51,9 @@ def calls_in(store: int, source: Source, bridges: int) -> int:
 
 def flights_size(ray: Ray, source: Source) -> int:
     """Return the most bytes of rows that are on their way at a time."""
-    return max(ray.most, min(ray.most * MOST_WINDOW, ray.bridges * most_calls(source))) * ticket_size(source)
+    return max(
+        ray.most, min(ray.most * MOST_WINDOW, ray.bridges * most_calls(source))
+    ) * ticket_size(source)
 
 
 def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: int = 0) -> None:

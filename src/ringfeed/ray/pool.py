@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 class MixedRoster(Roster):
     """Workers here and bridges; those of the base class are the workers here."""
 
-    def __init__(self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog) -> None:
+    def __init__(
+        self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog
+    ) -> None:
         """Begin with none; ``local``: ids of workers here."""
         super().__init__(local, policy, watchdog)
         self.bridges = bridges
@@ -168,7 +170,9 @@ class Mixed(Processes):
             return
         if not self._local:
             raise failure
-        warnings.warn(f"training goes on with the workers here alone: {failure}", UserWarning, stacklevel=2)
+        warnings.warn(
+            f"training goes on with the workers here alone: {failure}", UserWarning, stacklevel=2
+        )
 
     @property
     def restarts(self) -> int:

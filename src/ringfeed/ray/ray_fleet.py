@@ -81,7 +81,9 @@ class RayFleet:
         self._terms = terms
         self._done: SimpleQueue[tuple[Any, int, Future[Any]]] = SimpleQueue()
         self._handles: dict[int, Any] = {}
-        self._stacks: dict[int, tuple[str, int, int]] = {}  # of actors: the node, and what `of_process` takes there
+        self._stacks: dict[
+            int, tuple[str, int, int]
+        ] = {}  # of actors: the node, and what `of_process` takes there
         connect(terms.address)
         need = terms.ray.need
         cpus, gpus = need.pop("CPU", 0), need.pop("GPU", 0)
@@ -200,7 +202,11 @@ class RayFleet:
     def _opened(self, actor: int, future: Future[Any]) -> tuple[Any, ...] | None:
         """Tell of an actor that could not open a version; of one that has died its calls tell."""
         error = future.exception()
-        return ("died", actor, f"could not open the dataset: {error}") if isinstance(error, RayTaskError) else None
+        return (
+            ("died", actor, f"could not open the dataset: {error}")
+            if isinstance(error, RayTaskError)
+            else None
+        )
 
     def _answered(self, flight: int, actor: int, future: Future[Any]) -> tuple[Any, ...] | None:
         try:
@@ -213,14 +219,20 @@ class RayFleet:
                 return None  # that was told with another of its calls
             return "died", actor, _why(error)
         except Exception as error:  # noqa: BLE001 - of Ray's, or an environment that cannot be unpickled here
-            is_full = isinstance(getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError)
+            is_full = isinstance(
+                getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError
+            )
             return "broken", flight, error, is_full
 
     def _told(self, actor: int, future: Future[Any]) -> tuple[Any, ...]:
         try:
             return "stack", actor, future.result()
         except Exception as error:  # noqa: BLE001 - of Ray's
-            return "stack", actor, f"no stack: {type(error).__name__}: {' '.join(str(error).split())}"
+            return (
+                "stack",
+                actor,
+                f"no stack: {type(error).__name__}: {' '.join(str(error).split())}",
+            )
 
     def close(self) -> None:
         """Kill the actors, and disconnect; a cluster that was started here ends with that."""
@@ -232,7 +244,11 @@ class RayFleet:
 def _why(error: BaseException) -> str:
     """Say how an actor has died, in Ray's words, in a line."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if "exit" in line.lower() or "killed" in line.lower() or "died" in line.lower()]
+    told = [
+        line
+        for line in lines
+        if "exit" in line.lower() or "killed" in line.lower() or "died" in line.lower()
+    ]
     return f"died ({(told or lines or ['no reason given'])[-1][:200]})"
 
 
@@ -248,9 +264,15 @@ def _environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def connect(address: str) -> None:
     """Connect this process to a cluster; WorkerError says what to do where that fails."""
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": None}
+    quiet: dict[str, Any] = {
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+        "namespace": None,
+    }
     if address == LOCAL:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home of this user
+        os.environ.setdefault(
+            "RAY_AUTH_TOKEN", secrets.token_hex(32)
+        )  # else Ray writes one to the home of this user
         ray.init(address=LOCAL, include_dashboard=False, **quiet)
         return
     _wait_for(address)

@@ -84,7 +84,11 @@ class RemoteStats:
 
 def verdict_with(stats: Stats, remote: RemoteStats, otherwise: Verdict) -> Verdict:
     """Say what waits for what, and what to change; ``otherwise``: what is said of workers here."""
-    few = f"there are {remote.there} of {remote.wanted} actors: {remote.declined}" if remote.declined else ""
+    few = (
+        f"there are {remote.there} of {remote.wanted} actors: {remote.declined}"
+        if remote.declined
+        else ""
+    )
     limits = [(line,) for line in (few, remote.narrowed) if line]
     waited = share_waited(stats)
     if waited is None or not remote.calls:
@@ -94,7 +98,11 @@ def verdict_with(stats: Stats, remote: RemoteStats, otherwise: Verdict) -> Verdi
 
 def _surplus(remote: RemoteStats) -> tuple[str, str]:
     enough = max(1, math.ceil(remote.there * remote.busy * HEADROOM))
-    spare = f"{enough} actor{'s' * (enough > 1)} would do" if enough < remote.there else "nothing to change"
+    spare = (
+        f"{enough} actor{'s' * (enough > 1)} would do"
+        if enough < remote.there
+        else "nothing to change"
+    )
     return f"actors are {remote.busy:.0%} busy", spare
 
 

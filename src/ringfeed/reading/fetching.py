@@ -36,7 +36,18 @@ if TYPE_CHECKING:
 class Fetch:
     """A sample that is asked for. ``context`` says which, and keeps what the sample has drawn."""
 
-    __slots__ = ("context", "error", "index", "is_done", "is_unwanted", "owner", "row", "sample", "thread", "took_ns")
+    __slots__ = (
+        "context",
+        "error",
+        "index",
+        "is_done",
+        "is_unwanted",
+        "owner",
+        "row",
+        "sample",
+        "thread",
+        "took_ns",
+    )
 
     def __init__(self, owner: Any, row: int, context: SampleContext) -> None:
         """Ask for the sample of the context, for a row of ``owner``."""
@@ -53,7 +64,9 @@ class Fetch:
 class Fetcher(ABC):
     """Reads what it is asked for, ``most`` samples at a time."""
 
-    def __init__(self, dataset: Any, most: int, on_done: Callable[[Fetch], None], worker: WorkerInfo | None) -> None:
+    def __init__(
+        self, dataset: Any, most: int, on_done: Callable[[Fetch], None], worker: WorkerInfo | None
+    ) -> None:
         """Nothing is read yet; ``worker``: which one reads."""
         self._worker = worker
         self._getitem = dataset.__getitem__
@@ -180,7 +193,9 @@ class Threads(Fetcher):
 
     def _start(self) -> bool:
         """Start a thread; False where there is room for no more, and those that run go on."""
-        thread = threading.Thread(target=self._work, name=f"ringfeed-read-{len(self._threads)}", daemon=True)
+        thread = threading.Thread(
+            target=self._work, name=f"ringfeed-read-{len(self._threads)}", daemon=True
+        )
         self._threads.append(thread)  # first: after Ctrl-C it may run all the same
         try:
             start_thread(thread)

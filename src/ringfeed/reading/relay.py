@@ -20,7 +20,16 @@ from ringfeed.errors import FunctionError, ShipError
 from ringfeed.orders.rng import installed
 from ringfeed.reading import _words
 from ringfeed.reading.elements import pack, size_of, unpack
-from ringfeed.reading.store import ELEMENT, END, ERROR, REGION, Run, Store, StoreSizes, TooLargeError
+from ringfeed.reading.store import (
+    ELEMENT,
+    END,
+    ERROR,
+    REGION,
+    Run,
+    Store,
+    StoreSizes,
+    TooLargeError,
+)
 from ringfeed.ring._ring import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -48,8 +57,12 @@ def reads_apart(source: Source, workers: int, backend: str) -> bool:
         and source.part is None  # each rank's worker looks at the elements around its own
         and not (source.local_only or source.has_hooks or source.reseed)
         and functions is not None
-        and any(one is not None for one in (functions.transform, functions.collate_fn, functions.batch_transform))
-        and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY  # the store is a large sparse file
+        and any(
+            one is not None
+            for one in (functions.transform, functions.collate_fn, functions.batch_transform)
+        )
+        and resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        == resource.RLIM_INFINITY  # the store is a large sparse file
     )
 
 
@@ -84,17 +97,23 @@ def _open_reader(source: Source, dataset: Any, port: Port, *, max_attempts: int)
     assert port.worker is not None
     assert port.states is not None
     number, workers, starts = port.worker
-    store = Store(port.states.memfd, port.states.end, StoreSizes(port.ring.slots, source.indices, workers - 1))
+    store = Store(
+        port.states.memfd, port.states.end, StoreSizes(port.ring.slots, source.indices, workers - 1)
+    )
     if number == 0:
         alone = port._replace(worker=(0, 1, starts))  # of those that read
         return StreamServer(source, dataset, alone, store, max_attempts)
-    return StoreReader(source, dataset, port._replace(worker=(number - 1, workers - 1, starts)), store)
+    return StoreReader(
+        source, dataset, port._replace(worker=(number - 1, workers - 1, starts)), store
+    )
 
 
 class StreamServer(Reader):
     """A worker that claims nothing: it reads the elements that the others claim."""
 
-    def __init__(self, source: Source, dataset: Any, port: Port, store: Store, max_attempts: int) -> None:
+    def __init__(
+        self, source: Source, dataset: Any, port: Port, store: Store, max_attempts: int
+    ) -> None:
         """Read nothing yet; an element that has ended so many readers is given up."""
         self.store = store
         self._max_attempts = max_attempts
@@ -210,7 +229,9 @@ class StoreReader(Reader):
         """Wait until all of a claim's elements are there: outside of its rows, so that none is to blame for it."""
         claim, store = self.end.claim_address, self.store
         run = self._run = store.run
-        if _words.is_over(claim):  # after the look at the run, which is told when those before were cancelled
+        if _words.is_over(
+            claim
+        ):  # after the look at the run, which is told when those before were cancelled
             return False
         assert self.port.worker is not None
         store.want(self.port.worker[0], run, numbers[-1])
@@ -218,7 +239,9 @@ class StoreReader(Reader):
         if not missing:
             return True
         _words.begin_wait(claim)
-        for number in reversed(missing):  # the last comes last: no element before it is worth a wake
+        for number in reversed(
+            missing
+        ):  # the last comes last: no element before it is worth a wake
             while not store.has(run, number):
                 if _words.is_over(claim):
                     return False

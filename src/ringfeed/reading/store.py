@@ -43,8 +43,13 @@ ELEMENT, ERROR, END = 1, 2, 3  # what the bytes of an entry are
 _RUN, _EPOCH, _START = 0, 1, 2  # told by the consumer
 _ASKED = 3  # is added to where a worker or the consumer has told something; the reader sleeps on it
 _READ_RUN, _NEXT, _END = 4, 5, 6  # told by the reader; 1 + the number where it ended, 0: nowhere
-_READING, _ATTEMPTS = 7, 8  # 1 + the number that the reader is at, and how many readers have died there
-_WAKE_AT = 9  # the number from which on a claim makes room for more; the reader is not woken for others
+_READING, _ATTEMPTS = (
+    7,
+    8,
+)  # 1 + the number that the reader is at, and how many readers have died there
+_WAKE_AT = (
+    9  # the number from which on a claim makes room for more; the reader is not woken for others
+)
 _READER = 10  # the newest one's pid: one that SIGKILL could not end may wake up beside it
 _AT, _SIZE, _KIND, _SLEEPS, _WAKES = 1, 2, 3, 4, 5  # of an entry, behind its stamp
 _NUMBER_BITS = 40
@@ -79,7 +84,9 @@ class StoreSizes(NamedTuple):
     @property
     def words(self) -> int:
         """Bytes ahead of the regions."""
-        return -(-8 * (WANTED + self.workers + ENTRY * self.entries) // mmap.PAGESIZE) * mmap.PAGESIZE
+        return (
+            -(-8 * (WANTED + self.workers + ENTRY * self.entries) // mmap.PAGESIZE) * mmap.PAGESIZE
+        )
 
     @property
     def total(self) -> int:
@@ -113,7 +120,9 @@ class Store:
     def close(self) -> None:
         """Unmap it."""
         self._words = None
-        with suppress(BufferError):  # the traceback of a Ctrl-C refers to the words, and ends with them
+        with suppress(
+            BufferError
+        ):  # the traceback of a Ctrl-C refers to the words, and ends with them
             self._map.close()
 
     @property
@@ -152,7 +161,10 @@ class Store:
 
     def has(self, run: int, number: int) -> bool:
         """Whether an element is there, or the iterable has ended before it."""
-        return self.words[self._entry(number)] == _stamp(run, number) or self._ended(run, number) is not None
+        return (
+            self.words[self._entry(number)] == _stamp(run, number)
+            or self._ended(run, number) is not None
+        )
 
     def _ended(self, run: int, number: int) -> int | None:
         """Return the number where the iterable has ended, if that is this one or one before it."""
@@ -195,7 +207,9 @@ class Store:
         """Sleep until the consumer tells something, or there is room for more of a run."""
         if run is not None and not self.is_over:
             rows = self.sizes.rows
-            self.words[_WAKE_AT] = self.limit(run) + (self.sizes.slots - self.sizes.regions + 1) * rows - 1
+            self.words[_WAKE_AT] = (
+                self.limit(run) + (self.sizes.slots - self.sizes.regions + 1) * rows - 1
+            )
             if self.limit(run) > self.words[_NEXT]:  # a worker has claimed it ahead of that
                 return
         self.words.wait(_ASKED, asked, timeout_ns)
@@ -253,7 +267,9 @@ class Store:
         TooLargeError where its region has no room, OSError where the machine has none.
         """
         where, size = self._place(run, number), size_of(parts)
-        room = REGION - self.sizes.rows * FAILURE_SIZE if kind == ELEMENT else REGION  # why it is not there always fits
+        room = (
+            REGION - self.sizes.rows * FAILURE_SIZE if kind == ELEMENT else REGION
+        )  # why it is not there always fits
         if where % REGION + size > room:
             raise TooLargeError(show_bytes(size))
         words, at = self.words, self._entry(number)

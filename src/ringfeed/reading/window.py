@@ -60,7 +60,9 @@ class Ticket:
         self.end: WorkerEnd = reader.end.another()
         self.address = self.end.claim_address
         self._fetched = Fetched()
-        sent = self._fetched if reader.functions is None else Composed(self._fetched, reader.functions)
+        sent = (
+            self._fetched if reader.functions is None else Composed(self._fetched, reader.functions)
+        )
         self._writer = Reader(reader.source, sent, reader.port._replace(end=self.end))
         self.fetches: list[Fetch] = []
         self.missing = 0  # of them
@@ -70,8 +72,12 @@ class Ticket:
         """Return what is to be read for the rows of a new claim."""
         end, source = self.end, self._writer.source
         rows = _claims.rows_to_read(self.address)
-        contexts = [SampleContext(source.seed, end.epoch, source.number_of(index)) for _, index in rows]
-        self.fetches = [Fetch(self, row, context) for (row, _), context in zip(rows, contexts, strict=True)]
+        contexts = [
+            SampleContext(source.seed, end.epoch, source.number_of(index)) for _, index in rows
+        ]
+        self.fetches = [
+            Fetch(self, row, context) for (row, _), context in zip(rows, contexts, strict=True)
+        ]
         self.missing = len(rows)
         return self.fetches
 
@@ -85,7 +91,9 @@ class Ticket:
         writer = self._writer
         self._fetched.begin(self.fetches, writer.context)
         timed = _claims.timed_row(self.address)
-        _claims.note_read(self.address, sum(fetch.took_ns for fetch in self.fetches if fetch.row == timed))
+        _claims.note_read(
+            self.address, sum(fetch.took_ns for fetch in self.fetches if fetch.row == timed)
+        )
         try:
             return bool(writer.fill())
         except BaseException as error:
@@ -111,7 +119,9 @@ class Window:
         self._most = most + max(1, most // AHEAD)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._writing = threading.Lock()  # or the line, which names one row, would name another thread's
+        self._writing = (
+            threading.Lock()
+        )  # or the line, which names one row, would name another thread's
         self._open: dict[Ticket, None] = {}  # in the order of their claims
         self._idle: list[Ticket] = []
         self._asked = 0  # samples that have not come back
@@ -263,7 +273,11 @@ class Window:
     def look(self) -> None:
         """Publish what was broken off, whatever its samples are at; they are given up."""
         with self._lock:
-            gone = [one for one in self._open if not one.is_writing and _claims.is_cancelled(one.address)]
+            gone = [
+                one
+                for one in self._open
+                if not one.is_writing and _claims.is_cancelled(one.address)
+            ]
             for ticket in gone:
                 ticket.is_over = True
         for ticket in gone:

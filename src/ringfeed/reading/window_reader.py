@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 LOOK_NS = int(LOOK_S * 1e9)
 
 
-DEFAULT_MOST = 100  # in flight for an async dataset whose user says nothing, and no more than two batches
+DEFAULT_MOST = (
+    100  # in flight for an async dataset whose user says nothing, and no more than two batches
+)
 MOST = 10_000
 
 
@@ -69,7 +71,9 @@ def _misfit(source: Source, asked: object, concurrency: int, workers: int, *, is
 def _kind(source: Source) -> str:
     """Say why a source has nothing that could wait beside other samples."""
     if source.streams:
-        return "an iterable is read one element after another (Interleave reads several side by side)"
+        return (
+            "an iterable is read one element after another (Interleave reads several side by side)"
+        )
     if not source.runs_code:
         return "of arrays no code runs"
     return f"{type(source.given).__name__} reads its datasets itself"
@@ -105,7 +109,9 @@ class WaitingReader(Reader):
     def _open_window(self) -> Window:
         window = Window(self, self._most, writes_here=self.port.is_consumer)
         kind = Tasks if self.source.is_async else Threads
-        window.fetcher = kind(self.source.users_own(self.dataset), self._most, window.on_done, worker_info())
+        window.fetcher = kind(
+            self.source.users_own(self.dataset), self._most, window.on_done, worker_info()
+        )
         self._window = window  # whole: Ctrl-C may come while the event loop starts
         return window
 

@@ -52,7 +52,12 @@ def format_control(
 @final
 class Ring:
     def __new__(
-        cls, control_fd: int, slots_fd: int, control_size: int, slots_size: int, inherit: bool = False
+        cls,
+        control_fd: int,
+        slots_fd: int,
+        control_size: int,
+        slots_size: int,
+        inherit: bool = False,
     ) -> Self: ...
     def become_consumer(self, capacity: int, max_attempts: int) -> None: ...
     @property
@@ -70,7 +75,12 @@ class Ring:
     @property
     def plan_taken(self) -> int: ...
     def plan(
-        self, indices: Buffer | npt.NDArray[np.int64], rows: int, epoch: int, version: int, stream: int = 0
+        self,
+        indices: Buffer | npt.NDArray[np.int64],
+        rows: int,
+        epoch: int,
+        version: int,
+        stream: int = 0,
     ) -> None: ...
     def plan_kept(
         self,
@@ -98,7 +108,9 @@ class Ring:
     def alarm(self) -> None: ...
     @property
     def head_stream(self) -> int: ...
-    def reap(self, worker: int, blame: bool = True) -> tuple[int, int, int, int, int, int, bool, str]: ...
+    def reap(
+        self, worker: int, blame: bool = True
+    ) -> tuple[int, int, int, int, int, int, bool, str]: ...
     @property
     def open_slots(self) -> int: ...
     def set_open(self, slots: int) -> None: ...

@@ -18,10 +18,14 @@ MIN_SLOTS = 2  # one to fill while one is in use
 
 def worker_ids(workers: int) -> int:
     """How many ids there are for workers: one each, and one more each for a worker in quarantine meanwhile."""
-    return min(2 * workers, _ring.MAX_IDS) or 1  # without workers the consumer takes the place of one
+    return (
+        min(2 * workers, _ring.MAX_IDS) or 1
+    )  # without workers the consumer takes the place of one
 
 
-def open_ring(control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False) -> _ring.Ring:
+def open_ring(
+    control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False
+) -> _ring.Ring:
     """Map a segment into this process, and into its forked children if they ``inherit``.
 
     Raises ValueError for what is no segment of this version, PlanError where there is no room for it.
@@ -113,7 +117,9 @@ class Segment:
 
     def give_back(self, ring: _ring.Ring, slot: int) -> None:
         """Return a parked slot's memory to the kernel."""
-        self.reserved.discard(slot)  # first: what is interrupted in between is reserved again before it is used
+        self.reserved.discard(
+            slot
+        )  # first: what is interrupted in between is reserved again before it is used
         ring.give_back(slot)
 
     def open(self) -> _ring.Ring:

@@ -48,7 +48,9 @@ class Connection:
 
     def _send(self) -> None:
         """Send what is to be said, as far as there is room: a host that is held up reads it later."""
-        with suppress(IndexError):  # no more; the garbage collector may have come in, and have sent some
+        with suppress(
+            IndexError
+        ):  # no more; the garbage collector may have come in, and have sent some
             while self._unsent:
                 message = self._unsent.popleft()
                 try:

@@ -91,7 +91,9 @@ def share(  # noqa: PLR0913 - the public parameters
     rank = rank_of(mode, rank, ranks)
     expected = None if spec is None else Spec(spec)
     connection, info = _join(make_loader, terms, rank, expected)
-    info = info if expected is None else info._replace(spec=expected)  # with this training's own NamedTuples
+    info = (
+        info if expected is None else info._replace(spec=expected)
+    )  # with this training's own NamedTuples
     return SharedLoader(Joined(connection, info, Cut(rank, ranks, info.uneven)), terms)
 
 
@@ -158,11 +160,15 @@ def _greet(
         if not has_made:
             return None
         message = f"share(name={terms.name!r}): its host process has ended before it had a loader"
-        raise WorkerError(message + "; what it wrote on standard error says why, if it was not killed") from error
+        raise WorkerError(
+            message + "; what it wrote on standard error says why, if it was not killed"
+        ) from error
     return answer  # type: ignore[no-any-return]
 
 
-def _admitted(channel: Descriptor, answer: tuple[str, Any], terms: Terms) -> tuple[Connection, SharedInfo]:
+def _admitted(
+    channel: Descriptor, answer: tuple[str, Any], terms: Terms
+) -> tuple[Connection, SharedInfo]:
     kind, content = answer
     if kind == "welcome":
         share, info = f"share(name={terms.name!r})", SharedInfo.unpacked(content)

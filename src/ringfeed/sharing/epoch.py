@@ -56,9 +56,17 @@ class SharedStats(NamedTuple):
 class Message:
     """One message. ``state``: that of the training, once it is done with."""
 
-    def __init__(self, serial: int, kind: str, epoch_id: int, content: Any, state: dict[str, Any]) -> None:
+    def __init__(
+        self, serial: int, kind: str, epoch_id: int, content: Any, state: dict[str, Any]
+    ) -> None:
         """Nothing of it was done."""
-        self.serial, self.kind, self.epoch_id, self.content, self.state = serial, kind, epoch_id, content, state
+        self.serial, self.kind, self.epoch_id, self.content, self.state = (
+            serial,
+            kind,
+            epoch_id,
+            content,
+            state,
+        )
         self.lease: SlotLease | None = None
 
 
@@ -155,7 +163,9 @@ class Joined:
         if message.lease is None:
             assert self._mapping is not None
             content = message.content
-            message.lease = SlotLease(self.check_open(), self._mapping, content["slot"], content["number"])
+            message.lease = SlotLease(
+                self.check_open(), self._mapping, content["slot"], content["number"]
+            )
             self._leases.add(message.lease)
         message.lease.arm()
         return message.lease
@@ -213,7 +223,9 @@ class SharedEpoch:
         leaves = self._leaves(message)
         rows = len(leaves[0])
         batch = self._build(leaves)
-        stats = joined.stats.plus(batches=1, samples=rows - padding, wait_s=wait_s, copies=int(content["private"]))
+        stats = joined.stats.plus(
+            batches=1, samples=rows - padding, wait_s=wait_s, copies=int(content["private"])
+        )
         joined.finish(message)  # no more calls: Ctrl-C would lose the batch
         if not rows:
             return None
@@ -227,7 +239,9 @@ class SharedEpoch:
         lease: Any = joined.lease(message)  # of which it needs the address, as of the ring's
         views = joined.fields.views(lease, content["rows"])
         leaves = [view[rows] for view in views]
-        return [copy_of(leaf) for leaf in leaves] if content["private"] or joined.info.copy else leaves
+        return (
+            [copy_of(leaf) for leaf in leaves] if content["private"] or joined.info.copy else leaves
+        )
 
     def _look_at(self, message: Message) -> None:
         """Do what a message says that is no batch."""

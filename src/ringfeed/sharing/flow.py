@@ -66,7 +66,9 @@ class Training:
     serial: int = 0
     epoch_id: int = 0  # of the epoch that it is in, as it counts them; 0: in none
     epoch: int = 0  # the last that it was in, as the flow counts them
-    asked: tuple[int, Any] | None = None  # for its next epoch: the number of that, and where it is to begin
+    asked: tuple[int, Any] | None = (
+        None  # for its next epoch: the number of that, and where it is to begin
+    )
     lost: int = 0  # batches that it is to be told of
     waits_since: float | None = None  # its next() waits
     blocks_since: float | None = None  # others wait for it
@@ -102,7 +104,9 @@ class Flow:
         self.out: dict[int, Batch] = {}
         self._number = 0
         self._progress_s = 0.0  # when a batch was added last
-        self._held_since: float | None = None  # how long a training has waited while the others hold all slots but one
+        self._held_since: float | None = (
+            None  # how long a training has waited while the others hold all slots but one
+        )
 
     # ---- trainings come and go ----
 
@@ -165,14 +169,23 @@ class Flow:
             return
         training.asked, training.is_late = (epoch_id, wish), False
         self._moves(training)
-        if self.is_on and self.terms.on_slow == "drop" and training.epoch != self._epoch and wish is None:
+        if (
+            self.is_on
+            and self.terms.on_slow == "drop"
+            and training.epoch != self._epoch
+            and wish is None
+        ):
             training.lost += self._taken
             self._enter(training)
 
     def due(self) -> list[Training]:
         """Return the trainings whose epoch is to begin now, if one is."""
         asked = [training for training in self.trainings if training.asked is not None]
-        waits_for = [training for training in self.trainings if training.asked is None and not training.is_late]
+        waits_for = [
+            training
+            for training in self.trainings
+            if training.asked is None and not training.is_late
+        ]
         return [] if self.is_on or waits_for or not self.has_gathered else asked
 
     def begin(self, trainings: list[Training]) -> None:
@@ -235,7 +248,9 @@ class Flow:
     def fail(self, error: bytes, state: Any) -> None:
         """Queue an error of the loader, in its place among the batches, for all trainings of the epoch."""
         for training in self._inside():
-            self._queue(training, Entry("error", training.epoch_id, {"error": error, "state": state}))
+            self._queue(
+                training, Entry("error", training.epoch_id, {"error": error, "state": state})
+            )
 
     def took(self, training: Training, serial: int) -> None:
         """Note that a training has picked up what it was sent."""
@@ -297,7 +312,9 @@ class Flow:
     def _are_all_held(self) -> bool:
         """Whether all slots but one are held, and no training is to be sent anything that the others wait for."""
         awaited = {training for training in self.trainings if not training.is_late}
-        return len(self.out) >= self.slots - 1 and not any(batch.waits & awaited for batch in self.out.values())
+        return len(self.out) >= self.slots - 1 and not any(
+            batch.waits & awaited for batch in self.out.values()
+        )
 
     @property
     def _is_hopeful(self) -> bool:
@@ -309,7 +326,10 @@ class Flow:
 
     def _may_lend(self, batch: Batch) -> bool:
         """Whether one slot is left to the workers where the slot of this batch is lent, too."""
-        return bool(batch.lent) or sum(bool(other.lent) for other in self.out.values()) < self.slots - 1
+        return (
+            bool(batch.lent)
+            or sum(bool(other.lent) for other in self.out.values()) < self.slots - 1
+        )
 
     # ---- sending ----
 
@@ -318,7 +338,9 @@ class Flow:
         (training.queue.appendleft if first else training.queue.append)(entry)
         self._feed(training)
 
-    def _tell_error(self, training: Training, epoch_id: int, error: bytes, *, first: bool = False) -> None:
+    def _tell_error(
+        self, training: Training, epoch_id: int, error: bytes, *, first: bool = False
+    ) -> None:
         """Queue an error for one training."""
         self._queue(training, Entry("error", epoch_id, {"error": error}), first=first)
 
@@ -360,25 +382,43 @@ class Flow:
             if training not in blocking:
                 training.blocks_since = None
                 continue
-            since = training.blocks_since = now if training.blocks_since is None else training.blocks_since
+            since = training.blocks_since = (
+                now if training.blocks_since is None else training.blocks_since
+            )
             if training.is_late or now - since >= self.terms.patience_s:
                 self._pass_over(training, waiting, now - since)
         for training in waiting:
-            since = max(now if training.waits_since is None else training.waits_since, self._progress_s)
+            since = max(
+                now if training.waits_since is None else training.waits_since, self._progress_s
+            )
             if now - since >= self.terms.timeout_s:
                 training.waits_since = None
-                self._tell_error(training, 0, encode(self._stall(training, now - since)), first=True)
+                self._tell_error(
+                    training, 0, encode(self._stall(training, now - since)), first=True
+                )
 
     def _blocking(self, waiting: list[Training]) -> list[Training]:
         """Return the trainings that others wait for."""
         if not waiting or not self.has_gathered:
             return []
         if self.is_on:
-            late = set().union(*(batch.waits for batch in self.out.values())) if not self.may_take else set()
-            return [training for training in self.trainings if training in late and training not in waiting]
+            late = (
+                set().union(*(batch.waits for batch in self.out.values()))
+                if not self.may_take
+                else set()
+            )
+            return [
+                training
+                for training in self.trainings
+                if training in late and training not in waiting
+            ]
         asks = any(training.asked is not None for training in waiting)
         # Not before its first epoch: models take their time to be built.
-        return [training for training in self.trainings if asks and training.asked is None and training.epoch]
+        return [
+            training
+            for training in self.trainings
+            if asks and training.asked is None and training.epoch
+        ]
 
     def _pass_over(self, training: Training, waiting: list[Training], waited_s: float) -> None:
         """Do what ``on_slow`` says."""
@@ -390,7 +430,9 @@ class Flow:
             self._put_out(training, waited_s)
         elif not training.is_told:
             training.is_told = True
-            text = f"{self._is_slow(training, waited_s)}; on_slow='drop' or 'raise' goes on without it"
+            text = (
+                f"{self._is_slow(training, waited_s)}; on_slow='drop' or 'raise' goes on without it"
+            )
             for other in waiting:
                 self._queue(other, Entry("warning", 0, {"text": text}), first=True)
 

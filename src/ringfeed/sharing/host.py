@@ -23,7 +23,16 @@ from ringfeed.errors import ClosedError, SlotsHeldWarning
 from ringfeed.loader import runner_of
 from ringfeed.sharing.flow import Flow, Training
 from ringfeed.sharing.host_loader import HostLoader
-from ringfeed.sharing.names import accept, hear, identify, listen, packed_state, peer_of, tell, unpacked_state
+from ringfeed.sharing.names import (
+    accept,
+    hear,
+    identify,
+    listen,
+    packed_state,
+    peer_of,
+    tell,
+    unpacked_state,
+)
 from ringfeed.sharing.terms import Terms
 from ringfeed.system._system import Descriptor
 from ringfeed.transport.shared_dataset import unpack
@@ -81,10 +90,14 @@ class Host:
 
     def __init__(self, listener: int) -> None:
         """Take the socket over."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainings' Ctrl-C ends them, and they end this
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # the trainings' Ctrl-C ends them, and they end this
         warnings.simplefilter("ignore", SlotsHeldWarning)  # the trainings give their own
         self._listener = Descriptor(lambda: listener)
-        self._spare = Descriptor(os.dup, listener)  # given up for a moment, to refuse one where there is no other
+        self._spare = Descriptor(
+            os.dup, listener
+        )  # given up for a moment, to refuse one where there is no other
         listen(self._listener)
         self._guests: list[Guest] = []
         self._changed = threading.Condition()
@@ -156,7 +169,11 @@ class Host:
             except ProcessLookupError:
                 pass
             except PermissionError as error:
-                _refuse(channel, "PermissionError", f"this share belongs to uid {os.getuid()}, and this is {error}")
+                _refuse(
+                    channel,
+                    "PermissionError",
+                    f"this share belongs to uid {os.getuid()}, and this is {error}",
+                )
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
@@ -189,7 +206,9 @@ class Host:
         if verb == "make" and self._terms is None:
             self._terms = Terms(**content[0])
             self._welcome()
-            self._pump = threading.Thread(target=self._run_loader, args=(content[1], fds), daemon=True)
+            self._pump = threading.Thread(
+                target=self._run_loader, args=(content[1], fds), daemon=True
+            )
             self._pump.start()
         elif verb == "join":
             terms, guest.rank, guest.expects = content
@@ -204,7 +223,11 @@ class Host:
     def _welcome(self) -> None:
         """Let in what has come, once there is a loader; or say why it cannot be."""
         for guest in self._guests:
-            answer = None if guest.asks is None or self._terms is None else self._answer(guest, guest.asks)
+            answer = (
+                None
+                if guest.asks is None or self._terms is None
+                else self._answer(guest, guest.asks)
+            )
             if answer is not None:
                 guest.asks = None
                 guest.has_joined = answer[0] == "welcome"
@@ -226,7 +249,11 @@ class Host:
             )
             return "refused", ["SpecError", text]
         refusal = self._flow.join(guest)
-        return ("welcome", self._info.packed()) if refusal is None else ("refused", ["ValueError", refusal])
+        return (
+            ("welcome", self._info.packed())
+            if refusal is None
+            else ("refused", ["ValueError", refusal])
+        )
 
     def _drop(self, guest: Guest) -> None:
         """Forget a connection."""
@@ -326,15 +353,25 @@ def _still(asked: Mapping[Training, object]) -> list[Training]:
     return [training for training, ask in asked.items() if training.asked is ask]
 
 
-def _wish_of(asked: Mapping[Training, tuple[int, Any] | None], flow: Flow, host_loader: HostLoader) -> Any:
+def _wish_of(
+    asked: Mapping[Training, tuple[int, Any] | None], flow: Flow, host_loader: HostLoader
+) -> Any:
     """Return where the epoch is to begin; trainings that ask for another place get an error."""
-    wishes = {training: ask and ask[1] and unpacked_state(ask[1]) for training, ask in asked.items()}
+    wishes = {
+        training: ask and ask[1] and unpacked_state(ask[1]) for training, ask in asked.items()
+    }
     # One that has come in the place of another, and begins anew, does not decide for those that go on.
     decide = [wish for training, wish in wishes.items() if training.epoch] or wishes.values()
     first = next((wish for wish in decide if not host_loader.is_next(wish)), None)
-    agree = [training for training, wish in wishes.items() if (None if host_loader.is_next(wish) else wish) == first]
+    agree = [
+        training
+        for training, wish in wishes.items()
+        if (None if host_loader.is_next(wish) else wish) == first
+    ]
     for training in wishes.keys() - agree:
-        text = f"this training asks for {_shown(wishes[training])}, and {agree[0]} for {_shown(first)}"
+        text = (
+            f"this training asks for {_shown(wishes[training])}, and {agree[0]} for {_shown(first)}"
+        )
         flow.refuse([training], encode(ValueError(f"{text}; have all trainings ask for the same")))
     return first
 
@@ -353,5 +390,7 @@ def _shown(wish: Any) -> str:
         return "the next epoch"
     kind, value = wish
     return (
-        f"epoch {value}" if kind == "epoch" else f"a state of epoch {value.get('epoch')}, sample {value.get('samples')}"
+        f"epoch {value}"
+        if kind == "epoch"
+        else f"a state of epoch {value.get('epoch')}, sample {value.get('samples')}"
     )

@@ -93,9 +93,7 @@ class HostLoader:
             message = f'{where}: the loader has slots="auto" or workers="auto", expected numbers; give it both'
             raise ValueError(message)
         if loader.plan.slots < MIN_SLOTS:
-            message = (
-                f"{where}: the loader has {loader.plan.slots} slots, expected at least {MIN_SLOTS}; give it slots="
-            )
+            message = f"{where}: the loader has {loader.plan.slots} slots, expected at least {MIN_SLOTS}; give it slots="
             raise ValueError(message)
         rank = loader._asked.shard  # noqa: SLF001 - only the loader's repr says so otherwise
         if rank.found and rank.world_size > 1:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _ENTRY = 8  # bytes of pagemap for a page
 _FLAGS = 61  # bit 61: a page of the file; bit 62: swapped out; bit 63: present
 _OWN, _SWAPPED = 4, 2  # of these three bits: present, and not of the file; swapped out
-_POPULATE_WRITE = 23  # of madvise(2), as if a byte of each page was written; which Python's mmap does not name
+_POPULATE_WRITE = (
+    23  # of madvise(2), as if a byte of each page was written; which Python's mmap does not name
+)
 
 
 class Mapping:
@@ -40,11 +42,15 @@ class Mapping:
     def __init__(self, fd: int, slot_size: int) -> None:
         """Map the file."""
         size = os.fstat(fd).st_size
-        self._memory = mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self._memory = mmap.mmap(
+            fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        )
         self._start = ctypes.c_char.from_buffer(self._memory)
         self._base = ctypes.addressof(self._start)
         self._slot_size = slot_size
-        self._users: dict[int, int] = {}  # by slot: the batch that was lent it last, 0 once its pages are thrown away
+        self._users: dict[
+            int, int
+        ] = {}  # by slot: the batch that was lent it last, 0 once its pages are thrown away
         self._pagemap: Descriptor | None = None
         with suppress(OSError):
             self._pagemap = Descriptor(os.open, "/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
@@ -52,7 +58,9 @@ class Mapping:
 
     def lend(self, slot: int, number: int) -> int:
         """Return where a slot begins, which shows the batch of this number."""
-        if self._users.get(slot) != 0:  # its last user was kept from saying that it is done, perhaps
+        if (
+            self._users.get(slot) != 0
+        ):  # its last user was kept from saying that it is done, perhaps
             self._forget_writes(slot)
         self._users[slot] = number
         return self._address(slot)
@@ -85,11 +93,17 @@ class Mapping:
         if self._pagemap is None:
             return True
         try:
-            entries = os.pread(self._pagemap.fileno(), pages * _ENTRY, self._address(slot) // mmap.PAGESIZE * _ENTRY)
+            entries = os.pread(
+                self._pagemap.fileno(),
+                pages * _ENTRY,
+                self._address(slot) // mmap.PAGESIZE * _ENTRY,
+            )
         except OSError:
             return True
         flags = np.frombuffer(entries, np.uint64) >> np.uint64(_FLAGS)
-        return len(flags) < pages or bool(((flags == _OWN) | (flags & np.uint64(_SWAPPED) > 0)).any())
+        return len(flags) < pages or bool(
+            ((flags == _OWN) | (flags & np.uint64(_SWAPPED) > 0)).any()
+        )
 
 
 class SlotLease:

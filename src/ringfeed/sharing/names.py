@@ -53,7 +53,9 @@ def namespaces_of(pid: int | str) -> tuple[int, ...]:
 def peer_of(fd: int) -> Peer:
     """Return whose process is at the other end; of a listener, the process that made it listen last."""
     with _borrowed(fd) as asked:
-        pid, uid, _ = _CREDENTIALS.unpack(asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        pid, uid, _ = _CREDENTIALS.unpack(
+            asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
     return Peer(pid, uid)
 
 
@@ -110,7 +112,9 @@ def check_name(name: object) -> str:
         message = f"name={name!r} must be a str"
         raise TypeError(message)
     if not _ALLOWED.fullmatch(name):
-        message = f"name={name!r} must be 1 to 64 of the letters A-Z and a-z, digits, '.', '_' and '-'"
+        message = (
+            f"name={name!r} must be 1 to 64 of the letters A-Z and a-z, digits, '.', '_' and '-'"
+        )
         raise ValueError(message)
     return name
 
@@ -163,7 +167,10 @@ def connect(name: str) -> Descriptor | None:
         made.settimeout(0)
         try:
             made.connect(address_of(name))
-        except (ConnectionRefusedError, BlockingIOError):  # not listening yet, or not any more; its backlog is full
+        except (
+            ConnectionRefusedError,
+            BlockingIOError,
+        ):  # not listening yet, or not any more; its backlog is full
             return None
         try:
             identify(made.fileno(), peer_of(made.fileno())).close()

@@ -10,7 +10,9 @@ def main(listener: int) -> None:
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)
-        os.read(reader, 1)  # until the child has a group of its own: the training ends that of this process
+        os.read(
+            reader, 1
+        )  # until the child has a group of its own: the training ends that of this process
         os._exit(0)
     os.setsid()
     os.close(reader)

@@ -21,7 +21,10 @@ def in_torch(spec: Spec, cast: CastTree) -> BuildLeaves:
     from ringfeed.frameworks import torch as framework  # noqa: PLC0415 - imports torch
 
     framework.check_dtypes(spec.leaves)
-    casts, tensor_of = framework.torch_casts(casts_of(spec, cast, "to_torch")), framework.TORCH.from_numpy
+    casts, tensor_of = (
+        framework.torch_casts(casts_of(spec, cast, "to_torch")),
+        framework.TORCH.from_numpy,
+    )
     return lambda leaves: spec.unflatten(casts([*map(tensor_of, leaves)]))
 
 
@@ -39,6 +42,8 @@ def in_jax(spec: Spec, cast: CastTree) -> BuildLeaves:
     tensor_of: Callable[[Any], Any] = framework.jax_framework().from_numpy
 
     def build(leaves: list[Any]) -> Any:
-        return spec.unflatten(casts([tensor_of(copy(leaf)) for copy, leaf in zip(copiers, leaves, strict=True)]))
+        return spec.unflatten(
+            casts([tensor_of(copy(leaf)) for copy, leaf in zip(copiers, leaves, strict=True)])
+        )
 
     return build

@@ -11,9 +11,16 @@ import numpy as np
 from ringfeed._checks import check_choice, check_count, check_seconds
 from ringfeed.orders.shard import Part
 
-LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
+LOCAL_RANKS = (
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+)
 """The variables that launchers set: torchrun, Open MPI, MPICH and Intel MPI, MVAPICH."""
-MOST_RANKS = 256  # of which the host keeps two descriptors each, where a process has 1024 by default
+MOST_RANKS = (
+    256  # of which the host keeps two descriptors each, where a process has 1024 by default
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,9 @@ def _from_launcher() -> int | None:
             try:
                 return int(os.environ[name])
             except ValueError:
-                message = f"the environment has {name}={os.environ[name]!r}, expected an int; give rank="
+                message = (
+                    f"the environment has {name}={os.environ[name]!r}, expected an int; give rank="
+                )
                 raise ValueError(message) from None
     return None
 
@@ -94,7 +103,13 @@ class Cut:
         if self.rank is None:
             return slice(0, rows)
         own = self._shard(rows).select(np.arange(rows))
-        return own if self.padding(rows) else slice(int(own[0]), int(own[-1]) + 1) if len(own) else slice(0, 0)
+        return (
+            own
+            if self.padding(rows)
+            else slice(int(own[0]), int(own[-1]) + 1)
+            if len(own)
+            else slice(0, 0)
+        )
 
     def padding(self, rows: int) -> int:
         """Return how many of them, 0 or 1, repeat another row of the batch; the last one does."""
@@ -102,4 +117,6 @@ class Cut:
 
     def _shard(self, rows: int) -> Part:
         # Of a last global batch, which is cut into equal parts: that of a full one is the same.
-        return Part(self.rank or 0, self.ranks, rows + 1, "keep" if self.uneven == "keep" else "pad")
+        return Part(
+            self.rank or 0, self.ranks, rows + 1, "keep" if self.uneven == "keep" else "pad"
+        )

@@ -22,15 +22,29 @@ class RowWriter:
     change: RowChange | None
     def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring, beyond: int) -> Self: ...
     def samples(
-        self, claim_address: int, getitem: Callable[[int], Any], context: _Context, on_error: _OnError
+        self,
+        claim_address: int,
+        getitem: Callable[[int], Any],
+        context: _Context,
+        on_error: _OnError,
     ) -> bool: ...
     def rows(
-        self, claim_address: int, read_into: Callable[[int, Any], Any], context: _Context, on_error: _OnError
+        self,
+        claim_address: int,
+        read_into: Callable[[int, Any], Any],
+        context: _Context,
+        on_error: _OnError,
     ) -> bool: ...
     def bulk(
-        self, claim_address: int, getitems: Callable[[list[int]], Any], context: _Context, on_error: _OnError
+        self,
+        claim_address: int,
+        getitems: Callable[[list[int]], Any],
+        context: _Context,
+        on_error: _OnError,
     ) -> bool: ...
-    def gather(self, claim_address: int, columns: object, context: _Context, on_error: _OnError) -> bool: ...
+    def gather(
+        self, claim_address: int, columns: object, context: _Context, on_error: _OnError
+    ) -> bool: ...
     def batch(
         self,
         claim_address: int,

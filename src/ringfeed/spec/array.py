@@ -126,17 +126,34 @@ class Array:
             axes = tuple(None if axis is None else operator.index(axis) for axis in shape)
             found = np.dtype(dtype or object)  # np.dtype(None) would be float64
         except (TypeError, ValueError, SyntaxError):
-            got, remedy = f"has shape {shape!r} and dtype {dtype!r}", "write it as ((224, 224, 3), 'uint8')"
-            raise error_of("Array", got, "a tuple of ints and what np.dtype takes", remedy) from None
+            got, remedy = (
+                f"has shape {shape!r} and dtype {dtype!r}",
+                "write it as ((224, 224, 3), 'uint8')",
+            )
+            raise error_of(
+                "Array", got, "a tuple of ints and what np.dtype takes", remedy
+            ) from None
         room: Any = axes
         found_form = None
         steps = {"scale": scale, "offset": offset, "mean": mean, "std": std, "layout": layout}
         converts = any(step is not None for step in steps.values())
-        if None in axes or (form, max_shape, total, pad_to) != (None,) * 4 or padding_value or lengths or mask:
+        if (
+            None in axes
+            or (form, max_shape, total, pad_to) != (None,) * 4
+            or padding_value
+            or lengths
+            or mask
+        ):
             from ringfeed.spec.form_checks import form_of  # noqa: PLC0415 - only where it is needed
 
             besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": converts}
-            says = {"total": total, "padding_value": padding_value, "pad_to": pad_to, "lengths": lengths, "mask": mask}
+            says = {
+                "total": total,
+                "padding_value": padding_value,
+                "pad_to": pad_to,
+                "lengths": lengths,
+                "mask": mask,
+            }
             found_form = form_of(axes, found, max_shape, form, besides, **says)
             room = found_form.room
         check_array(room, found, "Array")
@@ -174,7 +191,11 @@ class Array:
 
 def fields_of(value: object) -> tuple[str, ...] | None:
     """Return the field names of a NamedTuple, None for anything else."""
-    fields = getattr(value, "_fields", None) if isinstance(value, tuple) and hasattr(value, "_make") else None
+    fields = (
+        getattr(value, "_fields", None)
+        if isinstance(value, tuple) and hasattr(value, "_make")
+        else None
+    )
     return fields if isinstance(fields, tuple) and len(fields) == len(value) else None  # type: ignore[arg-type]
 
 
@@ -195,10 +216,14 @@ def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
         expected = "one of fixed width, without Python objects and without a shape of its own"
         raise error_of(where, f"has dtype {dtype}", expected, "choose one such as 'uint8' or 'S16'")
     if len(shape) > MAX_AXES:
-        raise error_of(where, f"has {len(shape)} axes", f"at most {MAX_AXES}", "merge some with reshape")
+        raise error_of(
+            where, f"has {len(shape)} axes", f"at most {MAX_AXES}", "merge some with reshape"
+        )
     # Of absolute values, and before a shape is printed: Python refuses to print ints of thousands of digits.
     if math.prod(abs(axis) or 1 for axis in shape) * dtype.itemsize > MAX_BYTES:
-        raise error_of(where, "has more than 2**62 bytes", "a shape that fits in memory", "make it smaller")
+        raise error_of(
+            where, "has more than 2**62 bytes", "a shape that fits in memory", "make it smaller"
+        )
     if any(axis < 0 for axis in shape):
         raise error_of(where, f"has shape {shape}", "axes of 0 or more", "write every axis out")
 
@@ -224,5 +249,7 @@ def _may_be_smaller(shape: tuple[int, ...], leaf: Leaf) -> bool:
 def copy_of(array: AnyArray) -> AnyArray:
     """Return a private copy, byte for byte: NumPy's own leaves the padding of structured dtypes undefined."""
     plain = array.dtype.names is None
-    copied: AnyArray = array.copy() if plain else np.ndarray(array.shape, array.dtype, bytearray(array.tobytes()))
+    copied: AnyArray = (
+        array.copy() if plain else np.ndarray(array.shape, array.dtype, bytearray(array.tobytes()))
+    )
     return copied

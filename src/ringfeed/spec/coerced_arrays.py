@@ -52,7 +52,11 @@ def _alone(value: object, leaf: Leaf, where: str) -> AnyArray | None:
         return None
     if is_number(value):
         return np.asarray(value) if leaf.casts else from_number(value, leaf.dtype, where)
-    return from_text(value, leaf.dtype, where) if leaf.dtype.kind in TEXT and isinstance(value, str | bytes) else None
+    return (
+        from_text(value, leaf.dtype, where)
+        if leaf.dtype.kind in TEXT and isinstance(value, str | bytes)
+        else None
+    )
 
 
 def _instead(value: object, where: str) -> str:
@@ -79,7 +83,9 @@ def from_list(value: Any, leaf: Leaf, shape: tuple[int, ...], where: str) -> Any
         found = np.asarray(held)
     except Exception as error:
         got = f"is {shown(value)}, of which numpy.asarray() raised {type(error).__name__}: {error}"
-        raise error_of(where, got, f"an array of shape {shape}", "return lists of one length, or an array") from error
+        raise error_of(
+            where, got, f"an array of shape {shape}", "return lists of one length, or an array"
+        ) from error
     items, dtype = [*_items(held, where, found.ndim)], leaf.given_dtype
     if all(is_number(item) for _, item in items) and not leaf.casts:
         parts = [from_number(item, dtype, place) for place, item in items]
@@ -145,13 +151,23 @@ def from_text(value: str | bytes, dtype: AnyDtype, where: str) -> AnyArray:
 
 
 def _check_text(value: str | bytes, dtype: AnyDtype, where: str) -> None:
-    most, unit = (dtype.itemsize, "bytes") if dtype.kind == "S" else (dtype.itemsize // _CHARACTER, "characters")
+    most, unit = (
+        (dtype.itemsize, "bytes")
+        if dtype.kind == "S"
+        else (dtype.itemsize // _CHARACTER, "characters")
+    )
     if len(value) > most:
-        remedy = f"give a wider one in spec=, as in '{dtype.kind}{len(value)}', or cut it in __getitem__"
-        raise error_of(where, f"has {len(value)} {unit}", f"at most {most}, as dtype {dtype} holds", remedy)
+        remedy = (
+            f"give a wider one in spec=, as in '{dtype.kind}{len(value)}', or cut it in __getitem__"
+        )
+        raise error_of(
+            where, f"has {len(value)} {unit}", f"at most {most}, as dtype {dtype} holds", remedy
+        )
     if value and value[-1] in ("\0", 0):
         remedy = "return numpy.frombuffer(value, 'uint8') in place of bytes that are no text"
-        raise error_of(where, "ends with a NUL", f"text, as dtype {dtype} pads it with NULs", remedy)
+        raise error_of(
+            where, "ends with a NUL", f"text, as dtype {dtype} pads it with NULs", remedy
+        )
 
 
 def _in_width(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
@@ -160,7 +176,10 @@ def _in_width(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
         return found
     try:
         texts = found.tolist()
-    except (ValueError, SystemError) as error:  # as the number is large or larger, say in the other byte order
+    except (
+        ValueError,
+        SystemError,
+    ) as error:  # as the number is large or larger, say in the other byte order
         got = f"has dtype {found.dtype}, but holds numbers that are no characters"
         raise error_of(where, got, "text", "repair it in __getitem__") from error
     parts = [from_text(item, leaf.dtype, place) for place, item in _items(texts, where, found.ndim)]
@@ -192,5 +211,10 @@ def _check_range(found: AnyArray, made: AnyArray, where: str) -> None:
         bad = ~np.isfinite(made) & np.isfinite(found)
     if bad.any():
         first = found[bad].flat[0]
-        got, expected = f"holds {first}", f"what dtype {made.dtype} holds, into which cast=True converts {found.dtype}"
-        raise error_of(where, got, expected, "give a wider dtype in spec=, or clip it in __getitem__")
+        got, expected = (
+            f"holds {first}",
+            f"what dtype {made.dtype} holds, into which cast=True converts {found.dtype}",
+        )
+        raise error_of(
+            where, got, expected, "give a wider dtype in spec=, or clip it in __getitem__"
+        )

@@ -18,10 +18,19 @@ from ringfeed.spec.number_casts import may_cast
 from ringfeed.spec.spec import Spec
 
 FEW = 8  # arrays in a list, which may be columns; more are samples
-_LAZY = {"h5py", "zarr", "dask", "netCDF4", "tables", "tensorstore"}  # packages whose arrays lie elsewhere
+_LAZY = {
+    "h5py",
+    "zarr",
+    "dask",
+    "netCDF4",
+    "tables",
+    "tensorstore",
+}  # packages whose arrays lie elsewhere
 
 
-def columns_of(dataset: Any, leaves: list[tuple[str, Any]], *, is_whole: bool, has_spec: bool) -> Any:
+def columns_of(
+    dataset: Any, leaves: list[tuple[str, Any]], *, is_whole: bool, has_spec: bool
+) -> Any:
     """Return NumPy arrays in the place of columns, and any other dataset as it is.
 
     ``leaves``: what is no tuple or dict, each with where it stands; ``is_whole``: one index is a whole batch. SpecError
@@ -83,7 +92,9 @@ def _converted(branch: Any, path: str) -> Any:
 
 def of_sparse(value: Any) -> str:
     """Say what to give in the place of a sparse matrix or tensor, of whatever package; "": it is none."""
-    to_dense = next((name for name in ("toarray", "to_dense", "todense") if hasattr(value, name)), None)
+    to_dense = next(
+        (name for name in ("toarray", "to_dense", "todense") if hasattr(value, name)), None
+    )
     is_sparse = "sparse" in type(value).__module__ or "sparse" in str(getattr(value, "layout", ""))
     if not is_sparse or to_dense is None:
         return ""
@@ -95,7 +106,9 @@ def of_sparse(value: Any) -> str:
 
 def _refuse_ambiguous(dataset: list[Any]) -> None:
     """Refuse a few arrays of one length in a list."""
-    if not 0 < len(dataset) <= FEW or not all(_is_array(member) and _shape(member) for member in dataset):
+    if not 0 < len(dataset) <= FEW or not all(
+        _is_array(member) and _shape(member) for member in dataset
+    ):
         return
     lengths = {_shape(member)[0] for member in dataset}
     if len(lengths) == 1 and (length := lengths.pop()) > len(dataset):
@@ -144,10 +157,16 @@ def check_columns(spec: Spec, inferred: Spec, given: object) -> None:
 def before_cast(spec: Spec) -> Spec:
     """Return the spec of what the dataset gives: the same, where no leaf is converted."""
     given = [
-        Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) if leaf.form is None else array
+        Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
+        if leaf.form is None
+        else array
         for leaf, array in zip(spec.leaves, spec.flatten(spec.tree, 0), strict=True)
     ]
-    return Spec(spec.unflatten(given)) if any(leaf.cast or leaf.casts for leaf in spec.leaves) else spec
+    return (
+        Spec(spec.unflatten(given))
+        if any(leaf.cast or leaf.casts for leaf in spec.leaves)
+        else spec
+    )
 
 
 def _adopted(spec: Spec, given: Spec) -> Spec:
@@ -157,7 +176,10 @@ def _adopted(spec: Spec, given: Spec) -> Spec:
         return before
     pairs = zip(before.leaves, spec.leaves, given.leaves, strict=True)
     arrays = [
-        Array(one.shape, other.dtype if wanted.casts and may_cast(other.dtype, wanted.dtype) else one.dtype)
+        Array(
+            one.shape,
+            other.dtype if wanted.casts and may_cast(other.dtype, wanted.dtype) else one.dtype,
+        )
         for one, wanted, other in pairs
     ]
     return Spec(spec.unflatten(arrays))

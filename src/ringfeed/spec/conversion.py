@@ -44,8 +44,14 @@ class Cast:
                 take = _one if name in STEPS[:2] else _one_or_each
                 object.__setattr__(self, name, take(name, given))
         if self.std is not None and not np.all(np.asarray(self.std, np.float32)):
-            raise SpecError(f"std={self.std!r}, expected no 0; give 1 for a channel that is always the same")
-        if isinstance(self.mean, tuple) and isinstance(self.std, tuple) and len(self.mean) != len(self.std):
+            raise SpecError(
+                f"std={self.std!r}, expected no 0; give 1 for a channel that is always the same"
+            )
+        if (
+            isinstance(self.mean, tuple)
+            and isinstance(self.std, tuple)
+            and len(self.mean) != len(self.std)
+        ):
             raise SpecError(
                 f"mean has {len(self.mean)} numbers and std {len(self.std)}, expected as many; give one for each "
                 f"channel, or one number for all"
@@ -62,14 +68,19 @@ class Cast:
         A step that is left out has what leaves every float32 as it is, the sign of a zero included.
         """
         none = {"scale": 1.0, "offset": -0.0, "mean": 0.0, "std": 1.0}
-        given = {name: none[name] if getattr(self, name) is None else getattr(self, name) for name in STEPS}
+        given = {
+            name: none[name] if getattr(self, name) is None else getattr(self, name)
+            for name in STEPS
+        }
         each = [np.full(self.channels or 1, given[name], np.float32) for name in STEPS[2:]]
         return np.concatenate([np.array([given["scale"], given["offset"]], np.float32), *each])
 
     @property
     def channels(self) -> int | None:
         """How many channels the sample must have; None: any number."""
-        return next((len(numbers) for numbers in (self.mean, self.std) if isinstance(numbers, tuple)), None)
+        return next(
+            (len(numbers) for numbers in (self.mean, self.std) if isinstance(numbers, tuple)), None
+        )
 
 
 def _one(name: str, given: Any) -> float:
@@ -82,7 +93,9 @@ def _one(name: str, given: Any) -> float:
                     return number
         except OverflowError:
             in_range = False
-    expected = "a number that float32 holds" + ("" if name in STEPS[:2] else ", or one for each channel")
+    expected = "a number that float32 holds" + (
+        "" if name in STEPS[:2] else ", or one for each channel"
+    )
     example = {"scale": "1/255", "offset": "-1.0"}.get(name, "(0.485, 0.456, 0.406)")
     got = f"={given!r}" if in_range else " is out of range"
     raise SpecError(f"{name}{got}, expected {expected}; write it as in {name}={example}")
@@ -102,22 +115,37 @@ def cast_of(array: Any, **steps: Any) -> Cast:
     shape, varies = array.shape, f"variable={array.variable}"
     if array.dtype != FLOAT32:
         remedy = "make it 'float32', or leave scale=, offset=, mean=, std= and layout= out"
-        raise error_of("Array", f"has dtype {array.dtype}", "float32, the one that uint8 is converted to", remedy)
+        raise error_of(
+            "Array",
+            f"has dtype {array.dtype}",
+            "float32, the one that uint8 is converted to",
+            remedy,
+        )
     if cast.layout not in (None, "CHW"):
         remedy = "leave layout= out for what stays as it is"
         raise error_of("Array", f"has layout={cast.layout!r}", "'CHW' or None", remedy)
     if cast.layout is not None and len(shape) != CHW_AXES:
         expected = "the axes (channels, height, width)"
-        raise error_of("Array", f"has layout='CHW' and shape {shape}", expected, "leave layout= out, or reshape it")
+        raise error_of(
+            "Array",
+            f"has layout='CHW' and shape {shape}",
+            expected,
+            "leave layout= out, or reshape it",
+        )
     if cast.layout is not None and array.variable:
         remedy = "give the one or the other, and turn the batch round in __getitem__"
-        raise error_of("Array", f"has layout='CHW' and {varies}", "the same shape for all batches", remedy)
+        raise error_of(
+            "Array", f"has layout='CHW' and {varies}", "the same shape for all batches", remedy
+        )
     axis = 0 if cast.layout is not None else len(shape) - 1
     channels = shape[axis] if shape else 1
     if cast.channels is not None and axis in array.variable:
         expected = "the same channels in all batches, as mean= and std= have a number for each"
         raise error_of("Array", f"has {varies}", expected, "leave that axis out of variable=")
     if cast.channels not in {None, channels}:
-        got, expected = f"has {cast.channels} numbers in mean= or std=", f"{channels}, one a channel of {shape}"
+        got, expected = (
+            f"has {cast.channels} numbers in mean= or std=",
+            f"{channels}, one a channel of {shape}",
+        )
         raise error_of("Array", got, expected, "give one for each, or one number for all")
     return cast

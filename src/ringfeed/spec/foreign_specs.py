@@ -30,17 +30,26 @@ def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
             remedy = "give a ringfeed.Array for each array that dataset[i] returns"
             if _RAGGED in names:
                 remedy = _with_form(_without_rows(value, where, has_rows=has_rows), _dtype(value))
-            raise error_of(where, f"is of type {type(value).__name__}", "a spec of dense tensors", remedy)
+            raise error_of(
+                where, f"is of type {type(value).__name__}", "a spec of dense tensors", remedy
+            )
         return value
     shape, dtype = _without_rows(value, where, has_rows=has_rows), _dtype(value)
     kind = type(value).__name__
     known = tuple(axis for axis in shape or () if axis is not None)
     if dtype.hasobject:
         remedy = "give ringfeed.Text(64) for str, or ringfeed.Bytes(64) for bytes, with the most bytes of one sample"
-        raise error_of(where, f"is a {kind} of dtype {value.dtype!r}", "a dtype of fixed width", remedy)
+        raise error_of(
+            where, f"is a {kind} of dtype {value.dtype!r}", "a dtype of fixed width", remedy
+        )
     if shape is None or len(known) < len(shape):
         shown = "unknown" if shape is None else str(shape)
-        raise error_of(where, f"is a {kind} of shape {shown}", "a shape that is known", _with_form(shape, dtype))
+        raise error_of(
+            where,
+            f"is a {kind} of shape {shown}",
+            "a shape that is known",
+            _with_form(shape, dtype),
+        )
     return Array(known, dtype)
 
 
@@ -65,7 +74,9 @@ def _without_rows(value: Any, where: str, *, has_rows: bool) -> tuple[int | None
         return shape
     if not shape:
         remedy = "give the spec of a whole batch, whose first axis counts its rows"
-        raise error_of(where, f"is a {type(value).__name__} of shape ()", "a leading row axis", remedy)
+        raise error_of(
+            where, f"is a {type(value).__name__} of shape ()", "a leading row axis", remedy
+        )
     return shape[1:]
 
 

@@ -45,25 +45,51 @@ def form_of(  # noqa: PLR0913 - what an Array says of it
     axes = tuple(axis for axis, length in enumerate(shape) if length is None)
     shown_shape = tuple(shape)
     if name not in FORMS:
-        raise error_of("Array", f"has shape {shown_shape} and form={name!r}", "form='ragged' or form='pad'", EXAMPLE)
+        raise error_of(
+            "Array",
+            f"has shape {shown_shape} and form={name!r}",
+            "form='ragged' or form='pad'",
+            EXAMPLE,
+        )
     if not axes:
         remedy = "put None where samples differ in length, or leave form= out"
-        raise error_of("Array", f"has form={name!r} and shape {shown_shape}", "None for an axis that varies", remedy)
+        raise error_of(
+            "Array",
+            f"has form={name!r} and shape {shown_shape}",
+            "None for an axis that varies",
+            remedy,
+        )
     if found := [what for what, value in besides.items() if value]:
         remedy = "leave the one or the other out"
         raise error_of("Array", f"has form={name!r} and {found[0]}", "one of them", remedy)
     most = _most(shown_shape, max_shape)
     if name == "ragged":
-        _refuse_beside("ragged", "pad", padding_value=padding_value or None, pad_to=pad_to, lengths=lengths, mask=mask)
+        _refuse_beside(
+            "ragged",
+            "pad",
+            padding_value=padding_value or None,
+            pad_to=pad_to,
+            lengths=lengths,
+            mask=mask,
+        )
         if axes != (0,):
             remedy = "turn it round in __getitem__ so that the axis that varies comes first, or give form='pad'"
-            raise error_of("Array", f"has form='ragged' and shape {shown_shape}", "None for axis 0 alone", remedy)
+            raise error_of(
+                "Array",
+                f"has form='ragged' and shape {shown_shape}",
+                "None for axis 0 alone",
+                remedy,
+            )
         return Form(name, most, axes, _total(total, most[0], "max_shape", most))
     _refuse_beside("pad", "ragged", total=total)
     if lengths and mask:
-        raise error_of("Array", "has lengths=True and mask=True", "one of them", "a mask says what lengths say")
+        raise error_of(
+            "Array", "has lengths=True and mask=True", "one of them", "a mask says what lengths say"
+        )
     beside = "lengths" if lengths else "mask" if mask else None
-    return Form(name, most, axes, None, _padding(padding_value, dtype), _pad_to(pad_to, most, axes), beside)
+    return Form(
+        name, most, axes, None, _padding(padding_value, dtype), _pad_to(pad_to, most, axes), beside
+    )
 
 
 def padded(spec: Spec) -> Spec:
@@ -81,7 +107,9 @@ def _padded(leaf: Leaf, array: Array) -> Array:
     if leaf.cast is not None:
         expected = "samples that are not converted, as they are padded with zeros to make a batch of several"
         remedy = "give batch_size=1, convert them in __getitem__, or leave scale=, offset=, mean= and std= out"
-        raise error_of(leaf.path, f"has variable={leaf.variable} and converts its samples", expected, remedy)
+        raise error_of(
+            leaf.path, f"has variable={leaf.variable} and converts its samples", expected, remedy
+        )
     axes = [axis for axis in leaf.variable if leaf.shape[axis]]
     shape = [None if axis in axes else length for axis, length in enumerate(leaf.shape)]
     if not axes:
@@ -100,7 +128,10 @@ def refuse_columns(spec: Spec) -> None:
             raise SpecError(message)
 
 
-def variable_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
+def variable_axes(
+    variable: bool | Sequence[SupportsIndex],  # noqa: FBT001
+    shape: tuple[int, ...],
+) -> tuple[int, ...]:
     """Return the numbers of the axes that ``variable`` names."""
     every = range(len(shape))
     if isinstance(variable, bool):
@@ -111,7 +142,9 @@ def variable_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ..
         axes = {-1}
     if not axes <= set(every):
         expected = f"True, or numbers of axes of {shape}, which count from 0"
-        raise error_of("Array", f"has variable={variable!r}", expected, "write it as in variable=(0, 1)")
+        raise error_of(
+            "Array", f"has variable={variable!r}", expected, "write it as in variable=(0, 1)"
+        )
     return tuple(sorted(axes))
 
 
@@ -120,7 +153,12 @@ def bytes_form(name: str, max_size: Any, total: Any) -> Form:
     kind = name.capitalize()
     size = _index(max_size)
     if size is None or size < 1:
-        raise error_of(kind, f"has max_size={max_size!r}", "the most bytes of one sample", f"as in {kind}(65536)")
+        raise error_of(
+            kind,
+            f"has max_size={max_size!r}",
+            "the most bytes of one sample",
+            f"as in {kind}(65536)",
+        )
     return Form(name, (size,), total=_total(total, size, "max_size", size, kind))
 
 
@@ -135,14 +173,23 @@ def _most(shape: tuple[Any, ...], max_shape: Any) -> tuple[int, ...]:
     """Return the shape of the largest sample."""
     if max_shape is None:
         remedy = f"give max_shape=, as in max_shape={tuple(300 if n is None else n for n in shape)}"
-        raise error_of("Array", f"has shape {shape} and no max_shape", "the shape of the largest sample", remedy)
+        raise error_of(
+            "Array",
+            f"has shape {shape} and no max_shape",
+            "the shape of the largest sample",
+            remedy,
+        )
     try:
         most = tuple(operator.index(length) for length in max_shape)
     except TypeError:
         most = ()
-    fits = len(most) == len(shape) and all(n in {None, own} for n, own in zip(shape, most, strict=True))
+    fits = len(most) == len(shape) and all(
+        n in {None, own} for n, own in zip(shape, most, strict=True)
+    )
     if not fits or any(own < 1 for n, own in zip(shape, most, strict=True) if n is None):
-        expected = f"the shape of the largest sample: {shape} with a number of 1 or more for each None"
+        expected = (
+            f"the shape of the largest sample: {shape} with a number of 1 or more for each None"
+        )
         remedy = f"as in max_shape={tuple(300 if n is None else n for n in shape)}"
         raise error_of("Array", f"has max_shape={max_shape!r}", expected, remedy)
     return most
@@ -161,7 +208,12 @@ def _total(total: Any, longest: int, name: str, most: Any, what: str = "Array") 
     number = _index(total)
     if number is None or not longest <= number <= MOST_TOTAL:
         expected = f"at least the {longest} of one sample ({name}={most}), and below 2**40"
-        raise error_of(what, f"has total={total!r}", expected, "give what a whole batch needs, or leave total= out")
+        raise error_of(
+            what,
+            f"has total={total!r}",
+            expected,
+            "give what a whole batch needs, or leave total= out",
+        )
     return number
 
 
@@ -172,7 +224,9 @@ def _pad_to(pad_to: Any, most: tuple[int, ...], axes: tuple[int, ...]) -> tuple[
     chosen = sorted({one for one in found if one is not None})
     longest = max(most[axis] for axis in axes)
     if None in found or not chosen or chosen[0] < 1 or chosen[-1] < longest:
-        expected = f"lengths of which the largest holds the longest sample, {longest} by max_shape={most}"
+        expected = (
+            f"lengths of which the largest holds the longest sample, {longest} by max_shape={most}"
+        )
         remedy = f"add {longest} to them, or make max_shape= smaller"
         raise error_of("Array", f"has pad_to={pad_to!r}", expected, remedy)
     return tuple(chosen)
@@ -189,6 +243,9 @@ def _padding(value: Any, dtype: AnyDtype) -> bytes:
         found = np.asarray(value)
     if found is None:
         raise error_of(
-            where, f"is {shown(value)}", f"a number for dtype {dtype}", "give a number, as in padding_value=0"
+            where,
+            f"is {shown(value)}",
+            f"a number for dtype {dtype}",
+            "give a number, as in padding_value=0",
         )
     return found.tobytes()

@@ -57,7 +57,9 @@ class Ragged:
         if isinstance(row, slice):
             return [self[number] for number in range(len(self))[row]]
         number = range(len(self))[row]  # which knows negative ones, and raises IndexError
-        return sample_of(self.form, self.values[self.row_splits[number] : self.row_splits[number + 1]])
+        return sample_of(
+            self.form, self.values[self.row_splits[number] : self.row_splits[number + 1]]
+        )
 
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
@@ -102,7 +104,10 @@ def parted(form: Form, padded: Padded | Masked) -> list[AnyArray]:
     """Return the samples of padded values, as views, by what is beside them."""
     beside = np.asarray(padded[1])
     if isinstance(padded, Masked):
-        others = [tuple(range(1, axis + 1)) + tuple(range(axis + 2, beside.ndim)) for axis in range(beside.ndim - 1)]
+        others = [
+            tuple(range(1, axis + 1)) + tuple(range(axis + 2, beside.ndim))
+            for axis in range(beside.ndim - 1)
+        ]
         beside = np.stack([beside.any(axes).sum(1) for axes in others], 1)
     beside = beside.reshape(len(beside), -1)
     found = []
@@ -185,7 +190,10 @@ class Form:
     def padded_shape(self, lengths: AnyArray, room: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of all rows, of samples of these lengths along their first axes; ``room``: of a slot."""
         longest = lengths.max(0, initial=0).tolist()
-        own = [self.padded_length(longest[axis]) if axis in self.axes else room[axis] for axis in range(len(longest))]
+        own = [
+            self.padded_length(longest[axis]) if axis in self.axes else room[axis]
+            for axis in range(len(longest))
+        ]
         return (*own, *room[len(longest) :])
 
     def beside_of(self, lengths: AnyArray, shape: tuple[int, ...]) -> AnyArray | None:
@@ -212,7 +220,9 @@ class Form:
     def joined(self, leaf: Leaf, samples: Sequence[AnyArray]) -> Any:
         """Return what a batch of these samples holds, as a copy; what is beside the values cannot be written into."""
         counted = self.axes[-1] + 1
-        lengths = np.array([sample.shape[:counted] for sample in samples], np.int64).reshape(-1, counted)
+        lengths = np.array([sample.shape[:counted] for sample in samples], np.int64).reshape(
+            -1, counted
+        )
         if not self.is_padded:
             return self._ragged(leaf, samples, lengths)
         values = np.empty((len(samples), *self.padded_shape(lengths, leaf.shape)), leaf.dtype)
@@ -247,4 +257,6 @@ class Form:
             "pad_to": self.pad_to[0] if len(self.pad_to) == 1 else self.pad_to or None,
             self.beside: self.is_padded or None,
         }
-        return "".join(f", {key}={value!r}" for key, value in given.items() if key and value is not None)
+        return "".join(
+            f", {key}={value!r}" for key, value in given.items() if key and value is not None
+        )

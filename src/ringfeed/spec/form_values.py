@@ -24,14 +24,18 @@ def fitting(leaf: Leaf, value: Any, where: str) -> AnyArray:
     assert leaf.form is not None
     if leaf.form.name in {"bytes", "text"}:
         return _bytes_of(leaf, leaf.form, value, where)
-    if isinstance(value, (list, tuple)) and not value and leaf.form.shape[0] is None:  # no box: NumPy's is of one axis
+    if (
+        isinstance(value, (list, tuple)) and not value and leaf.form.shape[0] is None
+    ):  # no box: NumPy's is of one axis
         return np.empty([axis or 0 for axis in leaf.form.shape], leaf.dtype)
     found = from_array(value, where)
     expected = f"an array of shape {leaf.form.shape} and dtype {leaf.dtype}"
     if found is None:
         found = from_list(value, leaf, leaf.shape, where)
     if found is None:
-        raise error_of(where, f"is {shown(value)}", expected, way_out(value) or "make it one in __getitem__")
+        raise error_of(
+            where, f"is {shown(value)}", expected, way_out(value) or "make it one in __getitem__"
+        )
     found = in_dtype(found, leaf, where)
     if found.dtype != leaf.dtype:
         raise error_of(where, f"has dtype {found.dtype}", str(leaf.dtype), for_dtype(found, leaf))
@@ -56,18 +60,30 @@ def _bytes_of(leaf: Leaf, form: Form, value: Any, where: str) -> AnyArray:
         if isinstance(value, str):
             found = np.frombuffer(_encoded(value, where), UINT8)
     elif isinstance(value, (bytes, bytearray, memoryview)):
-        found = np.frombuffer(bytes(value) if isinstance(value, memoryview) and not value.contiguous else value, UINT8)
-    elif (array := from_array(value, where)) is not None and array.dtype == UINT8 and array.ndim == 1:
+        found = np.frombuffer(
+            bytes(value) if isinstance(value, memoryview) and not value.contiguous else value, UINT8
+        )
+    elif (
+        (array := from_array(value, where)) is not None and array.dtype == UINT8 and array.ndim == 1
+    ):
         found = array
     if found is None:
-        expected = "a str" if form.name == "text" else "bytes, bytearray, memoryview or an array of uint8 with one axis"
+        expected = (
+            "a str"
+            if form.name == "text"
+            else "bytes, bytearray, memoryview or an array of uint8 with one axis"
+        )
         other = "Bytes" if form.name == "text" and isinstance(value, (bytes, bytearray)) else None
         other = "Text" if form.name == "bytes" and isinstance(value, str) else other
-        remedy = f"give ringfeed.{other} in spec=" if other else "return one of these from __getitem__"
+        remedy = (
+            f"give ringfeed.{other} in spec=" if other else "return one of these from __getitem__"
+        )
         raise error_of(where, f"is {shown(value)}", expected, remedy)
     if len(found) > leaf.shape[0]:
         remedy = f"raise max_size in spec=, as in {form.name.capitalize()}({1 << (len(found) - 1).bit_length()})"
-        raise error_of(where, f"has {len(found)} bytes", f"at most max_size={leaf.shape[0]}", remedy)
+        raise error_of(
+            where, f"has {len(found)} bytes", f"at most max_size={leaf.shape[0]}", remedy
+        )
     return found
 
 
@@ -103,7 +119,9 @@ def rows_of(leaf: Leaf, value: Any, where: str, max_rows: int) -> list[Any]:
     if found is None:
         what = "ringfeed.Padded or Masked" if leaf.form.is_padded else "ringfeed.Ragged"
         expected = f"a list of samples, one a row, an array whose rows are samples of one shape, or a {what}"
-        raise error_of(where, f"is {shown(value)}", expected, "return one of these from __getitem__")
+        raise error_of(
+            where, f"is {shown(value)}", expected, "return one of these from __getitem__"
+        )
     if len(found) > max_rows:
         remedy = "return smaller batches, or raise max_batch_size"
         raise error_of(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
@@ -115,7 +133,9 @@ def _samples_of(ragged: Ragged, where: str) -> list[Any]:
         return list(ragged)
     except UnicodeDecodeError as error:
         got = f"has bytes that are no UTF-8 ({error.reason} at byte {error.start} of a text)"
-        raise error_of(where, got, "text", "decode it with errors='replace', or give ringfeed.Bytes in spec=") from None
+        raise error_of(
+            where, got, "text", "decode it with errors='replace', or give ringfeed.Bytes in spec="
+        ) from None
 
 
 def check_total(leaf: Leaf, where: str, need: int) -> None:
@@ -124,4 +144,9 @@ def check_total(leaf: Leaf, where: str, need: int) -> None:
     assert leaf.form.total is not None
     if need > leaf.form.total:
         expected = f"at most total={leaf.form.total} a batch"
-        raise error_of(where, f"needs {need} {leaf.form.unit}", expected, "raise total= in spec=, or return fewer rows")
+        raise error_of(
+            where,
+            f"needs {need} {leaf.form.unit}",
+            expected,
+            "raise total= in spec=, or return fewer rows",
+        )

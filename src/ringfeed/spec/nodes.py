@@ -19,7 +19,11 @@ def flatness(structure: Node) -> int:
     """Return 1 for a bare leaf, 2 for a plain tuple of leaves, 0 for anything else."""
     if structure[0] == "leaf":
         return 1
-    return 2 * (structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]))
+    return 2 * (
+        structure[0] == "tuple"
+        and structure[1] is None
+        and all(child[0] == "leaf" for child in structure[2])
+    )
 
 
 def wrapper(node: Node) -> Callable[[Any], object]:
@@ -56,7 +60,10 @@ def parts_of(value: Any, where: str) -> list[tuple[str, object]]:
         return [(f"{where}[{key!r}]", child) for key, child in value.items()]
     if (fields := fields_of(value)) is not None:
         return [(f"{where}.{name}", child) for name, child in zip(fields, value, strict=True)]
-    return [(f"{where}[{number}]", child) for number, child in zip(range(len(value) + 1), value, strict=False)]
+    return [
+        (f"{where}[{number}]", child)
+        for number, child in zip(range(len(value) + 1), value, strict=False)
+    ]
 
 
 def gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
@@ -70,7 +77,10 @@ def gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
 
         remedy = other_structure(value, model, where)
         if model is None:
-            expected, remedy = "None as the spec has it there", "return None for every index, or for none"
+            expected, remedy = (
+                "None as the spec has it there",
+                "return None for every index, or for none",
+            )
         raise error_of(where, f"is {shown(value)}", expected, remedy)
     if model is None:
         return
@@ -85,6 +95,11 @@ def gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
 
 
 def _check_keys(model: dict[Any, object], value: dict[Any, object], where: str) -> None:
-    lacks, also = [key for key in model if key not in value], [key for key in value if key not in model]
+    lacks, also = (
+        [key for key in model if key not in value],
+        [key for key in value if key not in model],
+    )
     if got := " and ".join([f"lacks {lacks}"] * bool(lacks) + [f"has also {also}"] * bool(also)):
-        raise error_of(where, got, f"the keys {list(model)}", "return the same keys for every index")
+        raise error_of(
+            where, got, f"the keys {list(model)}", "return the same keys for every index"
+        )

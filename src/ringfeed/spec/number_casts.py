@@ -29,10 +29,21 @@ def check_cast(casts: object, array: Array) -> None:
         raise error_of("Array", f"has cast={casts!r}", "True or False", "write it as in cast=True")
     if casts and array.cast is not None:
         remedy = "leave cast= out: uint8 is converted already"
-        raise error_of("Array", "has cast=True beside scale=, offset=, mean=, std= or layout=", "one of them", remedy)
+        raise error_of(
+            "Array",
+            "has cast=True beside scale=, offset=, mean=, std= or layout=",
+            "one of them",
+            remedy,
+        )
     if casts and not may_cast(np.dtype("bool"), array.dtype):
-        remedy = "leave cast= out: shorter strings are taken anyway" if array.dtype.kind in "SU" else "leave cast= out"
-        raise error_of("Array", f"has cast=True and dtype {array.dtype}", "a dtype of numbers", remedy)
+        remedy = (
+            "leave cast= out: shorter strings are taken anyway"
+            if array.dtype.kind in "SU"
+            else "leave cast= out"
+        )
+        raise error_of(
+            "Array", f"has cast=True and dtype {array.dtype}", "a dtype of numbers", remedy
+        )
 
 
 def refuse_in_place(spec: Spec) -> None:

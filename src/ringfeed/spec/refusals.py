@@ -38,7 +38,9 @@ _WAYS_OUT = {  # the first that fits
     "tensorflow.RaggedTensor": "return its .to_tensor(), which pads it, or its .flat_values and row lengths as leaves",
     "tensorflow.SparseTensor": "return tf.sparse.to_dense() of it, or its .indices and .values as leaves",
 }
-_SCIPY = "return its .toarray() or, as leaves of their own, its .data and what says where they stand"
+_SCIPY = (
+    "return its .toarray() or, as leaves of their own, its .data and what says where they stand"
+)
 
 
 def way_out(value: Any) -> str | None:
@@ -90,7 +92,12 @@ def other_structure(value: Any, model: Any, where: str) -> str:
 def other_array(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> SpecError:
     """Return the error for an array of another dtype or shape than the leaf takes."""
     if found.dtype != leaf.given_dtype:
-        return error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), for_dtype(found, leaf))
+        return error_of(
+            where,
+            f"has dtype {found.dtype}",
+            expected_of(leaf, str(leaf.dtype)),
+            for_dtype(found, leaf),
+        )
     whole = found.ndim > len(shape)
     expected, remedy = _for_shape(shape, leaf)
     if not whole and (channels := _channels(shape, leaf.given_shape)):
@@ -108,7 +115,10 @@ def _channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     picture = 2  # axes
     sizes = [axes[:picture] for axes in (shape, expected)]
     counts = [axes[-1] if len(axes) > picture else 1 for axes in (shape, expected)]
-    are_pictures = all(len(axes) - picture in {0, 1} for axes in (shape, expected)) and len({*map(len, sizes)}) == 1
+    are_pictures = (
+        all(len(axes) - picture in {0, 1} for axes in (shape, expected))
+        and len({*map(len, sizes)}) == 1
+    )
     if not are_pictures or sizes[0] != sizes[1] or any(count not in _MODES for count in counts):
         return ""
     given, wanted = (f"{count} channel{'s' * (count > 1)}" for count in counts)
@@ -137,13 +147,19 @@ def for_dtype(found: AnyArray, leaf: Leaf) -> str:
 
 def expected_of(leaf: Leaf, otherwise: str) -> str:
     """Say what the dataset is to give for a leaf that converts it."""
-    return otherwise if leaf.cast is None else f"uint8 of shape {leaf.given_shape}, which is converted to float32"
+    return (
+        otherwise
+        if leaf.cast is None
+        else f"uint8 of shape {leaf.given_shape}, which is converted to float32"
+    )
 
 
 def _for_shape(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str]:
     """Return what was expected in the place of a shape that is not the leaf's, and what to do."""
     if not leaf.variable:
-        remedy = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+        remedy = (
+            "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+        )
         if shape == leaf.shape:
             remedy = "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of spec="
         return expected_of(leaf, str(leaf.shape)), remedy
@@ -153,7 +169,10 @@ def _for_shape(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str]:
         return expected, "every batch must have the axes of the spec: reshape it in __getitem__"
     pairs = list(zip(shape, leaf.shape, strict=True))
     if any(got != most for axis, (got, most) in enumerate(pairs) if axis not in leaf.variable):
-        return expected, "crop, pad or resize it in __getitem__, or name the axis in variable= of spec="
+        return (
+            expected,
+            "crop, pad or resize it in __getitem__, or name the axis in variable= of spec=",
+        )
     return expected, "crop it in __getitem__, or give a larger shape in spec="
 
 
@@ -161,7 +180,9 @@ def _are_numbers(value: Any, model: Any) -> bool:
     """Whether a list of numbers stands where sample 0 has one of another length."""
     if not isinstance(value, list | tuple) or type(value) is not type(model) or not model:
         return False
-    return all(isinstance(one, Array) and not one.shape for one in model) and all(map(is_number, value))
+    return all(isinstance(one, Array) and not one.shape for one in model) and all(
+        map(is_number, value)
+    )
 
 
 def warn_of_numbers(value: Any, where: str) -> None:

@@ -15,7 +15,17 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
-from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, check_array, fields_of, matching, shown
+from ringfeed.spec.array import (
+    CONTAINERS,
+    AnyArray,
+    AnyDtype,
+    Array,
+    Leaf,
+    check_array,
+    fields_of,
+    matching,
+    shown,
+)
 from ringfeed.spec.nodes import Node, gather, parts_of, rebuilder, renamed, wrapper
 from ringfeed.spec.values import (
     SKIPS_NONE,
@@ -42,7 +52,9 @@ def _array_of(found: AnyArray, shape: tuple[int, ...], where: str) -> Array:
     if found.dtype.hasobject:
         from ringfeed.spec.refusals import of_objects  # noqa: PLC0415 - only where it is needed
 
-        raise error_of(where, f"has dtype {found.dtype}", "one without Python objects", of_objects(found))
+        raise error_of(
+            where, f"has dtype {found.dtype}", "one without Python objects", of_objects(found)
+        )
     check_array(shape, found.dtype, where)
     return Array(shape, found.dtype)
 
@@ -94,7 +106,9 @@ def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
         value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):
         expected = "a ringfeed.Array or a tuple, list or dict of them"
-        raise error_of(where, f"is {shown(value)}", expected, "write it as in Array((224, 224, 3), 'uint8')")
+        raise error_of(
+            where, f"is {shown(value)}", expected, "write it as in Array((224, 224, 3), 'uint8')"
+        )
     return value
 
 
@@ -103,7 +117,9 @@ def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
 
 def _is_none(value: object) -> bool:
     """Whether a value stands for None in a sample or a spec: tf.data has an object of its own."""
-    return value is None or (type(value).__name__ == "NoneTensorSpec" and _NONE in class_names(value))
+    return value is None or (
+        type(value).__name__ == "NoneTensorSpec" and _NONE in class_names(value)
+    )
 
 
 class _Scan:
@@ -111,12 +127,16 @@ class _Scan:
 
     def __init__(self, root: str, value: object, look: Callable[[Any, str], Array]) -> None:
         self.root, self.look = root, look
-        self.many: tuple[Any, str] | None = None  # the first list of many numbers, and where it stands
+        self.many: tuple[Any, str] | None = (
+            None  # the first list of many numbers, and where it stands
+        )
         self.arrays: list[Array] = []
         self.paths: list[str] = []  # without the root
         self.structure = self.walk(value, root, ())
         if not self.arrays:
-            raise error_of(root, "has no leaves", "at least one array or number", "put something into it")
+            raise error_of(
+                root, "has no leaves", "at least one array or number", "put something into it"
+            )
         self.tree: Any = rebuilder(self.structure)(self.arrays)
 
     def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
@@ -136,9 +156,13 @@ class _Scan:
             return self.leaf(value, where)
         if self.many is None and is_many_numbers(value):
             self.many = value, where
-        children = [self.walk(child, path, (*above, id(value))) for path, child in parts_of(value, where)]
+        children = [
+            self.walk(child, path, (*above, id(value))) for path, child in parts_of(value, where)
+        ]
         if isinstance(value, (dict, list)):
-            return ("dict", list(value), children) if isinstance(value, dict) else ("list", children)
+            return (
+                ("dict", list(value), children) if isinstance(value, dict) else ("list", children)
+            )
         return ("tuple", None if fields_of(value) is None else type(value), children)
 
     def leaf(self, value: object, where: str) -> Node:
@@ -155,7 +179,9 @@ def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
 
 def _leaf(path: str, array: Array) -> Leaf:
     nbytes = math.prod(array.shape) * array.dtype.itemsize
-    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.casts, array.form)
+    return Leaf(
+        path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.casts, array.form
+    )
 
 
 class Spec:
@@ -178,10 +204,16 @@ class Spec:
         """
         scan = _Scan("spec", tree, partial(_given, has_rows=has_rows))
         self.tree, self.structure = scan.tree, scan.structure
-        self.leaves = tuple(_leaf(f"sample{path}", array) for path, array in zip(scan.paths, scan.arrays, strict=True))
+        self.leaves = tuple(
+            _leaf(f"sample{path}", array)
+            for path, array in zip(scan.paths, scan.arrays, strict=True)
+        )
         flat = scan.structure[-1] == [("leaf", number) for number in range(len(scan.arrays))]
         self._rebuild = (wrapper if flat else rebuilder)(scan.structure)
-        self._key = renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
+        self._key = (
+            renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)),
+            tuple(scan.arrays),
+        )
 
     @classmethod
     def infer(cls, sample: object, index: int, *, strings: bool = False) -> Spec:
@@ -229,7 +261,9 @@ class Spec:
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path}"
         found = as_given(value, leaf, where)
-        return matching(found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where)
+        return matching(
+            found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where
+        )
 
     def batch_of_one(self, number: int, value: object, index: int) -> AnyArray:
         """Return a sample that may be smaller than its leaf as a batch of one row."""

@@ -61,7 +61,9 @@ class Text(Bytes):
 
 def proposed(value: str | bytes | bytearray | memoryview) -> Bytes:
     """Return what a spec may say of such samples: twice as long as this one, and a power of two."""
-    size = len(value.encode(errors="replace")) if isinstance(value, str) else memoryview(value).nbytes
+    size = (
+        len(value.encode(errors="replace")) if isinstance(value, str) else memoryview(value).nbytes
+    )
     return (Text if isinstance(value, str) else Bytes)(max(LEAST, 1 << (2 * size - 1).bit_length()))
 
 

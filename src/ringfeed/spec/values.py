@@ -93,7 +93,11 @@ def from_number(value: complex, dtype: AnyDtype | None, where: str) -> AnyArray:
             if _is_kept(value, found, kind):
                 return found
     bits = value.bit_length() if isinstance(value, int) else 0
-    got = f"is an int of {bits} bits" if bits > MAX_SHOWN_BITS else f"is the {kind.__name__} {value!r}"
+    got = (
+        f"is an int of {bits} bits"
+        if bits > MAX_SHOWN_BITS
+        else f"is the {kind.__name__} {value!r}"
+    )
     remedy = "convert it in __getitem__, or give another dtype in spec="
     rule = f"a Python {kind.__name__} goes into {goes_into}"
     raise error_of(where, got, f"a value for dtype {dtype}", f"{rule}: {remedy}")
@@ -102,27 +106,41 @@ def from_number(value: complex, dtype: AnyDtype | None, where: str) -> AnyArray:
 def _is_kept(value: Any, found: AnyArray, kind: type) -> bool:
     """Whether an array holds a number as well as its dtype can: rounded at most, and finite where it was."""
     if kind in (float, complex):
-        return all(np.isinf(now) <= np.isinf(was) for now, was in [(found.real, value.real), (found.imag, value.imag)])
+        return all(
+            np.isinf(now) <= np.isinf(was)
+            for now, was in [(found.real, value.real), (found.imag, value.imag)]
+        )
     return bool(int(found) == value)
 
 
 def has_array(value: object) -> bool:
     """Whether a value says that it is an array."""
     # Asked of the type, because a PIL image converts its picture when it is asked itself.
-    return any(hasattr(type(value), name) for name in ("__array__", "__array_interface__", "__array_struct__"))
+    return any(
+        hasattr(type(value), name)
+        for name in ("__array__", "__array_interface__", "__array_struct__")
+    )
 
 
 def from_array(value: object, where: str) -> AnyArray | None:
     """Return an array or array-like as a plain ndarray, sharing memory if it can; None for other types."""
-    if isinstance(value, np.ndarray) and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
-        raise error_of(where, "is a masked array", "a plain array", "return value.filled(...) in its place")
+    if (
+        isinstance(value, np.ndarray)
+        and type(value) is not np.ndarray
+        and isinstance(value, np.ma.MaskedArray)
+    ):
+        raise error_of(
+            where, "is a masked array", "a plain array", "return value.filled(...) in its place"
+        )
     if isinstance(value, CONTAINERS) or not has_array(value):
         return None
     try:
         return np.asarray(value)
     except Exception as error:
         got = f"is {shown(value)}, whose conversion raised {type(error).__name__}: {str(error).rstrip('.')}"
-        raise error_of(where, got, "an array", way_out(value) or "return a NumPy array from __getitem__") from error
+        raise error_of(
+            where, got, "an array", way_out(value) or "return a NumPy array from __getitem__"
+        ) from error
 
 
 def as_given(value: Any, leaf: Leaf, where: str) -> AnyArray:

@@ -53,7 +53,9 @@ def receive(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[D
     return pickle.loads(packet), fds  # noqa: S301 - from our own process
 
 
-def receive_packet(end: HasFileno, timeout_s: float | None = None) -> tuple[bytes, list[Descriptor]]:
+def receive_packet(
+    end: HasFileno, timeout_s: float | None = None
+) -> tuple[bytes, list[Descriptor]]:
     """Return the next bytes as `receive` does a message."""
     packet, fds, truncated = _next_packet(end, timeout_s)
     if truncated:
@@ -74,5 +76,7 @@ def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[D
     while True:
         if not poller.poll(None if timeout_s is None else timeout_s * 1000):
             raise TimeoutError
-        with suppress(ConnectionResetError):  # said once, before what it had sent, of a peer that left messages unread
+        with suppress(
+            ConnectionResetError
+        ):  # said once, before what it had sent, of a peer that left messages unread
             return _system.receive(end.fileno())

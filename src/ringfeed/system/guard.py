@@ -98,11 +98,18 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     for fd in (parent_fd, lifeline_fd):
         os.set_inheritable(fd, False)  # noqa: FBT003 - what the dataset starts has no part in them
     _start_guard(parent_fd, lifeline_fd)
-    for name in ("execv", "execve"):  # all functions of os that put another program in this one's place end in these
+    for name in (
+        "execv",
+        "execve",
+    ):  # all functions of os that put another program in this one's place end in these
         setattr(os, name, partial(_execute, getattr(os, name), os.getpid(), parent_fd, lifeline_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a forkserver dies
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
+    signal.signal(
+        signal.SIGHUP, signal.SIG_IGN
+    )  # the kernel sends it to stopped orphans, when a forkserver dies
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, signal.valid_signals()
+    )  # whatever thread of the consumer started us
     if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
         _system.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
 
@@ -141,7 +148,9 @@ def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
         from ringfeed.errors import WorkerError  # noqa: PLC0415 - see below
         from ringfeed.system.machine import reason  # noqa: PLC0415 - the guard comes before all that takes time
 
-        raise WorkerError(f"the thread that guards a worker cannot be started: {reason(error)}") from error
+        raise WorkerError(
+            f"the thread that guards a worker cannot be started: {reason(error)}"
+        ) from error
 
 
 def _execute(

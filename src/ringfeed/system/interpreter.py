@@ -42,7 +42,9 @@ for fd in order["inherited"]:
     posix.closerange(fd, fd + 1)
 __import__(order["module"], fromlist=["main"]).main(*order["fds"])
 """
-_NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()  # Python 3.13 imports modules before it runs _CODE
+_NO_FOLDER_FIRST = (
+    ("-P",) if sys.version_info >= (3, 11) else ()
+)  # Python 3.13 imports modules before it runs _CODE
 
 
 @contextmanager
@@ -79,7 +81,9 @@ def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
     from multiprocessing import resource_tracker, util  # noqa: PLC0415 - next to nothing
 
     tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - it may not run
-    if "multiprocessing.shared_memory" in sys.modules:  # a worker may attach to what no one has here
+    if (
+        "multiprocessing.shared_memory" in sys.modules
+    ):  # a worker may attach to what no one has here
         tracker.ensure_running()
     logger: Any = util._logger  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing.spawn
     own = process.current_process()
@@ -103,7 +107,9 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
         raise WorkerError(message)
     around = surroundings()
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
-    with Descriptor(os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC) as file:  # an argument is at most 128 KiB
+    with Descriptor(
+        os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC
+    ) as file:  # an argument is at most 128 KiB
         os.fchmod(file.fileno(), 0o600)
         os.pwrite(file.fileno(), _order(module, fds, around), 0)
         return Child(
@@ -113,7 +119,9 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
             around["environment"],
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())),  # to the same number: it is inherited
+                *(
+                    (os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())
+                ),  # to the same number: it is inherited
             ],
             setsid=True,  # so that Ctrl-C does not reach it before it can say that it wants none
         )
@@ -124,7 +132,9 @@ def _order(module: str, fds: tuple[int, ...], around: dict[str, Any]) -> bytes:
     inherited = [fd for fd in _inherited() if fd not in fds]
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
     folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise
-    names = [name for name in sys.stdlib_module_names & sys.modules.keys() if _folder_of(name) in folders]
+    names = [
+        name for name in sys.stdlib_module_names & sys.modules.keys() if _folder_of(name) in folders
+    ]
     order = {"path": around["path"], "library": folders, "names": names, "lost": not around["here"]}
     return marshal.dumps({**order, "module": module, "fds": fds, "inherited": inherited})
 

@@ -17,7 +17,12 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 FEWER_SLOTS = "use fewer slots, or memory="
 _NO_CALL = "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
 _NO_DESCRIPTOR = "; raise RLIMIT_NOFILE (ulimit -n), or close what keeps descriptors open"
-_WAYS = {errno.ENOSYS: _NO_CALL, errno.EPERM: _NO_CALL, errno.EACCES: _NO_CALL, errno.EMFILE: _NO_DESCRIPTOR}
+_WAYS = {
+    errno.ENOSYS: _NO_CALL,
+    errno.EPERM: _NO_CALL,
+    errno.EACCES: _NO_CALL,
+    errno.EMFILE: _NO_DESCRIPTOR,
+}
 
 
 def keep_standard_descriptors() -> None:
@@ -26,14 +31,18 @@ def keep_standard_descriptors() -> None:
         os.set_inheritable(opened.detach(), True)  # noqa: FBT003 - the name says it
 
 
-def reserve(name: str, size: int, at_first: int | None = None, remedy: str = FEWER_SLOTS) -> Descriptor:
+def reserve(
+    name: str, size: int, at_first: int | None = None, remedy: str = FEWER_SLOTS
+) -> Descriptor:
     """Return a memfd of ``size`` zeroed bytes, whose size can no longer change.
 
     All of them are reserved, or as many as ``at_first`` says: the others before they are used.
     ``remedy`` is what the error tells the user to do where there is no room.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit != resource.RLIM_INFINITY and size > limit:  # asked, as the kernel's answer may be SIGXFSZ
+    if (
+        limit != resource.RLIM_INFINITY and size > limit
+    ):  # asked, as the kernel's answer may be SIGXFSZ
         message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
         raise PlanError(f"{message}; raise it, {remedy}")
     try:

@@ -46,7 +46,8 @@ class Attached:
 def forget(looks: deque[Snapshot]) -> None:
     """Drop looks that are too old, or from before the first batch where there are two since."""
     while len(looks) > 2 and (  # noqa: PLR2004 - two make a picture
-        looks[-1].at_ns - looks[1].at_ns > MEMORY_S * 1e9 or looks[0].consumer.batches == 0 < looks[-2].consumer.batches
+        looks[-1].at_ns - looks[1].at_ns > MEMORY_S * 1e9
+        or looks[0].consumer.batches == 0 < looks[-2].consumer.batches
     ):
         looks.popleft()
 
@@ -104,7 +105,9 @@ class Target:
         before = self._attached
         found = {inode: before.get(inode) or self._attach(path) for inode, path in files.items()}
         self._attached = {inode: loader for inode, loader in found.items() if loader is not None}
-        return [loader for loader in self._attached.values() if not loader.observer.consumer().stopped]
+        return [
+            loader for loader in self._attached.values() if not loader.observer.consumer().stopped
+        ]
 
     def conditions(self, look: Snapshot) -> dict[int, str]:
         """Say which worker processes do not run, by pid; nothing where their pids mean something else here."""

@@ -37,7 +37,9 @@ class KerasSubject(Subject):
         self.shuffle = shuffle
         self._count = batches_in(dataset)
         self._has_processes = dataset.workers > 0 and dataset.use_multiprocessing
-        workers = f"workers={dataset.workers}, use_multiprocessing={bool(dataset.use_multiprocessing)}"
+        workers = (
+            f"workers={dataset.workers}, use_multiprocessing={bool(dataset.use_multiprocessing)}"
+        )
         self.name = f"{type(dataset).__name__} of Keras ({workers})"
 
     def readings(self) -> list[Reading]:
@@ -107,7 +109,9 @@ class _Read(Reading):
             return iter(adapter.get_tf_dataset())
         if backend == "torch":
             return iter(adapter.get_torch_dataloader())
-        return iter(adapter.get_jax_iterator() if backend == "jax" else adapter.get_numpy_iterator())
+        return iter(
+            adapter.get_jax_iterator() if backend == "jax" else adapter.get_numpy_iterator()
+        )
 
     def end(self) -> None:
         """End the workers."""
@@ -120,7 +124,10 @@ class _Read(Reading):
 
     def ask(self) -> None:
         """Note how the dataset runs, or why it is left to Keras."""
-        left, ring = getattr(self._adapter, "left", ""), getattr(self._adapter, "dataset_feed", None)
+        left, ring = (
+            getattr(self._adapter, "left", ""),
+            getattr(self._adapter, "dataset_feed", None),
+        )
         self.fell_back = bool(left)
         if left:
             self.notes = (f"is left to Keras: {left}",)

@@ -45,7 +45,9 @@ class Subject(ABC):
         """Make batches here, one after another, and yield what each step took."""
 
 
-def profile_loader(loader: Any, *, samples: int = 300, seconds: float = 10.0, shuffle: bool = True) -> LoaderProfile:
+def profile_loader(
+    loader: Any, *, samples: int = 300, seconds: float = 10.0, shuffle: bool = True
+) -> LoaderProfile:
     """Read some hundred samples of a torch DataLoader or a Keras PyDataset as it is, and by ringfeed in its place.
 
     Returns the figures, whose ``str()`` is the report: times of a batch, CPU time of this process

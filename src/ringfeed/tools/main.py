@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 FAILED = 2  # the exit status of argparse's own refusals
 LOADERS = {"torch.DataLoader", "keras.PyDataset"}
 PLACE = "module:name or script.py:name"
-ONE_DATASET = "--json says what a sample costs: give module:name of a dataset, no loader and no --script"
+ONE_DATASET = (
+    "--json says what a sample costs: give module:name of a dataset, no loader and no --script"
+)
 LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
 NO_TRACE = (
     'ringfeed trace: there is no such command, since a program traces itself: `with loader.trace("run.html"):` '
@@ -59,13 +61,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ringfeed", description="Feed a training loop at memory speed.")
+    parser = argparse.ArgumentParser(
+        prog="ringfeed", description="Feed a training loop at memory speed."
+    )
     parser.add_argument("--version", action="version", version=f"ringfeed {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    _add_plan(commands.add_parser("plan", help="the memory that a loader will take, before there is one"))
-    _add_profile(commands.add_parser("profile", help="where the time of a sample goes, before workers are added"))
+    _add_plan(
+        commands.add_parser("plan", help="the memory that a loader will take, before there is one")
+    )
+    _add_profile(
+        commands.add_parser(
+            "profile", help="where the time of a sample goes, before workers are added"
+        )
+    )
     _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
-    _add_report(commands.add_parser("report", help='a page that shows a run, from what loader.trace("run.json") wrote'))
+    _add_report(
+        commands.add_parser(
+            "report", help='a page that shows a run, from what loader.trace("run.json") wrote'
+        )
+    )
     return parser
 
 
@@ -74,11 +88,21 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = "Several values, with commas between, give a line each."
-    parser.add_argument("dataset", nargs="?", help=f"{PLACE} of a dataset, or of a function that returns it")
-    parser.add_argument("--spec", help=f"{PLACE} of what a sample of the dataset looks like, as spec= of Loader")
-    parser.add_argument("--shape", action="append", type=_ints, help="of a sample, as 256,256,3; may be repeated")
-    parser.add_argument("--dtype", type=_words, default=["uint8"], help="of a sample, as uint8,float32")
-    parser.add_argument("--batch-size", type=_sizes, default=[32], help="as 64,128; none for whole batches")
+    parser.add_argument(
+        "dataset", nargs="?", help=f"{PLACE} of a dataset, or of a function that returns it"
+    )
+    parser.add_argument(
+        "--spec", help=f"{PLACE} of what a sample of the dataset looks like, as spec= of Loader"
+    )
+    parser.add_argument(
+        "--shape", action="append", type=_ints, help="of a sample, as 256,256,3; may be repeated"
+    )
+    parser.add_argument(
+        "--dtype", type=_words, default=["uint8"], help="of a sample, as uint8,float32"
+    )
+    parser.add_argument(
+        "--batch-size", type=_sizes, default=[32], help="as 64,128; none for whole batches"
+    )
     parser.add_argument("--slots", type=_ints, help="batches that exist at once, as 2,4,10")
     parser.add_argument("--memory", help="instead of --slots, what all may take, as 2GB")
     parser.add_argument("--workers", type=int, help="default: the CPUs that this process may use")
@@ -109,18 +133,35 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     )
     place = f"{PLACE} of a dataset, a DataLoader or a PyDataset, or of a function that returns it"
     parser.add_argument("dataset", nargs="?", help=place)
-    parser.add_argument("--batch-size", type=_count, default=32, help="samples a batch; none for whole batches")
-    parser.add_argument("--workers", type=int, help="for the forecast; default: the CPUs that this process may use")
-    seconds = "how long to measure, or to read a loader, which is read three or four times (default: 10)"
+    parser.add_argument(
+        "--batch-size", type=_count, default=32, help="samples a batch; none for whole batches"
+    )
+    parser.add_argument(
+        "--workers", type=int, help="for the forecast; default: the CPUs that this process may use"
+    )
+    seconds = (
+        "how long to measure, or to read a loader, which is read three or four times (default: 10)"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help=seconds)
     parser.add_argument(
-        "--samples", type=_above_zero, default=300, help="that end a reading of a loader (default: 300)"
+        "--samples",
+        type=_above_zero,
+        default=300,
+        help="that end a reading of a loader (default: 300)",
     )
     parser.add_argument(
-        "--loader", type=_above_zero, help="which that the script reads, from 1 on (default: the first)"
+        "--loader",
+        type=_above_zero,
+        help="which that the script reads, from 1 on (default: the first)",
     )
-    parser.add_argument("--json", action="store_true", help="what a sample of a dataset costs, in JSON")
-    parser.add_argument("--go-on", action="store_true", help="let the script run on, and profile every loader it reads")
+    parser.add_argument(
+        "--json", action="store_true", help="what a sample of a dataset costs, in JSON"
+    )
+    parser.add_argument(
+        "--go-on",
+        action="store_true",
+        help="let the script run on, and profile every loader it reads",
+    )
     script = "a training script and its own arguments; comes last"
     parser.add_argument("--script", nargs=argparse.REMAINDER, metavar="FILE ...", help=script)
     parser.set_defaults(run=_profile)
@@ -151,7 +192,9 @@ def _profile(chosen: argparse.Namespace) -> None:
         from ringfeed.tools.profile import profile  # noqa: PLC0415
 
         with showing(ticks=True):
-            sample = profile(dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds"))
+            sample = profile(
+                dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds")
+            )
         _say(json.dumps(sample.as_json()) if chosen.json else sample)
 
 
@@ -164,8 +207,12 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
         "the terminal until q or Ctrl-C. Without a process, lists yours that have a running loader."
     )
     parser.add_argument("pid", nargs="?", type=_above_zero, help="the process that trains")
-    parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between two looks (default: 1)")
-    parser.add_argument("--loader", type=_above_zero, help="one of several in the process, from 1 on; default: all")
+    parser.add_argument(
+        "--interval", type=_seconds, default=1.0, help="seconds between two looks (default: 1)"
+    )
+    parser.add_argument(
+        "--loader", type=_above_zero, help="one of several in the process, from 1 on; default: all"
+    )
     parser.add_argument("--once", action="store_true", help="write one picture as plain text")
     parser.set_defaults(run=_top)
 
@@ -181,7 +228,9 @@ def _top(chosen: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         message = "the picture is drawn by the package rich, which is missing: pip install 'ringfeed[top]'"
         raise RingfeedError(message) from error
-    if ending := top(chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once):
+    if ending := top(
+        chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once
+    ):
         _say(ending)
 
 
@@ -194,7 +243,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "consumer, the stalls, the memory, what limits the run and what to change."
     )
     parser.add_argument("trace", help='the file that `with loader.trace("run.json"):` has written')
-    parser.add_argument("-o", "--output", metavar="PAGE", help="the page (default: run.html beside run.json)")
+    parser.add_argument(
+        "-o", "--output", metavar="PAGE", help="the page (default: run.html beside run.json)"
+    )
     parser.set_defaults(run=_report)
 
 

@@ -28,7 +28,9 @@ def load(place: str) -> Any:
     found: Any = _script(Path(file)) if is_script else _module(file)
     for name in path.split("."):
         found = getattr(found, name)
-    is_maker = isinstance(found, type) or (callable(found) and not hasattr(type(found), "__getitem__"))
+    is_maker = isinstance(found, type) or (
+        callable(found) and not hasattr(type(found), "__getitem__")
+    )
     return found() if is_maker else found
 
 

@@ -48,9 +48,7 @@ WIDTH = 100  # of the notes, in characters
 HEAD = ("sample", "batch size", "slots", "one slot", "in all")
 MOST_ROWS = 2**40  # where the search for the largest batch ends
 READ = 32  # samples, spread over the dataset
-SPREAD = (
-    6  # standard deviations of a batch's size: what it needs once in a thousand million batches, if sizes are normal
-)
+SPREAD = 6  # standard deviations of a batch's size: what it needs once in a thousand million batches, if sizes are normal
 CAST = (
     "keep uint8 in the slots, and cast on the device: keras.layers.Rescaling(1 / 255) as the first layer, "
     "or images.float() / 255 in torch"
@@ -69,7 +67,13 @@ class PlannedRow(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         """The line's text, column by column."""
         total = show_bytes(self.plan.total) + ("" if self.fits else ": too much")
-        return self.what, f"{self.batch_size:,}", f"{self.plan.slots:,}", show_bytes(self.plan.slot_size), total
+        return (
+            self.what,
+            f"{self.batch_size:,}",
+            f"{self.plan.slots:,}",
+            show_bytes(self.plan.slot_size),
+            total,
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,15 @@ class Comparison:
     def __str__(self) -> str:
         """Return the table and what follows from it, as text."""
         head, *lines = columns([HEAD, *(row.cells for row in self.rows)], "  ")
-        return "\n".join([head, "-" * len(head), *lines, "", *(textwrap.fill(note, WIDTH) for note in self.notes)])
+        return "\n".join(
+            [
+                head,
+                "-" * len(head),
+                *lines,
+                "",
+                *(textwrap.fill(note, WIDTH) for note in self.notes),
+            ]
+        )
 
     __repr__ = __str__
 
@@ -158,14 +170,28 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     whole = batch_size is None
     sizes = [] if whole else _counts("batch_size", batch_size, 1)
     counts: Sequence[int | None] = (
-        [None] if memory is not None else _counts("slots", DEFAULT_SLOTS if slots is None else slots, 0)
+        [None]
+        if memory is not None
+        else _counts("slots", DEFAULT_SLOTS if slots is None else slots, 0)
     )
-    subjects = _described(shape, dtype, count) if shape is not None else [_subject(dataset, spec, count, whole=whole)]
+    subjects = (
+        _described(shape, dtype, count)
+        if shape is not None
+        else [_subject(dataset, spec, count, whole=whole)]
+    )
     budget = None if memory is None else parse_memory(memory)
     settings = product(subjects, sizes or [subjects[0].rows or 1], counts)
     rows = [subject.row(size, number, budget) for subject, size, number in settings]
-    largest = [] if budget is None else [_largest(subject, budget) for subject in subjects if subject.rows is None]
-    advice = [f"{subject.advice[0].upper()}{subject.advice[1:]}." for subject in subjects if subject.advice]
+    largest = (
+        []
+        if budget is None
+        else [_largest(subject, budget) for subject in subjects if subject.rows is None]
+    )
+    advice = [
+        f"{subject.advice[0].upper()}{subject.advice[1:]}."
+        for subject in subjects
+        if subject.advice
+    ]
     lengths = [] if whole or dataset is None else _lengths(dataset, subjects[0].spec, max(sizes))
     notes = [*largest, *lengths, *_casts(subjects), *advice, _workers_note(count)]
     return Comparison(tuple(rows), tuple(notes))
@@ -182,7 +208,10 @@ def _described(shape: Sequence[Any], dtype: Any, workers: int) -> list[_Subject]
     shapes = shape if many else [shape]
     dtypes = dtype if isinstance(dtype, list) else [dtype]
     arrays = [Array(axes, kind) for axes, kind in product(shapes, dtypes)]
-    return [_Subject(f"{_show_shape(array.shape)} {array.dtype}", Spec(array), workers) for array in arrays]
+    return [
+        _Subject(f"{_show_shape(array.shape)} {array.dtype}", Spec(array), workers)
+        for array in arrays
+    ]
 
 
 def _show_shape(shape: Shape) -> str:
@@ -216,7 +245,10 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
         found = make(dataset)
     leaves = [_show_leaf(leaf) for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None
-    sizes = {name: getattr(found.plan, name) for name in ("dataset_shared", "dataset_per_worker", "forkserver")}
+    sizes = {
+        name: getattr(found.plan, name)
+        for name in ("dataset_shared", "dataset_per_worker", "forkserver")
+    }
     return _Subject(" + ".join(leaves), found.spec, workers, sizes, rows, found.plan.advice)
 
 
@@ -256,13 +288,29 @@ def _lengths(dataset: Any, spec: Spec, rows: int) -> list[str]:
         try:
             sample = spec.flatten(read(source, index), index)
             where = f"dataset[{index}]: "
-            sizes.append([fitting(leaf, sample[number], where + leaf.path).nbytes for number, leaf in leaves.items()])
+            sizes.append(
+                [
+                    fitting(leaf, sample[number], where + leaf.path).nbytes
+                    for number, leaf in leaves.items()
+                ]
+            )
         except Exception as error:  # noqa: BLE001 - of the user's dataset
-            failed.append(f"dataset[{index}] raised {type(error).__name__}: {error}".removesuffix(": "))
+            failed.append(
+                f"dataset[{index}] raised {type(error).__name__}: {error}".removesuffix(": ")
+            )
     notes = (
-        [_note(leaf, rows, np.array(own)) for leaf, *own in zip(leaves.values(), *sizes, strict=True)] if sizes else []
+        [
+            _note(leaf, rows, np.array(own))
+            for leaf, *own in zip(leaves.values(), *sizes, strict=True)
+        ]
+        if sizes
+        else []
     )
-    return [*notes, f"{len(failed)} of {len(indices)} samples failed: {failed[0]}."] if failed else notes
+    return (
+        [*notes, f"{len(failed)} of {len(indices)} samples failed: {failed[0]}."]
+        if failed
+        else notes
+    )
 
 
 def _note(leaf: Leaf, rows: int, sizes: AnyArray) -> str:
@@ -284,7 +332,11 @@ def _note(leaf: Leaf, rows: int, sizes: AnyArray) -> str:
 def _casts(subjects: Sequence[_Subject]) -> list[str]:
     """Say what uint8 saves over float32, where there are arrays of either."""
     leaves = [leaf for subject in subjects for leaf in subject.spec.leaves]
-    kinds = {leaf.dtype for leaf in leaves if leaf.shape and (leaf.form is None or leaf.form.unit != "bytes")}
+    kinds = {
+        leaf.dtype
+        for leaf in leaves
+        if leaf.shape and (leaf.form is None or leaf.form.unit != "bytes")
+    }
     if not kinds & {np.dtype("uint8"), np.dtype("float32")}:
         return []
     return [f"Pictures in uint8 take a quarter of the memory of float32: {CAST}."]

@@ -128,7 +128,9 @@ class Profile:
 
     def _slowest(self) -> str:
         slowest = np.argsort(-self.samples.read_s, kind="stable")[:SLOWEST_SHOWN]
-        shown = (f"dataset[{sample.index}] {show_s(sample.read_s)}" for sample in self.samples[slowest])
+        shown = (
+            f"dataset[{sample.index}] {show_s(sample.read_s)}" for sample in self.samples[slowest]
+        )
         return f"slowest: {', '.join(shown)}"
 
 
@@ -162,7 +164,9 @@ def profile(  # noqa: PLR0913 - what a user may set
         raise ValueError(message)
     watched = _Watched(found.element, found.length() or 0)
     rows = None if batch_size is None else 1  # one by one: the times are of samples
-    with Loader(watched, batch_size=rows, shuffle=True, seed=seed, workers=0, slots=MIN_SLOTS, copy=True) as loader:
+    with Loader(
+        watched, batch_size=rows, shuffle=True, seed=seed, workers=0, slots=MIN_SLOTS, copy=True
+    ) as loader:
         watched.read(loader, 1, 0.0)  # imports, caches and the first faults are not the sample's
         watched.times.clear()
         watched.read(loader, MOST_SAMPLES, seconds / 2)

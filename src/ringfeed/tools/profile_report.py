@@ -69,7 +69,11 @@ class LoaderProfile:
         """The reading with the most samples a second; the loader as it is, where no other is clearly faster."""
         found = self.own
         for reading in self.readings[1:]:
-            if not reading.failure and not reading.fell_back and reading.batch_s < (1 - SAME) * found.batch_s:
+            if (
+                not reading.failure
+                and not reading.fell_back
+                and reading.batch_s < (1 - SAME) * found.batch_s
+            ):
                 found = reading
         return found
 
@@ -79,7 +83,9 @@ class LoaderProfile:
         size = f", {show_bytes(own.size)} each" if own.size else ""
         count = f"{own.samples:,} samples in {_many(own.batches, 'batch', 'batches')}{size}"
         head = [self.name, f"{count}, taken as fast as they come, without a step of training", ""]
-        return "\n".join([*head, *self._table(), "", *self._where(), *self._words(), *self._advice()])
+        return "\n".join(
+            [*head, *self._table(), "", *self._where(), *self._words(), *self._advice()]
+        )
 
     __repr__ = __str__
 
@@ -115,7 +121,9 @@ class LoaderProfile:
             yield f"where the time of a batch goes is not known: {self.why or 'no batch was made here in time'}"
             return
         steps = {self.reader: stages.read_s, "collate": stages.collate_s, "transfer": stages.send_s}
-        shares = ", ".join(f"{name} {step_s / stages.total_s:.0%}" for name, step_s in steps.items() if step_s)
+        shares = ", ".join(
+            f"{name} {step_s / stages.total_s:.0%}" for name, step_s in steps.items() if step_s
+        )
         yield f"a batch takes {show_s(stages.total_s / stages.batches)} in one process: {shares}"
         waiting = 1 - stages.read_cpu_s / max(stages.read_s, 1e-9)
         if waiting >= WAITING and not self._is_disturbed:
@@ -132,7 +140,11 @@ class LoaderProfile:
                 yield f"{reading.label}: {reading.failure}"
             elif not reading.fell_back and not math.isnan(reading.batch_s + self.own.batch_s):
                 less = 1 - reading.cpu_s / max(self.own.cpu_s, 1e-9)
-                cpu = f"{abs(less):.0%} {'less' if less > 0 else 'more'}" if abs(less) >= SAME else "as much"
+                cpu = (
+                    f"{abs(less):.0%} {'less' if less > 0 else 'more'}"
+                    if abs(less) >= SAME
+                    else "as much"
+                )
                 yield f"{reading.label}: {self._speed(reading)}; {cpu} CPU time"
             yield from (f"{reading.label}: {note}" for note in reading.notes)
             if reading.first_s > self.own.first_s + LATER_S:

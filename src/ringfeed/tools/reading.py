@@ -115,8 +115,13 @@ class Reading:
     def read(self, limits: Limits) -> Exception | None:
         """Read an epoch to its end or to a limit, and end the loader; returns what it raised."""
         self._others = children()  # processes that are none of the loader's
-        self._marks: list[Any] = []  # what was used up to some batches: their number, seconds, CPU seconds
-        self._came = math.nan, math.nan  # when the newest batch did, and CPU seconds of this process then
+        self._marks: list[
+            Any
+        ] = []  # what was used up to some batches: their number, seconds, CPU seconds
+        self._came = (
+            math.nan,
+            math.nan,
+        )  # when the newest batch did, and CPU seconds of this process then
         error: Exception | None = None
         try:
             try:
@@ -145,7 +150,9 @@ class Reading:
             for batch in batches:
                 self._count(batch)
                 spent_s = self._came[0] - self._marks[0][1]
-                has_most = self.samples >= limits.samples and self.batches >= max(LEAST_BATCHES, 4 * self.lead)
+                has_most = self.samples >= limits.samples and self.batches >= max(
+                    LEAST_BATCHES, 4 * self.lead
+                )
                 has_enough = spent_s > limits.seconds or (has_most and spent_s > LEAST_S)
                 if has_enough or self.batches == self.lead:
                     self._look()
@@ -176,7 +183,9 @@ class Reading:
         for mark in self._marks:
             count, *used = self._marks[-1] - mark
             if count >= LEAST_RATE - 1:
-                self.batch_s, self.own_cpu_s, self.worker_cpu_s = (max(one, 0.0) / count for one in used)
+                self.batch_s, self.own_cpu_s, self.worker_cpu_s = (
+                    max(one, 0.0) / count for one in used
+                )
         self.size //= max(self.batches, 1)
         self.samples = self.samples if self.most is None else min(self.samples, self.most)
         self.ask()
@@ -234,7 +243,9 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
     total = ended.children_user + ended.children_system
     for process in processes:
         with suppress(psutil.Error):  # it has ended meanwhile
-            total += sum(process.cpu_times()[:4])  # user, system, and both of its own that have ended
+            total += sum(
+                process.cpu_times()[:4]
+            )  # user, system, and both of its own that have ended
     return total
 
 
@@ -274,7 +285,11 @@ def limited(seconds: float, stuck: Callable[[float], object] | None = None) -> I
     if stuck is not None:
         watch.start()
     try:
-        with _alarm(seconds) if threading.current_thread() is threading.main_thread() else nullcontext():
+        with (
+            _alarm(seconds)
+            if threading.current_thread() is threading.main_thread()
+            else nullcontext()
+        ):
             yield
     finally:
         watch.cancel()
@@ -293,7 +308,9 @@ def _alarm(seconds: float) -> Iterator[None]:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
         if left_s:  # the program's own, which has waited meanwhile
-            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), 1e-3), again_s)
+            signal.setitimer(
+                signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), 1e-3), again_s
+            )
 
 
 def _raise(*_: object) -> None:

@@ -26,10 +26,25 @@ if TYPE_CHECKING:
 
 LONG_S = 10.0  # at one ticket
 VERDICT_LINES = 3  # kept for it, so that what is below stays where it is
-STYLES = {"held": "magenta", "ready": "green", "filling": "yellow", "draining": "red", "free": "dim", "parked": "dim"}
+STYLES = {
+    "held": "magenta",
+    "ready": "green",
+    "filling": "yellow",
+    "draining": "red",
+    "free": "dim",
+    "parked": "dim",
+}
 LETTERS = {"held": "H", "ready": "R", "filling": "F", "draining": "D", "free": ".", "parked": "-"}
 RARE = ("draining", "parked")  # states that are counted only where a slot is in them
-WORKER_WIDTHS = {"worker": 8, "pid": 7, "busy": 4, "samples/s": 9, "a sample": 8, "write": 5, "ticket": 8}
+WORKER_WIDTHS = {
+    "worker": 8,
+    "pid": 7,
+    "busy": 4,
+    "samples/s": 9,
+    "a sample": 8,
+    "write": 5,
+    "ticket": 8,
+}
 APART = (0, 2, 0, 0)  # two blanks between columns
 SLOT_WIDTHS = {"slot": 8, "batch": 9, "rows": 4}
 
@@ -51,7 +66,9 @@ class Pair(NamedTuple):
 
     def busy_s(self, number: int) -> float:
         """Seconds that a worker was at tickets, the one that it is at included."""
-        return self.spent_s(lambda look: look.workers[number].busy_ns + _age_ns(look, look.workers[number].since_ns))
+        return self.spent_s(
+            lambda look: look.workers[number].busy_ns + _age_ns(look, look.workers[number].since_ns)
+        )
 
     def ticket_s(self, number: int) -> float:
         """Seconds that a worker has been at its ticket; 0 where it has none."""
@@ -65,7 +82,9 @@ class Pair(NamedTuple):
         return Stats(
             batches=after.batches - before.batches,
             samples=after.samples - before.samples,
-            stall_s=self.spent_s(lambda look: look.consumer.stall_ns + _age_ns(look, look.consumer.wait_ns)),
+            stall_s=self.spent_s(
+                lambda look: look.consumer.stall_ns + _age_ns(look, look.consumer.wait_ns)
+            ),
             busy_s=sum(map(self.busy_s, range(len(rows)))),
             read_s=sum(new.read_ns - old.read_ns for old, new in rows) / timed / 1e9,
             write_s=sum(new.write_ns - old.write_ns for old, new in rows) / timed / 1e9,
@@ -91,12 +110,21 @@ def picture(target: Target, loader: Attached) -> Group:
     now, past = Pair(last, look), Pair(loader.looks[0], look)
     geometry, stats = loader.observer.geometry, now.stats()
     # The workers that there are: those with a process, or all, if they are threads.
-    crew = [number for number, worker in enumerate(look.workers) if worker.pid] or [*range(geometry.workers)]
+    crew = [number for number, worker in enumerate(look.workers) if worker.pid] or [
+        *range(geometry.workers)
+    ]
     letters = ((LETTERS[slot.state], STYLES[slot.state]) for slot in look.slots)
     summary = Table.grid(Column(min_width=8), Column(), padding=APART, pad_edge=False)
-    summary.add_row(line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew))))
-    summary.add_row("stall", line(_stall(stats), _rates(geometry, stats), "  waits" * bool(look.consumer.wait_ns)))
-    summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), target.cpus())))
+    summary.add_row(
+        line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew)))
+    )
+    summary.add_row(
+        "stall",
+        line(_stall(stats), _rates(geometry, stats), "  waits" * bool(look.consumer.wait_ns)),
+    )
+    summary.add_row(
+        "\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), target.cpus()))
+    )
     summary.add_row("slots", Text.assemble(*letters, overflow="fold"))
     summary.add_row("", line(*_states(look)))
     summary.add_row("workers", line(_work(crew, now)))
@@ -131,9 +159,13 @@ def _rates(geometry: Geometry, stats: Stats) -> tuple[str, str]:
     # A slot of one row is a whole batch, whose samples are not known to be of one size.
     rows = stats.batches if geometry.rows == 1 else stats.samples / geometry.rows
     batches, samples, size = (
-        count / stats.elapsed_s for count in (stats.batches, stats.samples, rows * geometry.fields_size)
+        count / stats.elapsed_s
+        for count in (stats.batches, stats.samples, rows * geometry.fields_size)
     )
-    return f"{batches:8,.1f} batches/s  {samples:10,.0f} samples/s  {show_bytes(int(size)):>9}/s", "bold"
+    return (
+        f"{batches:8,.1f} batches/s  {samples:10,.0f} samples/s  {show_bytes(int(size)):>9}/s",
+        "bold",
+    )
 
 
 def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
@@ -148,7 +180,9 @@ def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
     if not past.before.consumer.batches and not _in_process(look):
         return f"too early to say: {stats.batches} batches so far"
     crew = 0 if _in_process(look) else max(workers, 1)
-    return verdict(stats, workers=crew, slots=look.consumer.open_slots, slot_size=geometry.slot_size, cpus=cpus)
+    return verdict(
+        stats, workers=crew, slots=look.consumer.open_slots, slot_size=geometry.slot_size, cpus=cpus
+    )
 
 
 def _states(look: Snapshot) -> Iterator[tuple[str, str]]:
@@ -157,8 +191,13 @@ def _states(look: Snapshot) -> Iterator[tuple[str, str]]:
     digits = len(str(len(look.slots)))
     for state, letter in LETTERS.items():
         if counts[state] or state not in RARE:
-            yield f"{letter} {state} {counts[state]:>{digits}}  ", STYLES[state] if counts[state] else "dim"
-    oldest_ns = max((_age_ns(look, slot.held_ns) for slot in look.slots if slot.state == "held"), default=0)
+            yield (
+                f"{letter} {state} {counts[state]:>{digits}}  ",
+                STYLES[state] if counts[state] else "dim",
+            )
+    oldest_ns = max(
+        (_age_ns(look, slot.held_ns) for slot in look.slots if slot.state == "held"), default=0
+    )
     yield f"longest held {show_s(oldest_ns / 1e9)}" if oldest_ns else "", ""
 
 
@@ -175,7 +214,10 @@ def _work(numbers: list[int], now: Pair) -> str:
 
 def _table(widths: Mapping[str, int], last: str) -> Table:
     """Return a table of figures, whose columns stay where they are, and of a last column of words."""
-    figures = (Column(name, justify="right", min_width=width, no_wrap=True) for name, width in widths.items())
+    figures = (
+        Column(name, justify="right", min_width=width, no_wrap=True)
+        for name, width in widths.items()
+    )
     return Table(*figures, last, box=None, padding=APART, pad_edge=False, header_style="dim")
 
 

@@ -59,7 +59,9 @@ class Catcher:
         self.seen: list[str] = []
         self.profiled = 0
         self.error: Exception | None = None
-        self._busy = threading.Lock()  # held while a loader is profiled, which begins to read loaders, too
+        self._busy = (
+            threading.Lock()
+        )  # held while a loader is profiled, which begins to read loaders, too
         self._pid = os.getpid()  # worker processes that are forked from here may read loaders, too
         self._undo: list[Callable[[], object]] = []
 
@@ -106,7 +108,9 @@ class Catcher:
             raise ProfiledExit(0)
         if self.error is not None:
             sys.stderr.write(f"ringfeed profile: {self.error}\n")
-        _end_process(FAILED if self.error is not None else 0)  # a thread cannot end the script by an exception
+        _end_process(
+            FAILED if self.error is not None else 0
+        )  # a thread cannot end the script by an exception
 
     # ---- in the frameworks' place ----
 
@@ -157,14 +161,18 @@ class Catcher:
                 undo()
 
 
-def profile_script(words: Sequence[str], limits: Limits, *, number: int | None = None, goes_on: bool = False) -> None:
+def profile_script(
+    words: Sequence[str], limits: Limits, *, number: int | None = None, goes_on: bool = False
+) -> None:
     """Run a script with its arguments, and profile the loader that it reads first, or that of a number; prints it.
 
     The script ends there, or ``goes_on``. RingfeedError where it ends before, or cannot be run.
     """
     script = Path(words[0])
     if not script.is_file():
-        raise RingfeedError(f"there is no script {words[0]!r}; give a file, as in --script train.py --epochs 1")
+        raise RingfeedError(
+            f"there is no script {words[0]!r}; give a file, as in --script train.py --epochs 1"
+        )
     catcher = Catcher(limits, number, goes_on=goes_on)
     with catcher.watching():
         ending = _run(script, words)
@@ -179,7 +187,9 @@ def profile_script(words: Sequence[str], limits: Limits, *, number: int | None =
 def _place() -> str:
     """Return the line of the user's code that reads."""
     frame, _ = users_frame(frame_above(1))
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}: "
+    return (
+        "" if frame is None else f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}: "
+    )
 
 
 def _run(script: Path, words: Sequence[str]) -> str:

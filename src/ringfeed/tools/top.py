@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ringfeed.tools.discover import Attached
 
     _Show = Callable[[Text, list[Group]], None]
-    _Screen = tuple[_Show, int | None]  # and the descriptor that keys are read from, if there is one
+    _Screen = tuple[
+        _Show, int | None
+    ]  # and the descriptor that keys are read from, if there is one
 
 FIRST_S = 0.5  # the first picture comes soon
 WIDE = 120  # columns, where there is no terminal
@@ -62,14 +64,20 @@ def _look(target: Target, number: int | None) -> list[Attached]:
 
 def _missing(target: Target, number: int | None) -> str:
     if count := len(target.loaders()):
-        those = "its only one has number 1" if count == 1 else f"those that run are numbered 1 to {count}"
+        those = (
+            "its only one has number 1"
+            if count == 1
+            else f"those that run are numbered 1 to {count}"
+        )
         return f"process {target.pid} has no loader {number}: {those}"
     if target.refusal:
         return f"process {target.pid}: {target.refusal}"
     return f"process {target.pid} has no running loader: an epoch begins one, and close() ends it"
 
 
-def _follow(target: Target, number: int | None, screen: _Screen, interval_s: float, *, once: bool) -> str:
+def _follow(
+    target: Target, number: int | None, screen: _Screen, interval_s: float, *, once: bool
+) -> str:
     show, keys = screen
     pause_s = interval_s if once else min(interval_s, FIRST_S)
     title = line((f"ringfeed top   process {target.pid}   {target.command}", "reverse"))

@@ -40,7 +40,11 @@ class TorchSubject(Subject):
         self.loader = loader = copy(loader)
         vars(loader)["dataset"] = fresh(loader.dataset)  # torch refuses to have it set
         sampler = loader.batch_sampler if loader.batch_size is None else None
-        size = f"batch_size={loader.batch_size}" if sampler is None else f"batch_sampler={type(sampler).__name__}"
+        size = (
+            f"batch_size={loader.batch_size}"
+            if sampler is None
+            else f"batch_sampler={type(sampler).__name__}"
+        )
         self.name = f"DataLoader of {type(loader.dataset).__name__} ({size}, num_workers={loader.num_workers})"
         self.reader = "iterating the dataset" if _is_stream(loader) else "dataset[i]"
 
@@ -57,8 +61,14 @@ class TorchSubject(Subject):
                 _Read(loader, DataLoader, count, f"ringfeed, {count}", f"{CHANGE}, and {more}"),
             ]
         if isinstance(loader, DataLoader):
-            return [_Read(loader, DataLoader, workers, "ringfeed"), _Read(loader, OWN, workers, "torch", BACK)]
-        return [_Read(loader, OWN, workers, "torch"), _Read(loader, DataLoader, workers, "ringfeed", CHANGE)]
+            return [
+                _Read(loader, DataLoader, workers, "ringfeed"),
+                _Read(loader, OWN, workers, "torch", BACK),
+            ]
+        return [
+            _Read(loader, OWN, workers, "torch"),
+            _Read(loader, DataLoader, workers, "ringfeed", CHANGE),
+        ]
 
     def _refuse_once(self) -> None:
         """RingfeedError for an iterable whose elements would be missing in training, if they were read here."""
@@ -90,7 +100,9 @@ class TorchSubject(Subject):
             if loader.num_workers:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1)  # as in torch's workers
-                stack.enter_context(told(loader, WorkerStart(loader.num_workers, 0, None), loader.dataset))
+                stack.enter_context(
+                    told(loader, WorkerStart(loader.num_workers, 0, None), loader.dataset)
+                )
             for indices in loader._index_sampler:  # noqa: SLF001 - a subclass of it is this package's
                 read, collate, send = Timer(), Timer(), Timer()
                 try:
@@ -100,7 +112,9 @@ class TorchSubject(Subject):
                 batch = collate(loader.collate_fn, samples)
                 if loader.num_workers:
                     send(_send, batch)
-                yield Stages(1, read.wall_s, read.cpu_s + read.queued_s, collate.wall_s, send.wall_s)
+                yield Stages(
+                    1, read.wall_s, read.cpu_s + read.queued_s, collate.wall_s, send.wall_s
+                )
 
 
 class _Read(Reading):

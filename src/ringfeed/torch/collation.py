@@ -63,7 +63,9 @@ class Form(NamedTuple):
         return _with(leaves, self.batch)
 
 
-def _walked(sample: Any, batch: Any, path: str, leaves: list[Array], in_tuples: list[int]) -> tuple[Any, Any]:
+def _walked(
+    sample: Any, batch: Any, path: str, leaves: list[Array], in_tuples: list[int]
+) -> tuple[Any, Any]:
     """Return what stands for the sample in `Form.tree`, and for its batch in `Form.batch`."""
     kind = type(sample)
     is_named = isinstance(sample, tuple) and hasattr(sample, "_fields")
@@ -83,7 +85,11 @@ def _walked(sample: Any, batch: Any, path: str, leaves: list[Array], in_tuples: 
         of_sample, of_batch = [one for one, _ in below], [other for _, other in below]
         return _like(sample, of_sample), _like(batch, of_batch)
     else:
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        name = (
+            kind.__qualname__
+            if kind.__module__ == "builtins"
+            else f"{kind.__module__}.{kind.__qualname__}"
+        )
         message = f"{path} is of type {name}, for which a slot has no place"
         raise SpecError(message)
     return leaves[-1], len(leaves) - 1
@@ -117,11 +123,17 @@ def _array_of(sample: Any, batch: torch.Tensor) -> Array | None:
 
 def has_own_collation() -> bool:
     """Whether the user has taught torch's default_collate more types."""
-    return any(getattr(function, "__module__", _OWN) != _OWN for function in default_collate_fn_map.values())
+    return any(
+        getattr(function, "__module__", _OWN) != _OWN
+        for function in default_collate_fn_map.values()
+    )
 
 
 HINT = "; a DataLoader has prefetch_factor * num_workers + 1 slots"
-FRAMEWORK = replace(TORCH, joins={**TORCH.joins, "bytes": lambda values, splits: [*as_objects(values.numpy(), splits)]})
+FRAMEWORK = replace(
+    TORCH,
+    joins={**TORCH.joins, "bytes": lambda values, splits: [*as_objects(values.numpy(), splits)]},
+)
 
 
 class BatchTensors(TensorBuilder):

@@ -48,7 +48,9 @@ def generators(loader: Any) -> dict[str, torch.Generator]:
     found = {"global": torch.default_generator}
     for name, place in places.items():
         generator = getattr(place, "generator", None)
-        if isinstance(generator, torch.Generator) and all(generator is not other for other in found.values()):
+        if isinstance(generator, torch.Generator) and all(
+            generator is not other for other in found.values()
+        ):
             found[name] = generator
     return found
 

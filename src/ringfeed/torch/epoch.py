@@ -34,7 +34,15 @@ if TYPE_CHECKING:
 
 OWN = torch.utils.data.DataLoader
 SAME = (
-    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
+    *(
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "generator",
+    ),
     *("prefetch_factor", "persistent_workers", "in_order"),
 )
 # Of an epoch, with other rings.
@@ -53,7 +61,9 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
     It is one of torch's, as trainers ask that leave iterators out of their pickles, and begins nothing of torch's.
     """
 
-    def __init__(self, loader: Any, rings: Rings, place: Place, lists: Any, batches: Iterable[Any] = ()) -> None:
+    def __init__(
+        self, loader: Any, rings: Rings, place: Place, lists: Any, batches: Iterable[Any] = ()
+    ) -> None:
         """``lists``: what was drawn for it; None where torch draws it, and makes the ``batches``."""
         self._loader = loader
         self._rings = rings
@@ -63,7 +73,9 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         self._batches = iter(batches)
         self._made: list[Any] = []  # the batch that was taken, until it is handed out
         self._said_length = loader._IterableDataset_len_called  # noqa: SLF001 - torch's own: what len() counted on
-        self._warned_of = 0  # the newest batch past it: a warning may be an error, and the batch is still to come
+        self._warned_of = (
+            0  # the newest batch past it: a warning may be an error, and the batch is still to come
+        )
         self._tries = 0  # how often a ring could not serve
 
     def by_ring(self, why: Exception | None = None, at: Mapping[str, Any] | None = None) -> None:
@@ -117,7 +129,9 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         else:
             sizes = {"batch_size": None, "sampler": lists.rest()}
         if state is not None:
-            place.stream = dataset = peekable.fresh(dataset)  # some begin where they were loaded for ever
+            place.stream = dataset = peekable.fresh(
+                dataset
+            )  # some begin where they were loaded for ever
             dataset.load_state_dict(state)
             left_out = 0
         sizes |= {"generator": as_it_was(lists.before), "persistent_workers": False}
@@ -162,7 +176,9 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
                     raise StopIteration
             except RingfeedError as error:
                 if self._ring is not None and isinstance(error, StallError):
-                    message = f"DataLoader timed out after {self._loader.timeout:g} seconds: {error}"
+                    message = (
+                        f"DataLoader timed out after {self._loader.timeout:g} seconds: {error}"
+                    )
                     raise RuntimeError(message) from error
                 if not self._goes_on(error):
                     raise
@@ -192,7 +208,9 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         if self._ring is None or isinstance(error, ClosedError | SupersededError):
             return False
         # With a ``failure`` the workers have ended, and no batch comes any more.
-        of_batch = isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None
+        of_batch = (
+            isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None
+        )
         reason = (_of_pickling(error) if of_batch else None) or error
         if isinstance(reason, DeviceError) or not (of_batch or isinstance(error, ShipError)):
             self._leave(to_next=False)
@@ -258,7 +276,9 @@ def _users(error: RingfeedError) -> BaseException:
         return error
     if not isinstance(cause, Exception):
         return error
-    if hasattr(cause, "add_note") and not any(note.startswith(NOTE) for note in getattr(cause, "__notes__", ())):
+    if hasattr(cause, "add_note") and not any(
+        note.startswith(NOTE) for note in getattr(cause, "__notes__", ())
+    ):
         place = str(error).partition(" raised ")[0]
         cause.add_note(f"{NOTE}{place}")
     return cause

@@ -50,7 +50,9 @@ def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any],
     return _read(loader, _copied(dataset), first, start, use)
 
 
-def _read(loader: Any, dataset: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
+def _read(
+    loader: Any, dataset: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]
+) -> Any:
     """Read the sample of the loader's dataset, or of a copy, as worker 0 would."""
     with draws_kept(), told(loader, start, dataset):
         if first is not NOTHING:
@@ -123,14 +125,19 @@ def start_method(loader: Any) -> Any:
     if loader.multiprocessing_context is not None:
         return str(loader.multiprocessing_context.get_start_method())
     # Not to be fixed here: the program may still set it.
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return (
+        multiprocessing.get_start_method(allow_none=True)
+        or multiprocessing.get_all_start_methods()[0]
+    )
 
 
 @contextmanager
 def told(loader: Any, start: WorkerStart, dataset: Any) -> Iterator[None]:
     """Have torch say here that this is worker 0, and its generator begin with the seed of that one."""
     before = torch.utils.data.get_worker_info()
-    info = worker.WorkerInfo(id=0, num_workers=loader.num_workers, seed=start.base_seed, dataset=dataset)
+    info = worker.WorkerInfo(
+        id=0, num_workers=loader.num_workers, seed=start.base_seed, dataset=dataset
+    )
     torch.default_generator.manual_seed(start.base_seed)
     try:
         swapped(worker, info)

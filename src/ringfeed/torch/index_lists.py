@@ -43,7 +43,9 @@ class IndexLists:
     that others draw from, too, is where torch has it at any moment. An IterableDataset has none.
     """
 
-    def __init__(self, lists: Iterator[Any], base_seed: int, before: Any, *, of_stream: bool) -> None:
+    def __init__(
+        self, lists: Iterator[Any], base_seed: int, before: Any, *, of_stream: bool
+    ) -> None:
         """``before``: where the generator was of which the base seed was drawn.
 
         ``of_stream``: whether the dataset is an IterableDataset.
@@ -111,7 +113,12 @@ class IndexLists:
                 return np.array(given, np.int64)
         elif self.of_columns:
             found = np.asarray(given)
-            if found.ndim == 1 and found.dtype.kind in "iu" and found.size and 0 <= found.min() <= found.max() < MOST:
+            if (
+                found.ndim == 1
+                and found.dtype.kind in "iu"
+                and found.size
+                and 0 <= found.min() <= found.max() < MOST
+            ):
                 return found.astype(np.int64)
         message = f"the sampler gives {_shown(given)}, and not a list of ints of 0 or more"
         raise SpecError(message)
@@ -154,7 +161,9 @@ def _shown(given: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def begin(loader: Any, base_seed: int | None = None, skipped: dict[str, Any] | None = None) -> IndexLists:
+def begin(
+    loader: Any, base_seed: int | None = None, skipped: dict[str, Any] | None = None
+) -> IndexLists:
     """Draw what torch draws at the start of an epoch of a DataLoader.
 
     base_seed: that of workers that go on from the epoch before, as ``persistent_workers`` do; None: one is drawn.
@@ -166,8 +175,12 @@ def begin(loader: Any, base_seed: int | None = None, skipped: dict[str, Any] | N
     if base_seed is None:
         if loader.num_workers:
             iter(source)  # torch's iterator begins it twice, and the user's own __iter__ may draw
-        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
-    lists, left_out = (iter(source), 0) if skipped is None or of_stream else _after(loader, source, skipped)
+        base_seed = int(
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
+        )
+    lists, left_out = (
+        (iter(source), 0) if skipped is None or of_stream else _after(loader, source, skipped)
+    )
     found = IndexLists(lists, base_seed, before, of_stream=of_stream)
     for _ in islice(lists, left_out):
         pass
@@ -181,7 +194,9 @@ def _after(loader: Any, source: Any, skipped: dict[str, Any]) -> tuple[Iterator[
     """Return the lists after some that are not wanted, and how many of these are still ahead of them."""
     if type(source) is not BatchSampler or source.sampler is not loader.sampler:
         return iter(source), skipped["batches"]
-    numbers = iter(loader.sampler)  # torch's own batches: those of the state may have had another size
+    numbers = iter(
+        loader.sampler
+    )  # torch's own batches: those of the state may have had another size
     for _ in islice(numbers, skipped["samples"]):
         pass
     return iter(BatchSampler(numbers, source.batch_size, source.drop_last)), 0

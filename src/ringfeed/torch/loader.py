@@ -89,18 +89,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _next_place(self) -> Place:
         epoch = 0 if self._place is None else self._place.epoch + 1
-        kept_seed = getattr(self._iterator, "_base_seed", self._rings.base_seed) if self.persistent_workers else None
+        kept_seed = (
+            getattr(self._iterator, "_base_seed", self._rings.base_seed)
+            if self.persistent_workers
+            else None
+        )
         return Place(epoch, draws=draws.written(self), base_seed=kept_seed)
 
     def _begin(self, place: Place, skipped: dict[str, Any] | None) -> Iterator[Any]:
         """Begin an epoch; ``skipped``: the state that says what it goes on after."""
-        is_left, is_stream = self._is_left_to_torch(), isinstance(self.dataset, torch.utils.data.IterableDataset)
+        is_left, is_stream = (
+            self._is_left_to_torch(),
+            isinstance(self.dataset, torch.utils.data.IterableDataset),
+        )
         if is_left and is_stream:
             place.stream = self.dataset
         own_state = (skipped or {}).get("dataset") if self.num_workers == 0 else None
         is_anew = skipped is None and (place.base_seed is None or self._iterator is not None)
         if is_left and own_state is None and (is_stream or is_anew):
-            epoch = Epoch(self, self._rings, place, None, without(super().__iter__(), place.batches))
+            epoch = Epoch(
+                self, self._rings, place, None, without(super().__iter__(), place.batches)
+            )
             self._place = place
             return epoch
         lists = index_lists.begin(self, place.base_seed, skipped)
@@ -142,8 +151,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         except (TypeError, NotImplementedError):  # of no length, or of a dataset that has none
             length = None
         counts = {"epoch": place.epoch, "batches": place.batches, "samples": place.samples}
-        drawn = {"base_seed": place.base_seed, "draws": draws.for_later(place.draws, is_amid=place.batches > 0)}
-        found = {"version": VERSION, **counts, "batch_size": self.batch_size, "length": length, **drawn}
+        drawn = {
+            "base_seed": place.base_seed,
+            "draws": draws.for_later(place.draws, is_amid=place.batches > 0),
+        }
+        found = {
+            "version": VERSION,
+            **counts,
+            "batch_size": self.batch_size,
+            "length": length,
+            **drawn,
+        }
         return deepcopy(found | self._streams_state(place))
 
     def _streams_state(self, place: Place) -> dict[str, Any]:
@@ -152,7 +170,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         if not is_amid or not isinstance(self.dataset, torch.utils.data.IterableDataset):
             return {}
         if place.ring is not None:
-            return {"num_workers": self.num_workers, "stream": place.ring.loader.state_dict(batches=place.taken)}
+            return {
+                "num_workers": self.num_workers,
+                "stream": place.ring.loader.state_dict(batches=place.taken),
+            }
         if self.num_workers == 0 and peekable.has_state(place.stream):
             try:
                 return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}

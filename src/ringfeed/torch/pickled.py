@@ -56,10 +56,18 @@ class DeviceError(UnsendableError):
 class Batches:
     """Has ``collate_fn`` make batches, and makes bytes of them."""
 
-    takes_as_given = True  # elements of an iterable that fills the same memory again, too: as torch's
+    takes_as_given = (
+        True  # elements of an iterable that fills the same memory again, too: as torch's
+    )
 
     def __init__(
-        self, collate_fn: Callable[[Any], Any] | None, rows: int, room: int, slots: int, *, alone: bool
+        self,
+        collate_fn: Callable[[Any], Any] | None,
+        rows: int,
+        room: int,
+        slots: int,
+        *,
+        alone: bool,
     ) -> None:
         """A batch is an array of ``rows`` rows of ``room`` bytes at most; the ring has ``slots``.
 
@@ -85,7 +93,9 @@ class Batches:
             size = size_of(parts)
         each = -(-size // self.rows)
         if len(self._memory) < each * self.rows:
-            self._memory = np.empty(each * self.rows, np.uint8)  # stays: fresh pages cost more than the copy
+            self._memory = np.empty(
+                each * self.rows, np.uint8
+            )  # stays: fresh pages cost more than the copy
         write(parts, self._memory)
         return self._memory[: each * self.rows].reshape(self.rows, each)
 
@@ -237,7 +247,9 @@ class _Pickler(pickle.Pickler):
             message = f"a batch has a tensor on {tensor.device}"
             raise DeviceError(message)
         if not tensor.is_leaf:
-            raise UnsendableError("it has a tensor that was computed of one with requires_grad; detach() it")
+            raise UnsendableError(
+                "it has a tensor that was computed of one with requires_grad; detach() it"
+            )
         if tensor.is_nested:
             # torch reads it from the start of the storage, which in a slot is another's.
             return pickle.loads, (pickle.dumps(tensor, pickle.HIGHEST_PROTOCOL),)
@@ -254,7 +266,11 @@ class _Pickler(pickle.Pickler):
             flat = torch.empty(0, dtype=torch.uint8).set_(storage)
             self._storages[storage.data_ptr()] = _Storage(flat.numpy())
         layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-        return _as_tensor, (self._storages[storage.data_ptr()], str(tensor.dtype).partition(".")[2], *layout)
+        return _as_tensor, (
+            self._storages[storage.data_ptr()],
+            str(tensor.dtype).partition(".")[2],
+            *layout,
+        )
 
 
 class _Storage:

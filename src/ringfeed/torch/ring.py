@@ -16,7 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate, default_convert
+from torch.utils.data import (
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 from ringfeed._process import Forks
 from ringfeed._units import show_bytes
@@ -30,7 +36,16 @@ from ringfeed.spec.spec import Array
 from ringfeed.torch.collation import BatchTensors, Form, has_own_collation
 from ringfeed.torch.first_sample import first_line, start_method, with_first
 from ringfeed.torch.index_lists import NOTHING, UnfitError
-from ringfeed.torch.pickled import Apart, Batches, Fetch, UnsendableError, memory_of, parts_of, read, size_of
+from ringfeed.torch.pickled import (
+    Apart,
+    Batches,
+    Fetch,
+    UnsendableError,
+    memory_of,
+    parts_of,
+    read,
+    size_of,
+)
 from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerStart
 
 if TYPE_CHECKING:
@@ -56,19 +71,26 @@ class Pickling:
         self.converts = False
         """Whether arrays become tensors, as torch does where it has nothing to collate."""
 
-    def settings(self, loader: Any, first: Any, start: WorkerStart, rows: int, slots: int) -> dict[str, Any]:
+    def settings(
+        self, loader: Any, first: Any, start: WorkerStart, rows: int, slots: int
+    ) -> dict[str, Any]:
         """Return the settings of a Loader: what makes bytes of a batch, and how many; ``rows``: of the ring's lists."""
         alone = is_alone(loader)
         self.converts = alone and loader.collate_fn in (default_collate, default_convert)
         collate = None if self.converts else loader.collate_fn
         if self.size is None:
             try:
-                self.size = with_first(loader, first, start, partial(_estimate, loader, collate, first))
+                self.size = with_first(
+                    loader, first, start, partial(_estimate, loader, collate, first)
+                )
             except SpecError:
                 self.size = 0  # larger ones lie apart
         room = -(-int(LEAST + self.size * MORE) // rows)
         how = collate, rows, room, slots
-        settings: dict[str, Any] = {"spec": Array((room,), "uint8", variable=True), "max_batch_size": rows}
+        settings: dict[str, Any] = {
+            "spec": Array((room,), "uint8", variable=True),
+            "max_batch_size": rows,
+        }
         if first is NOTHING:
             return settings | {"collate_fn": Batches(*how, alone=alone)}
         fetch = Fetch(Samples(loader.dataset, start), *how, alone=loader.batch_sampler is None)
@@ -131,9 +153,17 @@ class Ring:
         self.rows = _size_of(loader)
         """The most numbers of a list of the order: samples of a batch, or what says what the sampler has given."""
         if not lists.of_stream:
-            self.rows = max(LEAST_ROWS, 2 * lists.longest) if lists.is_pickled else max(self.rows, lists.longest)
-        slots = max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS)  # one is in the program's hands
-        settings = _of_iterable(loader, start) if lists.of_stream else {"batch_sampler": self._order}
+            self.rows = (
+                max(LEAST_ROWS, 2 * lists.longest)
+                if lists.is_pickled
+                else max(self.rows, lists.longest)
+            )
+        slots = max(
+            loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS
+        )  # one is in the program's hands
+        settings = (
+            _of_iterable(loader, start) if lists.of_stream else {"batch_sampler": self._order}
+        )
         self.way: Form | Pickling = way or with_first(loader, first, start, Form.of)
         if isinstance(self.way, Pickling):
             settings |= self.way.settings(loader, first, start, self.rows, slots)
@@ -155,7 +185,9 @@ class Ring:
         pinned = loader.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
         self._build = BatchTensors(self._stream.info, self.way.batch_of, pinned=pinned)
 
-    def begin(self, lists: IndexLists, epoch: int, place: Mapping[str, Any] | None = None) -> BatchIterator:
+    def begin(
+        self, lists: IndexLists, epoch: int, place: Mapping[str, Any] | None = None
+    ) -> BatchIterator:
         """Begin an epoch, whose number the samples' random numbers depend on.
 
         ``place``: what the Loader's ``state_dict()`` returned, for iterables to go on from there.
@@ -268,7 +300,9 @@ def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
         raise UnfitError(message)
     kind = StatefulCopy if has_state(loader.dataset) else Copy
     return {
-        "dataset": Interleave(kind(loader.dataset, number, start) for number in range(loader.num_workers)),
+        "dataset": Interleave(
+            kind(loader.dataset, number, start) for number in range(loader.num_workers)
+        ),
         "batch_size": loader.batch_size or 1,
         "drop_remainder": loader.drop_last,
         "reseed": True,
@@ -286,7 +320,11 @@ def _of_samples(loader: Any, start: WorkerStart) -> Any:
 
 def goes_by_leaf(loader: Any) -> bool:
     """Whether batches may be written leaf by leaf: default_collate makes them of samples that are read one by one."""
-    if loader.batch_sampler is None or loader.collate_fn is not default_collate or has_own_collation():
+    if (
+        loader.batch_sampler is None
+        or loader.collate_fn is not default_collate
+        or has_own_collation()
+    ):
         return False
     return isinstance(loader.dataset, IterableDataset) or _is_plain(loader.dataset)
 

@@ -26,12 +26,19 @@ def make_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order:
     return np.ndarray(shape, dtype, buffer, order=order)
 
 
-def make_view(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, strides: Any) -> object:
+def make_view(
+    buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, strides: Any
+) -> object:
     """Return an array whose elements lie in a buffer by their strides."""
     return np.ndarray(shape, dtype, buffer, offset, strides)
 
 
-def map_array(stretch: dict[str, Any], layout: dict[str, Any], writeable: bool, attributes: Any) -> object:  # noqa: FBT001
+def map_array(
+    stretch: dict[str, Any],
+    layout: dict[str, Any],
+    writeable: bool,  # noqa: FBT001
+    attributes: Any,
+) -> object:
     """Return an array over a stretch of a file; ``stretch`` is what np.memmap takes, ``layout`` what np.ndarray does.
 
     It is a np.memmap where there are attributes for one, else a plain ndarray.
@@ -45,7 +52,9 @@ def map_array(stretch: dict[str, Any], layout: dict[str, Any], writeable: bool, 
     return made
 
 
-def make_tensor(flat: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], strides: Any = None) -> object:
+def make_tensor(
+    flat: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], strides: Any = None
+) -> object:
     """Return a CPU tensor over the bytes of ``flat``; imports torch."""
     torch: Any = resolve("torch")
     tensor = torch.from_numpy(flat).view(getattr(torch, dtype))
@@ -64,7 +73,12 @@ def reduce_tensor(tensor: Any) -> Any:
         flat, strides = tensor.contiguous().reshape(-1), None
     else:  # it has elements in several places, such as windows of a series: once is enough
         flat = tensor.as_strided((reach,), (1,))
-    return make_tensor, (flat.view(torch.uint8).numpy(), str(tensor.dtype).partition(".")[2], shape, strides)
+    return make_tensor, (
+        flat.view(torch.uint8).numpy(),
+        str(tensor.dtype).partition(".")[2],
+        shape,
+        strides,
+    )
 
 
 def reduce_array(array: np.ndarray[Any, Any]) -> Any:
@@ -142,7 +156,9 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Return the addresses of the first byte of an array that is not empty and of the one behind its last."""
-    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    reach = [
+        (length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)
+    ]
     low = _address(array) + sum(min(0, step) for step in reach)
     return low, _address(array) + sum(max(0, step) for step in reach) + array.itemsize
 

@@ -38,7 +38,11 @@ def of_copy(obj: object, use: Callable[[Any], _T]) -> _T:
     """Return what ``use`` makes of a copy of a dataset, which a worker would have; errors as of `pack`."""
     packed = pack(obj)
     with _closing():
-        return use(opened_here(packed, [packed.stream, *(memoryview(bytearray(one)) for one in packed.buffers)]))
+        return use(
+            opened_here(
+                packed, [packed.stream, *(memoryview(bytearray(one)) for one in packed.buffers)]
+            )
+        )
 
 
 @contextmanager
@@ -64,7 +68,9 @@ def opened_here(packed: DatasetPickle, views: Sequence[memoryview]) -> Any:
         return _Unpickler(stream, buffers[count:]).made()
     except Exception as error:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        raise WorkerError(f"the {packed.name} could not be unpickled for the workers: {text}") from error
+        raise WorkerError(
+            f"the {packed.name} could not be unpickled for the workers: {text}"
+        ) from error
     finally:
         Sent.current.reset(before)
 
@@ -77,7 +83,11 @@ def read_from(source: Source, packed: DatasetPickle, sent: SharedDataset | None)
     has the arrays of the dataset, for what does not write to them.
     """
     own = source.sent
-    views = [packed.stream, *packed.buffers] if sent is None else pieces_of(sent.manifest(), sent.fds)[2]
+    views = (
+        [packed.stream, *packed.buffers]
+        if sent is None
+        else pieces_of(sent.manifest(), sent.fds)[2]
+    )
     source.hold_sent(opened_here(packed, views))
     try:
         yield
@@ -94,8 +104,14 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(stream), buffers=buffers)
         self._kept: set[type] = set()
         self._found = {
-            (by_value.__name__, "_make_skeleton_class"): partial(self._make, by_value._make_skeleton_class),  # noqa: SLF001
-            (by_value.__name__, "_make_skeleton_enum"): partial(self._make, by_value._make_skeleton_enum),  # noqa: SLF001
+            (by_value.__name__, "_make_skeleton_class"): partial(
+                self._make,
+                by_value._make_skeleton_class,  # noqa: SLF001
+            ),
+            (by_value.__name__, "_make_skeleton_enum"): partial(
+                self._make,
+                by_value._make_skeleton_enum,  # noqa: SLF001
+            ),
             (by_value.__name__, "_class_setstate"): self._set_state,
         }
 

@@ -92,7 +92,9 @@ class PyDataset(_Standin):
         """The length, where the dataset has one."""
         if hasattr(self, "__len__"):
             return len(self)
-        raise NotImplementedError(f"{type(self).__name__} has neither __len__ nor num_batches; define one")
+        raise NotImplementedError(
+            f"{type(self).__name__} has neither __len__ nor num_batches; define one"
+        )
 
     def on_epoch_begin(self) -> None:
         """Do nothing: the place for a dataset's own hook."""
@@ -110,9 +112,14 @@ def standin_for(original: type) -> type | None:
     module = original.__module__
     if not of_framework(module):
         return None
-    if original.__name__ in ("PyDataset", "Sequence") and module.rpartition(".")[2] in _KERAS_MODULES:
+    if (
+        original.__name__ in ("PyDataset", "Sequence")
+        and module.rpartition(".")[2] in _KERAS_MODULES
+    ):
         return PyDataset
-    return Dataset if (module, original.__name__) == ("torch.utils.data.dataset", "Dataset") else None
+    return (
+        Dataset if (module, original.__name__) == ("torch.utils.data.dataset", "Dataset") else None
+    )
 
 
 def standin(name: str) -> type:
@@ -128,7 +135,11 @@ def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
 _KERAS_PLACES = ("keras", "keras._tf_keras.keras", "tensorflow.keras", "tf_keras")
 _STANDIN_PATHS: dict[str, type] = {
     "torch.utils.data.Dataset": Dataset,
-    **{f"{place}.utils.{name}": PyDataset for place in _KERAS_PLACES for name in ("PyDataset", "Sequence")},
+    **{
+        f"{place}.utils.{name}": PyDataset
+        for place in _KERAS_PLACES
+        for name in ("PyDataset", "Sequence")
+    },
 }
 
 _IMAGES = ("load_img", "img_to_array")
@@ -153,10 +164,15 @@ _HELPERS: dict[str, str] = {  # the functions that `_helpers` knows, by every na
 _DTYPES: dict[str, str] = {  # what NumPy takes for a dtype, as it has a ``dtype``
     f"jax.numpy{colon}{name}": name.rstrip("_")
     for colon in ".:"
-    for name in ("bool_", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
+    for name in (
+        "bool_",
+        *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
+    )
     if name != "float8"
 }
-_PASSED = {known.rpartition(".")[0] for known in (*_STANDIN_PATHS, *_HELPERS, *_DTYPES) if ":" not in known}
+_PASSED = {
+    known.rpartition(".")[0] for known in (*_STANDIN_PATHS, *_HELPERS, *_DTYPES) if ":" not in known
+}
 _PASSED |= {known.rpartition(".")[0] for known in _PASSED}
 
 

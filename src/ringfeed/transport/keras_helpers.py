@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (int, float, np.integer, np.floating)
-_RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # PIL's numbers
+_RESAMPLING = {
+    "nearest": 0,
+    "lanczos": 1,
+    "bilinear": 2,
+    "bicubic": 3,
+    "box": 4,
+    "hamming": 5,
+}  # PIL's numbers
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
@@ -46,7 +53,11 @@ def pad_sequences(  # noqa: PLR0913, PLR0917 - as Keras has it
     value: Any = 0.0,
 ) -> Any:
     """Return rows of one length, of lists of numbers; of deeper lists, strings and nothing: not here."""
-    plain = type(sequences) in (list, tuple) and isinstance(value, _PLAIN) and np.dtype(dtype).kind in "iuf"
+    plain = (
+        type(sequences) in (list, tuple)
+        and isinstance(value, _PLAIN)
+        and np.dtype(dtype).kind in "iuf"
+    )
     if not plain or padding not in ("pre", "post") or truncating not in ("pre", "post"):
         return NotImplemented
     if not all(type(row) in (list, tuple, np.ndarray) for row in sequences):
@@ -68,7 +79,11 @@ def pad_sequences(  # noqa: PLR0913, PLR0917 - as Keras has it
 def img_to_array(img: Any, data_format: Any = None, dtype: Any = None) -> Any:
     """Return the pixels of a picture with the axis of its channels, as Keras' settings say."""
     layout, floats = data_format or _settings()[0], dtype or _settings()[1]
-    if layout not in ("channels_first", "channels_last") or floats is None or type(img).__module__.startswith("torch"):
+    if (
+        layout not in ("channels_first", "channels_last")
+        or floats is None
+        or type(img).__module__.startswith("torch")
+    ):
         return NotImplemented
     pixels = np.asarray(img, dtype=floats)
     if pixels.ndim == 2:  # noqa: PLR2004 - a picture without channels
@@ -94,7 +109,9 @@ def load_img(
         from PIL import Image  # noqa: PLC0415 - only where pictures are loaded
     except ImportError:
         return NotImplemented
-    source = path if isinstance(path, io.BytesIO) else io.BytesIO(Path(os.fsdecode(path)).read_bytes())
+    source = (
+        path if isinstance(path, io.BytesIO) else io.BytesIO(Path(os.fsdecode(path)).read_bytes())
+    )
     picture: Any = Image.open(source)
     kept = ("L", "I;16", "I") if color_mode == "grayscale" else (_MODES[color_mode],)
     if picture.mode not in kept:

@@ -32,7 +32,9 @@ def lazily(value: Any) -> Any:
     Exceptions stay themselves, since ``except`` takes nothing but classes.
     """
     kind = type(value)
-    if stays(kind) or (issubclass(kind, type) and (issubclass(value, BaseException) or standin_for(value))):
+    if stays(kind) or (
+        issubclass(kind, type) and (issubclass(value, BaseException) or standin_for(value))
+    ):
         return value
     module: Any = getattr(value, "__module__", None)
     if of_framework(module):
@@ -44,7 +46,9 @@ def lazily(value: Any) -> Any:
 
 def stays(kind: type) -> bool:
     """Whether values of a type are never made lazy: they are no classes, no functions and of no framework."""
-    return not issubclass(kind, type | FunctionType | BuiltinFunctionType) and not of_framework(kind.__module__)
+    return not issubclass(kind, type | FunctionType | BuiltinFunctionType) and not of_framework(
+        kind.__module__
+    )
 
 
 def found_at(module: str, name: str) -> object:
@@ -66,7 +70,9 @@ def lazy_values(members: dict[str, Any]) -> dict[str, Any]:
 def lazy_members(cls: type, members: dict[str, Any]) -> dict[str, Any]:
     """Return the same for a class, where a function is bound when it is looked up, and a lazy object is not."""
     lazy = lazy_values(members)
-    if "__annotate_func__" in vars(cls):  # Python 3.14: annotations are made when they are asked for, and kept there
+    if "__annotate_func__" in vars(
+        cls
+    ):  # Python 3.14: annotations are made when they are asked for, and kept there
         lazy.pop("__annotations_cache__", None)
         with contextlib.suppress(Exception):
             lazy["__annotations__"] = without_frameworks(cls.__annotations__)
@@ -80,7 +86,9 @@ def lazy_members(cls: type, members: dict[str, Any]) -> dict[str, Any]:
 
 def without_frameworks(annotations: dict[str, Any]) -> dict[str, Any]:
     """Return the annotations whose unpickling imports no framework."""
-    return {name: annotation for name, annotation in annotations.items() if not _mentions(annotation)}
+    return {
+        name: annotation for name, annotation in annotations.items() if not _mentions(annotation)
+    }
 
 
 def _mentions(annotation: Any) -> bool:

@@ -54,7 +54,11 @@ def is_users(name: object) -> bool:
     if name in _MAIN:
         return True
     file = getattr(sys.modules.get(str(name)), "__file__", None)
-    return isinstance(file, str) and str(name).partition(".")[0] != "ringfeed" and not is_of_library(file)
+    return (
+        isinstance(file, str)
+        and str(name).partition(".")[0] != "ringfeed"
+        and not is_of_library(file)
+    )
 
 
 def is_installed(name: str) -> bool:
@@ -70,7 +74,9 @@ def frameworks_of(name: str) -> set[str]:
     for each in to_do:  # which grows by the modules of the same package that it leads to
         if of_framework(each):
             found.add(each.partition(".")[0])
-        elif each.partition(".")[0] == root and isinstance(module := sys.modules.get(each), ModuleType):
+        elif each.partition(".")[0] == root and isinstance(
+            module := sys.modules.get(each), ModuleType
+        ):
             new = {each.rpartition(".")[0], *_owners(module)} - seen
             seen |= new
             to_do += new
@@ -107,7 +113,9 @@ def _owners(module: ModuleType) -> Iterator[str]:
     for attribute, value in list(vars(module).items()):
         if isinstance(value, ModuleType):
             # A package has its submodules as attributes, also where something else has imported them.
-            owner: object = None if value.__name__ == f"{module.__name__}.{attribute}" else value.__name__
+            owner: object = (
+                None if value.__name__ == f"{module.__name__}.{attribute}" else value.__name__
+            )
         elif issubclass(type(value), type) or isinstance(value, FunctionType | BuiltinFunctionType):
             owner = getattr(value, "__module__", None)
         else:

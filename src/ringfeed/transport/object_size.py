@@ -26,7 +26,9 @@ GRAIN = 16  # every object takes a multiple of it
 NUMBER = 32  # an int or a float
 HEADER = 16  # the garbage collector's, before most objects
 ARRAY = 160  # an ndarray, its axes, and the head of the bytes it lies in
-ATTRIBUTES = sys.getsizeof({"name": None})  # an instance's own, beside the dict that the stream gives for them
+ATTRIBUTES = sys.getsizeof(
+    {"name": None}
+)  # an instance's own, beside the dict that the stream gives for them
 MEMO = 16  # by so many each object enlarges the unpickler's memo, which a worker's heap keeps
 POOLED = 512  # what is larger lies in the heap, and leaves a hole there when it grows
 
@@ -38,7 +40,9 @@ DEEPEST = 3  # objects in objects
 
 CACHED = range(-5, 257)  # ints that are the same object everywhere
 _PLAIN = frozenset({str, bytes, bytearray, tuple, list, frozenset, complex})
-_FREE = frozenset({int, float, bool, type(None), pickle.PickleBuffer})  # counted elsewhere, or there anyway
+_FREE = frozenset(
+    {int, float, bool, type(None), pickle.PickleBuffer}
+)  # counted elsewhere, or there anyway
 
 
 def weigh(visited: Sequence[object]) -> int:
@@ -51,7 +55,9 @@ def weigh(visited: Sequence[object]) -> int:
     numbers = kinds[float] + kinds[int] - sum(obj in CACHED for obj in visited if type(obj) is int)
     objects = [obj for obj in visited if type(obj) not in _FREE]
     ids = np.fromiter(map(id, objects), np.int64, len(objects))
-    once = np.unique(ids, return_index=True)[1].tolist()  # a dict of a million objects would take 100 MB for a moment
+    once = np.unique(ids, return_index=True)[
+        1
+    ].tolist()  # a dict of a million objects would take 100 MB for a moment
     return NUMBER * numbers + sum(_size(objects[place]) for place in once)
 
 
@@ -62,7 +68,9 @@ def _size(obj: object) -> int:
     elif kind is dict or kind is set:
         size = sys.getsizeof(obj)
         size += size // 2 if size > POOLED else 0  # the table that it grew out of
-    elif issubclass(kind, type | ModuleType):  # never isinstance: a stand-in would import what it stands for
+    elif issubclass(
+        kind, type | ModuleType
+    ):  # never isinstance: a stand-in would import what it stands for
         return 0
     elif issubclass(kind, np.ndarray):
         size = ARRAY + _in_band(cast("np.ndarray[Any, Any]", obj))
@@ -93,7 +101,9 @@ def advice(dataset: object) -> str:
     )
 
 
-def _lists(obj: object, labels: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Sequence[object]]]:
+def _lists(
+    obj: object, labels: tuple[str, ...], depth: int
+) -> Iterator[tuple[tuple[str, ...], Sequence[object]]]:
     """Yield the long lists among the attributes of an object and the columns of a dict, each with the way to it.
 
     Arrays of objects are such lists, too: a column of strings in pandas is one.
@@ -104,7 +114,11 @@ def _lists(obj: object, labels: tuple[str, ...], depth: int) -> Iterator[tuple[t
         return
     if not depth or isinstance(obj, type | ModuleType):
         return
-    held = {f"[{key!r}]": value for key, value in obj.items()} if type(obj) is dict and len(obj) <= COLUMNS else {}
+    held = (
+        {f"[{key!r}]": value for key, value in obj.items()}
+        if type(obj) is dict and len(obj) <= COLUMNS
+        else {}
+    )
     held |= {f".{name}": value for name, value in getattr(obj, "__dict__", {}).items()}
     for name, value in held.items():
         yield from _lists(value, (*labels, name), depth - 1)
@@ -113,7 +127,9 @@ def _lists(obj: object, labels: tuple[str, ...], depth: int) -> Iterator[tuple[t
 def _about(items: Sequence[object]) -> int:
     """Return about how many bytes a list and its items are, by some of them."""
     some = items[:: max(len(items) // LOOKED_AT, 1)]
-    return sys.getsizeof(items) + len(items) * sum(_deep(item, DEEPEST) for item in some) // len(some)
+    return sys.getsizeof(items) + len(items) * sum(_deep(item, DEEPEST) for item in some) // len(
+        some
+    )
 
 
 def _deep(obj: object, depth: int) -> int:

@@ -67,7 +67,9 @@ class Pickled(NamedTuple):
     stream: memoryview
     buffers: Sequence[memoryview]  # its large ones, uncopied
     modules: frozenset[str]  # from which it refers to classes and functions
-    visited: Sequence[object]  # each object that pickle came to see, once for each mention, with a watching pickler
+    visited: Sequence[
+        object
+    ]  # each object that pickle came to see, once for each mention, with a watching pickler
 
 
 def dump(obj: object, pickler: Pickler) -> Pickled:
@@ -206,7 +208,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return _buffers.reduce_tensor(tensor)
 
     def _by_kind(self, obj: object) -> Callable[[Any], Any]:
-        if issubclass(type(obj), type):  # not isinstance: in Python 3.10 list[int] is an instance of type
+        if issubclass(
+            type(obj), type
+        ):  # not isinstance: in Python 3.10 list[int] is an instance of type
             return self._reduce_class
         return self._reduce_module if isinstance(obj, ModuleType) else self._reduce_instance
 
@@ -220,7 +224,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _home_of(self, obj: object) -> tuple[str, str] | None:
         """Return the module and name of a class or function, if its module travels by value."""
-        if self._named is None or not (issubclass(type(obj), type) or type(obj) in (FunctionType, _Cached)):
+        if self._named is None or not (
+            issubclass(type(obj), type) or type(obj) in (FunctionType, _Cached)
+        ):
             return None
         home = _modules.home_of(obj)
         return home if home is not None and _modules.by_value(home[0]) else None
@@ -239,7 +245,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return framework_stubs.cached, (cached.__wrapped__, cached.cache_parameters())
 
     def _is_sent(self, module: object) -> bool:
-        return isinstance(module, ModuleType) and self._named is not None and _modules.by_value(module.__name__)
+        return (
+            isinstance(module, ModuleType)
+            and self._named is not None
+            and _modules.by_value(module.__name__)
+        )
 
     def _reduce_anew(self, obj: Any) -> Any:
         """Return what cloudpickle makes of a class or function."""
@@ -254,7 +264,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         make, args, (members, slots), *rest = reduced
         if clashes(cls):
-            real = tuple(named_lazily(base) if standin_for(base) else base for base in cls.__bases__)
+            real = tuple(
+                named_lazily(base) if standin_for(base) else base for base in cls.__bases__
+            )
             args = (*args[:2], real, *args[3:])
         return (make, args, (lazy_members(cls, members), slots), *rest)
 
@@ -265,7 +277,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         make, args, (attributes, slots), *rest = reduced
         if self._named is not None:
             args = (args[0], self._namespace(function, args[1]), *args[2:])
-            slots["__globals__"] = self._with_parts(slots["__globals__"], names_in(function.__code__))
+            slots["__globals__"] = self._with_parts(
+                slots["__globals__"], names_in(function.__code__)
+            )
         for name in ("__globals__", "__kwdefaults__"):
             slots[name] = slots[name] and lazy_values(slots[name])
         slots["__defaults__"] = slots["__defaults__"] and tuple(map(lazily, slots["__defaults__"]))
@@ -286,7 +300,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             name: _Made(
                 _parts.partial,
                 (value.__name__,),
-                lazy_values(self._with_parts({n: v for n, v in vars(value).items() if n in names}, names)),
+                lazy_values(
+                    self._with_parts({n: v for n, v in vars(value).items() if n in names}, names)
+                ),
             )
             if self._is_sent(value)
             else on_demand(value)
@@ -317,7 +333,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 def _watching() -> type[Pickler]:
     """Return a pickler that lists what it sees: pickle asks for the persistent id of each, and None is none."""
     visited: list[object] = []
-    return type("_Watching", (Pickler,), {"visited": visited, "persistent_id": staticmethod(visited.append)})
+    return type(
+        "_Watching", (Pickler,), {"visited": visited, "persistent_id": staticmethod(visited.append)}
+    )
 
 
 class _Made:
@@ -403,7 +421,11 @@ class _PartsPickler(Pickler):
     def _reduce_typevar(self, variable: Any) -> Any:
         reduce = self.dispatch_table[typing.TypeVar]
         module = variable.__module__
-        return self._registered(module, reduce, variable) if _modules.by_value(module) else NotImplemented
+        return (
+            self._registered(module, reduce, variable)
+            if _modules.by_value(module)
+            else NotImplemented
+        )
 
     def _registered(self, module: str, reduce: Callable[[Any], Any], obj: Any) -> Any:
         """Return what ``reduce`` gives while cloudpickle knows that this module travels by value, and no longer."""
@@ -422,16 +444,25 @@ def _check_fit(obj: Any) -> None:
     """Raise PicklingError for what would be another class, or fail, in a worker that has not run its module."""
     name = f"{obj.__module__}.{obj.__qualname__}"
     if isinstance(obj, FunctionType):
-        if any(map(_modules.by_value, _imported_in(obj.__code__, obj.__globals__.get("__package__") or ""))):
+        if any(
+            map(
+                _modules.by_value,
+                _imported_in(obj.__code__, obj.__globals__.get("__package__") or ""),
+            )
+        ):
             message = f"{name} imports, when called, a module that travels by value"
             raise pickle.PicklingError(message)
         return
     if not issubclass(type(obj), type):
         return
-    bases = [base for base in obj.__mro__[1:] if base is not object and not of_framework(base.__module__)]
+    bases = [
+        base for base in obj.__mro__[1:] if base is not object and not of_framework(base.__module__)
+    ]
     hooked = any("__init_subclass__" in vars(base) for base in bases if base.__module__ != "typing")
     if hooked or type(obj).__module__ not in _PLAIN_METACLASSES:
-        message = f"{name} has a metaclass or an __init_subclass__, which would run again in a worker"
+        message = (
+            f"{name} has a metaclass or an __init_subclass__, which would run again in a worker"
+        )
         raise pickle.PicklingError(message)
     for member in vars(obj).values():
         if isinstance(member, FunctionType):
@@ -440,7 +471,9 @@ def _check_fit(obj: Any) -> None:
 
 def _imported_in(code: CodeType, package: str) -> set[str]:
     """Return the modules that the import statements inside a function of this package name."""
-    found = set().union(*(_imported_in(const, package) for const in code.co_consts if isinstance(const, CodeType)))
+    found = set().union(
+        *(_imported_in(const, package) for const in code.co_consts if isinstance(const, CodeType))
+    )
     for what, found_there in ModuleFinder().scan_opcodes(code):
         if what != "store":
             *level, names, module = found_there

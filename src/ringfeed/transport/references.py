@@ -36,13 +36,37 @@ MAX_ENTRIES = 10_000  # of one container, looked at
 Step = tuple[str, object]  # how a reference is written, and its name
 CACHED = type(functools.lru_cache(lambda: None))
 _CONNECTIONS = {
-    *("h5py", "netCDF4", "tables", "lmdb", "rasterio", "sqlite3", "duckdb", "_duckdb", "psycopg", "psycopg2"),
-    *("pymysql", "MySQLdb", "mysql", "mariadb", "pyodbc", "oracledb", "cx_Oracle", "pymssql", "pg8000", "asyncpg"),
+    *(
+        "h5py",
+        "netCDF4",
+        "tables",
+        "lmdb",
+        "rasterio",
+        "sqlite3",
+        "duckdb",
+        "_duckdb",
+        "psycopg",
+        "psycopg2",
+    ),
+    *(
+        "pymysql",
+        "MySQLdb",
+        "mysql",
+        "mariadb",
+        "pyodbc",
+        "oracledb",
+        "cx_Oracle",
+        "pymssql",
+        "pg8000",
+        "asyncpg",
+    ),
 }
 """Packages whose objects, where they cannot be pickled, are open files or connections."""
 
 _MADE_TO_BE_SHARED = {"multiprocessing", "threading", "logging", "concurrent", "asyncio"}
-_PLAIN = frozenset((int, float, complex, str, bytes, bytearray, bool, type(None), np.ndarray, np.dtype, ModuleType))
+_PLAIN = frozenset(
+    (int, float, complex, str, bytes, bytearray, bool, type(None), np.ndarray, np.dtype, ModuleType)
+)
 
 
 def walk(root: object) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -69,8 +93,12 @@ def _held(obj: Any) -> Iterator[tuple[Step, Any]]:
     if kind is FunctionType:
         yield from ((("{}", label), part) for label, part in _named(obj))
         return
-    if (parts := unpicklable.PARTS.get(kind)) is not None and not issubclass(kind, (dict, list, tuple, set, frozenset)):
-        yield from ((("{}", label), part) for label, part in parts(obj))  # methods, partial() and the like
+    if (parts := unpicklable.PARTS.get(kind)) is not None and not issubclass(
+        kind, (dict, list, tuple, set, frozenset)
+    ):
+        yield from (
+            (("{}", label), part) for label, part in parts(obj)
+        )  # methods, partial() and the like
         return
     if kind is CACHED:
         yield ("{}", ""), obj.__wrapped__
@@ -82,7 +110,9 @@ def _held(obj: Any) -> Iterator[tuple[Step, Any]]:
         entries = [*islice(obj.items(), MAX_ENTRIES)]  # at once, as another thread may change it
         yield from ((("[{!r}]", key), child) for key, child in entries)
     elif issubclass(kind, (list, tuple, set, frozenset, deque)):
-        yield from ((("[{!r}]", number), child) for number, child in enumerate([*islice(obj, MAX_ENTRIES)]))
+        yield from (
+            (("[{!r}]", number), child) for number, child in enumerate([*islice(obj, MAX_ENTRIES)])
+        )
     yield from (((".{}", name), child) for name, child in attributes(obj).items())
     yield ("{}", ""), kind
 
@@ -99,7 +129,9 @@ def labels(steps: tuple[Step, ...]) -> Iterator[str]:
 
 def _shown(how: str, name: object) -> str:
     label = how.format(name)
-    return label if len(label) <= unpicklable.SHOWN_KEY else label[: unpicklable.SHOWN_KEY - 1] + "…"
+    return (
+        label if len(label) <= unpicklable.SHOWN_KEY else label[: unpicklable.SHOWN_KEY - 1] + "…"
+    )
 
 
 def attributes(obj: Any) -> dict[str, Any]:
@@ -118,12 +150,18 @@ def attributes(obj: Any) -> dict[str, Any]:
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield what the code of a function names, in the user's own modules, too: `utils.read(i)` reads as `read(i)`."""
     if not is_users(function.__module__):
-        yield from (part for part in unpicklable.parts_of_function(function) if not part[0].startswith(": global"))
+        yield from (
+            part
+            for part in unpicklable.parts_of_function(function)
+            if not part[0].startswith(": global")
+        )
         return
     parts = [*unpicklable.parts_of_function(function)]
     yield from parts
     names = names_in(function.__code__)
-    imports = [(f": import '{name}", sys.modules[name]) for name in sorted(names & sys.modules.keys())]
+    imports = [
+        (f": import '{name}", sys.modules[name]) for name in sorted(names & sys.modules.keys())
+    ]
     yield from _in_modules([*parts, *imports], names)
 
 
@@ -132,7 +170,10 @@ def _in_modules(parts: list[tuple[str, Any]], names: set[str]) -> Iterator[tuple
     for label, module in parts:  # which grows by the modules inside
         if type(module) is ModuleType and module not in seen and is_users(module.__name__):
             seen.add(module)
-            members = [(f"{label}.{name}", vars(module)[name]) for name in sorted(names & vars(module).keys())]
+            members = [
+                (f"{label}.{name}", vars(module)[name])
+                for name in sorted(names & vars(module).keys())
+            ]
             parts += members
             yield from members
 
@@ -140,7 +181,9 @@ def _in_modules(parts: list[tuple[str, Any]], names: set[str]) -> Iterator[tuple
 def results_of(cached: Any) -> Iterator[Any]:
     """Return what a function under lru_cache remembers, and not the table of its entries, which only it may change."""
     held = [part for part in gc.get_referents(cached) if part is not cached.__wrapped__]
-    found = [part for part in held if type(part) is not dict or not all(map(_is_link, part.values()))]
+    found = [
+        part for part in held if type(part) is not dict or not all(map(_is_link, part.values()))
+    ]
     tables = (part.values() for part in found if type(part) is dict)
     return chain(found, chain.from_iterable(tables))
 

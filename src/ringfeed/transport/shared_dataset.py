@@ -36,7 +36,9 @@ SAMPLED = 4096  # bytes of a buffer by which it is looked for among the old ones
 WHOLE = 1 << 24  # bytes up to which a buffer is compared whole, also where it is of the same array
 SPARSE = 1 << 12, 1 << 18  # of a longer one of the same array: the first bytes of each so many
 MAX_TWINS = 4  # old buffers with the same sample that a new one is compared with
-MAX_FILES = 16  # memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default
+MAX_FILES = (
+    16  # memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default
+)
 
 _ADVICE = (
     "keep less in the dataset, read files on demand (a np.memmap travels as a file name), "
@@ -52,10 +54,16 @@ class DatasetPickle:
         self.stream = pickled.stream
         self.parts = parts  # of the user's modules: they come before the buffers
         self.buffers = (*parts.streams, *pickled.buffers)
-        self.modules = pickled.modules | parts.modules  # which unpickling imports, as far as that is known
+        self.modules = (
+            pickled.modules | parts.modules
+        )  # which unpickling imports, as far as that is known
         self.in_band = self.stream.nbytes  # bytes that every worker unpickles for itself
-        self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)  # bytes that all workers share
-        self.unpickled = unpickled  # bytes that each worker makes of what is in band, if they were asked for
+        self.out_of_band = sum(
+            buffer.nbytes for buffer in self.buffers
+        )  # bytes that all workers share
+        self.unpickled = (
+            unpickled  # bytes that each worker makes of what is in band, if they were asked for
+        )
 
     @property
     def shared(self) -> int:
@@ -65,7 +73,11 @@ class DatasetPickle:
 
 
 def pack(
-    obj: object, name: str = "dataset", *, weigh: bool = False, previous: SharedDataset | None = None
+    obj: object,
+    name: str = "dataset",
+    *,
+    weigh: bool = False,
+    previous: SharedDataset | None = None,
 ) -> DatasetPickle:
     """Pickle ``obj`` without copying its contiguous buffers; ``weigh``: also say what it takes in each worker.
 
@@ -76,7 +88,9 @@ def pack(
     from ringfeed.transport import object_size, pickler, unpicklable  # noqa: PLC0415 - likewise
 
     try:
-        pickled, parts = pickler.take_apart(obj, None if previous is None else previous.parts, watch=weigh)
+        pickled, parts = pickler.take_apart(
+            obj, None if previous is None else previous.parts, watch=weigh
+        )
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises
@@ -97,7 +111,12 @@ class SharedDataset:
     """A pickled dataset in sealed memfds, whose descriptors it owns until ``close()``."""
 
     def __init__(
-        self, files: Sequence[Descriptor], pieces: Sequence[Piece], size: int, parts: Parts, arrays: Sequence[Any]
+        self,
+        files: Sequence[Descriptor],
+        pieces: Sequence[Piece],
+        size: int,
+        parts: Parts,
+        arrays: Sequence[Any],
     ) -> None:
         self._files = files
         self.pieces = pieces
@@ -120,7 +139,9 @@ class SharedDataset:
         _close(files)
 
 
-def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = None) -> SharedDataset | None:
+def to_shared_memory(
+    packed: DatasetPickle, previous: SharedDataset | None = None
+) -> SharedDataset | None:
     """Put a pickled dataset into sealed memfds; None where workers that have ``previous`` have all of it already.
 
     What ``previous`` holds with the same content is not copied again: the new one refers to it by
@@ -157,7 +178,9 @@ def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = Non
             if piece.file == len(kept):
                 _write(files[-1].fileno(), source, piece.offset)
         if size:
-            fcntl.fcntl(files[-1].fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+            fcntl.fcntl(
+                files[-1].fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+            )
     except BaseException:
         _close(files)  # now: the error's traceback keeps what this frame refers to
         raise
@@ -177,7 +200,9 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
 def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
     """Return how many of its buffers are parts of modules; where its pieces lie; and the pieces, the stream first."""
     part_count, pieces = pickle.loads(manifest)  # noqa: S301 - the consumer pickled it
-    stream = _mapped(fds, pieces[:1])  # apart, so that a forkserver, which reads no more, keeps no page mapped
+    stream = _mapped(
+        fds, pieces[:1]
+    )  # apart, so that a forkserver, which reads no more, keeps no page mapped
     return part_count, pieces, [*stream, *_mapped(fds, pieces[1:])]
 
 
@@ -243,7 +268,10 @@ def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> Iterator
         numbers[_sample(piece)].append(number)
     for place, source in enumerate(sources):
         alike = numbers[_sample(source)]
-        twin = next((number for number in islice(alike, MAX_TWINS) if _system.is_same(source, old[number])), None)
+        twin = next(
+            (number for number in islice(alike, MAX_TWINS) if _system.is_same(source, old[number])),
+            None,
+        )
         if twin is not None:
             alike.remove(twin)
             yield place, twin

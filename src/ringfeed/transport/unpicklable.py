@@ -83,7 +83,9 @@ def users_path(root: Any, name: str, labels: Iterable[str]) -> str:
     while steps and getattr(type(root), "holds_dataset", False):
         if steps[0] == ".functions":
             names = root.functions._fields
-            numbered = {f"[{number}]": f".{one}" for number, one in enumerate(names)}  # a NamedTuple is a tuple, too
+            numbered = {
+                f"[{number}]": f".{one}" for number, one in enumerate(names)
+            }  # a NamedTuple is a tuple, too
             own = steps[1:] and [numbered.get(steps[1], steps[1]), *steps[2:]]
             return joined(own).removeprefix(".") or name
         if steps[0] != ".dataset":
@@ -112,7 +114,9 @@ def words(culprit: object, reason: Exception | None = None) -> str:
         return _WORDS[full_name]
     if root_of(kind) == "h5py":
         return f"an h5py object ({kind.__name__})"
-    return f"a {full_name} object" + (f" ({type(reason).__name__}: {reason})" if reason is not None else "")
+    return f"a {full_name} object" + (
+        f" ({type(reason).__name__}: {reason})" if reason is not None else ""
+    )
 
 
 class _Search:
@@ -126,7 +130,9 @@ class _Search:
         """Return the steps from ``obj`` to the culprit, the culprit, and what holds it."""
         return self._follow(obj, obj, 0) or ([], obj, obj)
 
-    def _follow(self, obj: object, holder: object, depth: int) -> tuple[list[str], object, object] | None:
+    def _follow(
+        self, obj: object, holder: object, depth: int
+    ) -> tuple[list[str], object, object] | None:
         """Return the culprit at or below ``obj``; None if nothing fails there but what is being followed already."""
         self._visited[id(obj)] = obj
         steps = list(islice(_children(obj), MAX_CHILDREN)) if depth < MAX_DEPTH else []
@@ -206,7 +212,9 @@ def parts_of_class(cls: type) -> Iterator[Step]:
     """Yield the members and bases of a class."""
     for name, member in vars(cls).items():
         # Made anew with the class, and never pickled.
-        if name != "_abc_impl" and not isinstance(member, GetSetDescriptorType | MemberDescriptorType):
+        if name != "_abc_impl" and not isinstance(
+            member, GetSetDescriptorType | MemberDescriptorType
+        ):
             yield f".{name}", member
     yield from (("", base) for base in cls.__bases__)
 

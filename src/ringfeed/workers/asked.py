@@ -40,7 +40,9 @@ LOOK_S = 0.1  # between two looks at whether Ctrl-C has come
 _NOTHING = object()
 
 
-def answer_of(function: Callable[[], Any], timeout_s: float | None = None, *, apart: bool = False) -> Any:
+def answer_of(
+    function: Callable[[], Any], timeout_s: float | None = None, *, apart: bool = False
+) -> Any:
     """Return what a function returns in a forked process.
 
     What it raises there is raised here, and what it warns of is said here.
@@ -94,7 +96,11 @@ def _learnt(tree: list[Source]) -> list[dict[str, Any]]:
     before = [dict(vars(one)) for one in tree]
     tree[0].learn()
     return [
-        {name: value for name, value in vars(one).items() if name != "dataset" and old.get(name, _NOTHING) is not value}
+        {
+            name: value
+            for name, value in vars(one).items()
+            if name != "dataset" and old.get(name, _NOTHING) is not value
+        }
         for one, old in zip(tree, before, strict=True)
     ]
 
@@ -132,14 +138,18 @@ def _answer(
             answer["pickled"] = stream.getvalue()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
             answer["raised"] = encode(error)
-    answer["warnings"] = [(str(one.message), _found_here(one.category), one.filename, one.lineno) for one in said]
+    answer["warnings"] = [
+        (str(one.message), _found_here(one.category), one.filename, one.lineno) for one in said
+    ]
     channels.send(channel, answer)
     os._exit(0)
 
 
 def _found_here(category: type[Warning]) -> type[Warning]:
     """Return a class of warnings that can be pickled."""
-    is_found = getattr(sys.modules.get(category.__module__), category.__qualname__, None) is category
+    is_found = (
+        getattr(sys.modules.get(category.__module__), category.__qualname__, None) is category
+    )
     return category if is_found else UserWarning
 
 
@@ -160,7 +170,9 @@ def _open_anew(kept: Collection[int], *, apart: bool) -> None:
                 flags = os.O_RDONLY if apart else flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
                 own = os.open(f"/proc/self/fd/{fd}", flags)
                 os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
-            elif not apart or not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or fd < 3):  # noqa: PLR2004 - standard streams
+            elif not apart or not (
+                stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or fd < 3  # noqa: PLR2004
+            ):
                 continue
             os.dup2(own, fd, inheritable=False)
             if own != null:

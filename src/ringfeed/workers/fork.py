@@ -60,7 +60,9 @@ class Fork(Forker):
         ours, theirs = channels.pair()
         with theirs:
             child = fork(partial(self._live, theirs, self._pipes_of_others(), live))
-        pipes = self._pipes_of_others()  # a call of Popen may have begun before the fork, and is held up by it now
+        pipes = (
+            self._pipes_of_others()
+        )  # a call of Popen may have begun before the fork, and is held up by it now
         if pipes:
             channels.send(ours, {"pipes": pipes})
         return WorkerProcess.of_child(child, ours)
@@ -69,7 +71,9 @@ class Fork(Forker):
         """Return what is to be closed: a number that Popen has closed meanwhile may be one of our lifeline now."""
         return pipes_of_launches() - {_inode_of_pipe(fd) for fd in self.lifeline.fds}
 
-    def _live(self, theirs: Descriptor, pipes: Iterable[int], live: Callable[[Descriptor], NoReturn]) -> NoReturn:
+    def _live(
+        self, theirs: Descriptor, pipes: Iterable[int], live: Callable[[Descriptor], NoReturn]
+    ) -> NoReturn:
         """In the forked child: never come back to what the consumer was doing."""
         try:
             self.lifeline.close_others(theirs)
@@ -123,7 +127,11 @@ def _add_pipes(frame: FrameType | None, pipes: set[int]) -> bool:
         if frame.f_code is _EXECUTE.__code__:
             names = frame.f_locals
             fds = [names[name] for name in ("errpipe_read", "errpipe_write") if name in names]
-            for theirs, ours in (("p2cread", "p2cwrite"), ("c2pread", "c2pwrite"), ("errread", "errwrite")):
+            for theirs, ours in (
+                ("p2cread", "p2cwrite"),
+                ("c2pread", "c2pwrite"),
+                ("errread", "errwrite"),
+            ):
                 if min(names[theirs], names[ours]) >= 0:  # both: subprocess.PIPE
                     fds += names[theirs], names[ours]
             pipes.update(filter(None, map(_inode_of_pipe, fds)))

@@ -32,8 +32,18 @@ if TYPE_CHECKING:
 
 Private = tuple[str, str]
 OWN = (  # what each worker needs, whatever its dataset is: imported once for all of them
-    *("ringfeed.datasets.reader", "ringfeed.datasets.arrays", "ringfeed.datasets.samples", "ringfeed.orders.rng"),
-    *("ringfeed.transport.shared_dataset", "ringfeed.ring.segment", "faulthandler", "encodings.ascii"),
+    *(
+        "ringfeed.datasets.reader",
+        "ringfeed.datasets.arrays",
+        "ringfeed.datasets.samples",
+        "ringfeed.orders.rng",
+    ),
+    *(
+        "ringfeed.transport.shared_dataset",
+        "ringfeed.ring.segment",
+        "faulthandler",
+        "encodings.ascii",
+    ),
 )
 
 
@@ -44,12 +54,16 @@ class ForkserverMain:
 
     def __init__(self, channel: Descriptor, lifeline: tuple[int, int], dataset: Any = None) -> None:
         """Do what is ordered through ``channel``; ``lifeline``: the descriptors that tie a worker to the consumer."""
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if inherited, SIG_IGN would bury our children
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # if inherited, SIG_IGN would bury our children
         self._channel = channel
         self._lifeline = lifeline
         self._dataset = dataset
         self._may_fork = True
-        self._imported: set[Private] = set()  # what imports have brought that processes cannot share
+        self._imported: set[Private] = (
+            set()
+        )  # what imports have brought that processes cannot share
         self._children: dict[int, Child] = {}  # by pidfd
 
     def run(self) -> None:
@@ -194,11 +208,15 @@ def _generators() -> Iterator[object]:
     from numpy.random import BitGenerator  # noqa: PLC0415 - see above
 
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, BitGenerator | random.Random)}
+    kinds = {
+        kind for kind in set(map(type, objects)) if issubclass(kind, BitGenerator | random.Random)
+    }
     kinds.discard(random.SystemRandom)
     if kinds:
         # Those that name temporary files and semaphores are made anew in another process.
-        names = {id(vars(found).get("_rng")) for found in objects if type(found) is _RandomNameSequence}
+        names = {
+            id(vars(found).get("_rng")) for found in objects if type(found) is _RandomNameSequence
+        }
         yield from (found for found in objects if type(found) in kinds and id(found) not in names)
 
 
@@ -215,7 +233,9 @@ def _readable() -> set[Private]:
 
 def forget_the_consumer() -> None:
     """Undo, in a process forked from the consumer, what a spawned one would not have."""
-    signal.set_wakeup_fd(-1)  # our signals are not for the consumer's event loop, nor for its handlers
+    signal.set_wakeup_fd(
+        -1
+    )  # our signals are not for the consumer's event loop, nor for its handlers
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
@@ -245,12 +265,16 @@ def run_forked(channel: Descriptor, lifeline: tuple[int, int], dataset: Any) -> 
 
 def _calm_torch() -> None:
     """Have torch compute in one thread: those of its pool are not here, and it would wait for them."""
-    set_num_threads = getattr(sys.modules.get("torch"), "set_num_threads", None)  # None: still being imported
+    set_num_threads = getattr(
+        sys.modules.get("torch"), "set_num_threads", None
+    )  # None: still being imported
     if set_num_threads is not None:
         set_num_threads(1)
 
 
-def run_spawned(kind: type[ForkserverMain], channel_fd: int, parent_fd: int, lifeline_fd: int) -> NoReturn:
+def run_spawned(
+    kind: type[ForkserverMain], channel_fd: int, parent_fd: int, lifeline_fd: int
+) -> NoReturn:
     """Run a spawned forkserver of this kind."""
     channel = channel_of(channel_fd)
 

@@ -21,8 +21,12 @@ class Handshake:
     def __init__(self, config: PoolConfig, launcher: Launcher) -> None:
         """Nothing is sent before the first dataset."""
         self.version = 0
-        self.bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
-        self.streams: dict[int, int] = {}  # by worker: the one that it reads, also its place among the workers
+        self.bars: list[
+            tuple[int, int]
+        ] = []  # epoch and number of elements of iterables that were given up
+        self.streams: dict[
+            int, int
+        ] = {}  # by worker: the one that it reads, also its place among the workers
         self._config = config
         self._launcher = launcher
         self._sent = config.sent
@@ -39,18 +43,26 @@ class Handshake:
             self._forked = _fingerprint(dataset)
         self._launcher.hold(dataset, self._sent)
 
-    def greet(self, number: int, worker: WorkerProcess, others: Collection[int], stack_fd: int) -> None:
+    def greet(
+        self, number: int, worker: WorkerProcess, others: Collection[int], stack_fd: int
+    ) -> None:
         """Send a worker the segment, the source, and the dataset unless it holds it; ``others`` are at work."""
         sent, states = None if self._launcher.holds_dataset else self._sent, self._config.states
         taken = {self.streams.get(other) for other in others}
-        self.streams[number] = next(stream for stream in range(1, self._config.workers + 1) if stream not in taken)
+        self.streams[number] = next(
+            stream for stream in range(1, self._config.workers + 1) if stream not in taken
+        )
         told, tracker = family()
         its_fds = () if states is None or states.memfd is None else (states.memfd.fileno(),)
-        config = self._config_of(number, sent)._replace(family=told, states_size=0 if states is None else states.size)
+        config = self._config_of(number, sent)._replace(
+            family=told, states_size=0 if states is None else states.size
+        )
         self._starts[number] += 1
         self._send_first(worker, config, stack_fd, *its_fds, *tracker)
 
-    def greet_bridge(self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, fds: tuple[int, ...]) -> None:
+    def greet_bridge(
+        self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, fds: tuple[int, ...]
+    ) -> None:
         """Send a bridge to a cluster the same, with the terms and descriptors of its own."""
         config = self._config_of(number, self._sent)._replace(remote=terms)
         self._send_first(worker, config, stack_fd, *fds)
@@ -70,7 +82,9 @@ class Handshake:
             bars=self.bars,
         )
 
-    def _send_first(self, worker: WorkerProcess, config: WorkerConfig, stack_fd: int, *fds: int) -> None:
+    def _send_first(
+        self, worker: WorkerProcess, config: WorkerConfig, stack_fd: int, *fds: int
+    ) -> None:
         segment = self._config.segment
         sent = () if config.manifest is None else self.descriptors()
         worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *sent, *fds))

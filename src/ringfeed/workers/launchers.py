@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits
 END_S = 1.0
-ARRIVAL_S = 10.0  # for an interpreter to come up, on whatever machine, and however short a sample's time is
+ARRIVAL_S = (
+    10.0  # for an interpreter to come up, on whatever machine, and however short a sample's time is
+)
 CLOSED = "this loader is closed; make a new one"
-MOST_WAITING = 8  # forkservers that wait for a first epoch: each is a process, and has four descriptors here
+MOST_WAITING = (
+    8  # forkservers that wait for a first epoch: each is a process, and has four descriptors here
+)
 
 
 class NoAnswerError(WorkerError):
@@ -74,9 +78,15 @@ class Forker(Launcher):
             except (OSError, EOFError) as error:
                 end = self._end_forkserver()
                 if held and not self.holds_dataset:
-                    return self.start()  # by one that does not unpickle the dataset: see `ForkserverMain._unpack`
+                    return (
+                        self.start()
+                    )  # by one that does not unpickle the dataset: see `ForkserverMain._unpack`
                 # A BlockingIOError is a forkserver that does not read.
-                if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
+                if (
+                    isinstance(error, OSError)
+                    and is_shortage(error)
+                    and not isinstance(error, BlockingIOError)
+                ):
                     raise WorkerError(f"no worker can be started: {reason(error)}") from error
                 if last_try or self._is_stopping:
                     message = f"the process that forks workers {end} twice; use backend='spawn'"
@@ -128,7 +138,11 @@ class Forker(Launcher):
     def _status_of(self, pid: int, forkserver: WorkerProcess) -> int | None:
         """Return a dead worker's exit code; None when its forkserver died before it could tell."""
         deadline = time.monotonic() + END_S
-        while pid not in self._statuses and self._forkserver is forkserver and time.monotonic() < deadline:
+        while (
+            pid not in self._statuses
+            and self._forkserver is forkserver
+            and time.monotonic() < deadline
+        ):
             try:
                 message, _ = channels.receive(forkserver.channel, LOOK_S)
             except TimeoutError:
@@ -182,7 +196,9 @@ class Forkserver(Forker):
         self._preload = {"packages": packages, "modules": sorted(modules)}
         self._sent: SharedDataset | None = None
         self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
-        self._ordered: tuple[Descriptor, Warm] | None = None  # the channel to one, and the warm one that is to fork it
+        self._ordered: tuple[Descriptor, Warm] | None = (
+            None  # the channel to one, and the warm one that is to fork it
+        )
 
     @classmethod
     def begun(cls, *terms: Any) -> Forkserver | None:
@@ -269,10 +285,14 @@ class Forkserver(Forker):
         ordered, self._ordered = self._ordered, None
         if ordered is not None:
             channel, by = ordered
-            with suppress(OSError, EOFError, TimeoutError):  # it is not forked yet, and will find its channel closed
+            with suppress(
+                OSError, EOFError, TimeoutError
+            ):  # it is not forked yet, and will find its channel closed
                 message, fds = channels.receive(channel, 0)
                 if "pid" in message:
-                    self._begun = WorkerProcess(message["pid"], fds[0], channel, partial(by.status_of, message["pid"]))
+                    self._begun = WorkerProcess(
+                        message["pid"], fds[0], channel, partial(by.status_of, message["pid"])
+                    )
         if self._begun is not None:
             self._forkserver, self._begun = self._begun, None
         super().close()

@@ -166,7 +166,14 @@ class InProcess(Pool):
 
         config = self._config
         timeout_s = config.timeout_s
-        port = Port(self._end, config.ring, config.offsets, True, states=config.states, timeout_s=timeout_s)  # noqa: FBT003
+        port = Port(
+            self._end,
+            config.ring,
+            config.offsets,
+            True,  # noqa: FBT003
+            states=config.states,
+            timeout_s=timeout_s,
+        )
         self._reader = config.source.reader(dataset, port)
 
     def step(self) -> bool:

@@ -74,15 +74,25 @@ class WorkerProcess:
             dead = self.is_dead()
             code = self._status() if dead else None
             if self._is_child and not dead:
-                with suppress(RuntimeError):  # no room for a thread, or the interpreter's end: a zombie is left
-                    threading.Thread(target=self._status, name="ringfeed-reaper", daemon=True).start()
+                with suppress(
+                    RuntimeError
+                ):  # no room for a thread, or the interpreter's end: a zombie is left
+                    threading.Thread(
+                        target=self._status, name="ringfeed-reaper", daemon=True
+                    ).start()
         finally:
             self._pidfd.close()
             self.channel.close()
         if code is None:
             return "ended"
-        names = {number.value: number.name for number in signal.Signals}  # but for real-time signals
-        return f"exited with status {code}" if code >= 0 else f"was killed by {names.get(-code, f'signal {-code}')}"
+        names = {
+            number.value: number.name for number in signal.Signals
+        }  # but for real-time signals
+        return (
+            f"exited with status {code}"
+            if code >= 0
+            else f"was killed by {names.get(-code, f'signal {-code}')}"
+        )
 
     def send(self, message: object, fds: tuple[int, ...]) -> None:
         """Send a message. A worker that cannot take it, and would wait for it, is killed; its replacement gets it."""
@@ -101,7 +111,9 @@ class WorkerProcess:
         if isinstance(failure.error, RingfeedError):
             error = WorkerError(f"a worker could not start: {failure.error}")
         else:
-            error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
+            error = WorkerError(
+                f"a worker could not open the dataset: {failure.summary}; try workers=0"
+            )
         error.__cause__ = failure.error
         return error
 

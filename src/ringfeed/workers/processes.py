@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from ringfeed.workers.pool import PoolConfig
     from ringfeed.workers.process import Launcher, WorkerProcess
 
-KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
+KILL_S = (
+    5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
+)
 
 
 class Processes(Pool):
@@ -38,10 +40,14 @@ class Processes(Pool):
         self._stacks = Stacks()
         self._stopping = False
         self._lock = threading.RLock()  # roster, versions and starts change together
-        check_processes(config.initial_workers, 0 if config.launcher is None else config.launcher.descriptors)
+        check_processes(
+            config.initial_workers, 0 if config.launcher is None else config.launcher.descriptors
+        )
         self._launcher = config.launcher or _launcher(config)
         self._handshake = Handshake(config, self._launcher)
-        self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_fd: Descriptor | None = Descriptor(
+            os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        )
         self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
 
     # ---- starting ----
@@ -70,7 +76,9 @@ class Processes(Pool):
         worker = self._roster.workers[number]
         self._watchdog.begin(number)
         self._config.ring.note_pid(number, worker.pid)
-        self._handshake.greet(number, worker, self._roster.staying - {number}, self._stacks.fd_of(number))
+        self._handshake.greet(
+            number, worker, self._roster.staying - {number}, self._stacks.fd_of(number)
+        )
 
     def change(self, dataset: Any) -> SharedDataset | None:
         """Return what has changed in the dataset since it was sent."""
@@ -98,7 +106,9 @@ class Processes(Pool):
         with self._lock:
             self._roster.note_at_work()
             self._policy.resize(workers)
-            for number in self._roster.let_leave(self._policy.wanted):  # again, if Ctrl-C came in between
+            for number in self._roster.let_leave(
+                self._policy.wanted
+            ):  # again, if Ctrl-C came in between
                 self._config.ring.retire(number)
             try:
                 self._fill_up()
@@ -147,7 +157,9 @@ class Processes(Pool):
         """Forget a dead worker and count its death; raise WorkerError where it must not be replaced."""
         _, index, _, epoch, batch, row, given_up, stage = reaped
         if given_up:
-            self._handshake.bars = self._config.source.barred(self._handshake.bars, epoch, row, index)
+            self._handshake.bars = self._config.source.barred(
+                self._handshake.bars, epoch, row, index
+            )
         self._roster.remove(number, (batch, row) if given_up else None, stage)
 
     def _replenish(self) -> None:
@@ -198,13 +210,17 @@ class Processes(Pool):
                 stack = "" if starting else self._stacks.read(number, worker)
                 lines.append(self._describe(number, f"pid {worker.pid}", stack))
             for number, worker in sorted(self._roster.quarantined.items()):
-                lines.append(self._describe(number, f"pid {worker.pid}, which SIGKILL could not end"))
+                lines.append(
+                    self._describe(number, f"pid {worker.pid}, which SIGKILL could not end")
+                )
             return lines
 
     def kill_stuck(self, timeout_ns: int) -> int:
         """End the workers that are stuck for so long, and run their rows again, also where SIGKILL does not end one."""
         with self._lock:
-            streams = {number: self._handshake.streams.get(number, 0) for number in self._roster.readers}
+            streams = {
+                number: self._handshake.streams.get(number, 0) for number in self._roster.readers
+            }
             stuck, pause_ns = self._watchdog.stuck(streams, timeout_ns)
             inside = self._watchdog.inside(stuck)
             if self._roster.most_unkillable_in(inside.values()) >= self._config.max_attempts:
@@ -262,7 +278,9 @@ class Processes(Pool):
         self.request_stop()
         if self._home != os.getpid():
             return
-        if self._watcher is not threading.current_thread():  # as when the garbage collector ends a loader in there
+        if (
+            self._watcher is not threading.current_thread()
+        ):  # as when the garbage collector ends a loader in there
             with suppress(RuntimeError):  # it does not run yet: it will find everything closed
                 self._watcher.join()
             self._close()

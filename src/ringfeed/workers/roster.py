@@ -40,7 +40,9 @@ class Watchdog:
         self._ring = ring
         self._observer = observer
         self._started_ns = [0] * ring.ids  # when each was sent its `WorkerConfig`
-        self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
+        self._slow_starts = [
+            0
+        ] * ring.ids  # in a row: workers ended because they took too long to start
         self._before = [(0, 0)] * ring.ids  # samples and claims of workers that had the id before
         self._filled = 0  # samples of all workers, when `progress` was asked last
         self._progress_ns = 0  # when it last found any
@@ -77,7 +79,9 @@ class Watchdog:
     def mark_timed_out(self, numbers: Iterable[int]) -> None:
         """Note the workers that are killed for being stuck."""
         for number in numbers:
-            self._slow_starts[number] = self._slow_starts[number] + 1 if self.is_starting(number) else 0
+            self._slow_starts[number] = (
+                self._slow_starts[number] + 1 if self.is_starting(number) else 0
+            )
             self.timed_out.add(number)
 
     def forget(self, number: int) -> None:
@@ -101,7 +105,9 @@ class Watchdog:
         than a batch may. ``streams``: of each worker.
         """
         claimed_ns = {number: self._observer.worker(number).since_ns for number in streams}
-        busy = {number: since_ns + timeout_ns for number, since_ns in claimed_ns.items() if since_ns}
+        busy = {
+            number: since_ns + timeout_ns for number, since_ns in claimed_ns.items() if since_ns
+        }
         if busy or "filling" not in self._observer.states():
             return busy
         head = self._ring.head_stream
@@ -122,7 +128,9 @@ class RestartPolicy:
         self.wanted = initial_workers
         self.restarts = 0
         self.early_deaths = 0  # in a row
-        self.scaled_down: tuple[int, str] | None = None  # the highest target that could be reached, and why
+        self.scaled_down: tuple[int, str] | None = (
+            None  # the highest target that could be reached, and why
+        )
         self._proved = initial_workers  # the most workers that have filled samples at the same time
 
     def resize(self, workers: int) -> None:
@@ -143,16 +151,24 @@ class RestartPolicy:
         self.scaled_down = self.wanted, why
         return True
 
-    def count_death(self, exit_reason: str, *, starting: bool, fresh: bool, asked: bool, progress: bool) -> None:
+    def count_death(
+        self, exit_reason: str, *, starting: bool, fresh: bool, asked: bool, progress: bool
+    ) -> None:
         """Count a death that was not asked for by `resize`; raise WorkerError for one too many.
 
         ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the watchdog killed it;
         ``progress``: another worker fills slots, so that training goes on.
         """
-        if progress and self.wanted <= self._proved:  # an optional worker that cannot start is given up all the same
+        if (
+            progress and self.wanted <= self._proved
+        ):  # an optional worker that cannot start is given up all the same
             self.early_deaths = 0
-        self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # a slow start may succeed next time
-        if exit_reason == FOR_WANT_OF_MEMORY and not asked:  # the kernel takes the largest, perhaps not the newest
+        self.early_deaths = (
+            self.early_deaths + 1 if starting and not asked else 0
+        )  # a slow start may succeed next time
+        if (
+            exit_reason == FOR_WANT_OF_MEMORY and not asked
+        ):  # the kernel takes the largest, perhaps not the newest
             want = f"a worker {exit_reason} while another was to start, as it happens when memory is short"
             if self.scale_down(want) and fresh:
                 return
@@ -179,12 +195,18 @@ class Roster:
         """Begin with no worker; there are at most ``ids`` at a time, those that are quarantined included."""
         self.workers: dict[int, WorkerProcess] = {}
         self.leaving: set[int] = set()  # of the workers: asked to leave, and not replaced
-        self.quarantined: dict[int, WorkerProcess] = {}  # sent SIGKILL, not dead, and replaced: their ids stay theirs
-        self.deaths: dict[tuple[int, int], Death] = {}  # by batch and row: how the last worker died that tried it
+        self.quarantined: dict[
+            int, WorkerProcess
+        ] = {}  # sent SIGKILL, not dead, and replaced: their ids stay theirs
+        self.deaths: dict[
+            tuple[int, int], Death
+        ] = {}  # by batch and row: how the last worker died that tried it
         self._ids = ids
         self._policy = policy
         self._watchdog = watchdog
-        self._unkillable_at: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
+        self._unkillable_at: Counter[int] = (
+            Counter()
+        )  # by sample: workers that SIGKILL could not end in it
 
     @property
     def staying(self) -> AbstractSet[int]:
@@ -202,11 +224,18 @@ class Roster:
 
     def pidfds(self) -> dict[int, int]:
         """Return the ids of all that may be alive, by the descriptor that tells of their end."""
-        return {worker.pidfd: number for number, worker in (*self.workers.items(), *self.quarantined.items())}
+        return {
+            worker.pidfd: number
+            for number, worker in (*self.workers.items(), *self.quarantined.items())
+        }
 
     def missing(self, wanted: int) -> list[int]:
         """Return an id for each worker that is missing, as far as there are any: quarantined ones keep theirs."""
-        free = [number for number in range(self._ids) if number not in {**self.workers, **self.quarantined}]
+        free = [
+            number
+            for number in range(self._ids)
+            if number not in {**self.workers, **self.quarantined}
+        ]
         return free[: max(0, wanted - len(self.staying))]
 
     def let_leave(self, wanted: int) -> AbstractSet[int]:
@@ -216,7 +245,9 @@ class Roster:
 
     def note_at_work(self) -> None:
         """Note how many workers have filled samples; before a dead one is removed."""
-        self._policy.note_at_work(sum(not self._watchdog.is_fresh(number) for number in self.staying))
+        self._policy.note_at_work(
+            sum(not self._watchdog.is_fresh(number) for number in self.staying)
+        )
 
     def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
         """Forget a dead worker and count its death; raise WorkerError where it must not be replaced.
@@ -248,14 +279,18 @@ class Roster:
         self._watchdog.timed_out.discard(number)
         starting, fresh = self._watchdog.is_starting(number), self._watchdog.is_fresh(number)
         progress = self._watchdog.progress(self.workers)
-        self._policy.count_death(exit_reason, starting=starting, fresh=fresh, asked=asked, progress=progress)
+        self._policy.count_death(
+            exit_reason, starting=starting, fresh=fresh, asked=asked, progress=progress
+        )
 
     def kill(self, numbers: Collection[int], timeout_s: float) -> list[int]:
         """Send workers SIGKILL; returns those that are not dead after so long."""
         for number in numbers:
             self.workers[number].kill()
         deadline = time.monotonic() + timeout_s
-        return [n for n in numbers if not self.workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
+        return [
+            n for n in numbers if not self.workers[n].is_dead(max(0.0, deadline - time.monotonic()))
+        ]
 
     def quarantine(self, inside: Mapping[int, int | None]) -> None:
         """Set workers apart that SIGKILL could not end; ``inside``: the sample that each is in."""

@@ -56,11 +56,15 @@ class Threads(Pool):
         worker = number, config.workers, 0
         port = Port(end, config.ring, config.offsets, states=config.states, worker=worker)
         reader = config.source.reader(self._dataset, port)
-        thread = threading.Thread(target=self._serve, args=(reader,), name=f"ringfeed-{number}", daemon=True)
+        thread = threading.Thread(
+            target=self._serve, args=(reader,), name=f"ringfeed-{number}", daemon=True
+        )
         self._threads[number] = thread
         try:
             start_thread(thread)
-        except BaseException:  # after Ctrl-C it may run all the same, and its id must not be another's meanwhile
+        except (
+            BaseException
+        ):  # after Ctrl-C it may run all the same, and its id must not be another's meanwhile
             self._leaving.add(number)
             self._config.ring.retire(number)
             raise

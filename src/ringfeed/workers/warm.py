@@ -50,7 +50,18 @@ REPORT_S = 5.0  # what its report of an end may take, which is a wake-up on a ma
 POLL_S = 0.001
 MOST_KEPT = 2
 OUTPUT = (1, 2)  # where workers print is where this process prints when the loader is made
-_OF_A_THREAD = ("Umask", "Uid", "Gid", "Groups", "SigIgn", "Cap", "NoNewPrivs", "Seccomp", "Cpus_allowed", "Mems_a")
+_OF_A_THREAD = (
+    "Umask",
+    "Uid",
+    "Gid",
+    "Groups",
+    "SigIgn",
+    "Cap",
+    "NoNewPrivs",
+    "Seccomp",
+    "Cpus_allowed",
+    "Mems_a",
+)
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
@@ -60,14 +71,18 @@ class Warm:
     def __init__(self, around: object, idle_s: float) -> None:
         """Start one that has imported no more than every worker does."""
         self.around = around
-        self.frameworks: frozenset[str] | None = None  # that it has been told to import; None: nothing yet
+        self.frameworks: frozenset[str] | None = (
+            None  # that it has been told to import; None: nothing yet
+        )
         self._modules: set[str] = set()
         self._lifeline = Lifeline()
         self.process = spawn("ringfeed.workers.warm_main", self._lifeline)
         self._idle_s = idle_s
         self._statuses: dict[int, int] = {}
 
-    def preload(self, frameworks: frozenset[str], packages: frozenset[str] | None, modules: Iterable[str]) -> None:
+    def preload(
+        self, frameworks: frozenset[str], packages: frozenset[str] | None, modules: Iterable[str]
+    ) -> None:
         """Have it import what it has not imported yet."""
         new = set(modules) - self._modules
         if new or self.frameworks is None:
@@ -103,7 +118,9 @@ class Warm:
                 if pid in self._statuses:
                     return self._statuses.pop(pid)
             if is_over or time.monotonic() > deadline:
-                return wait_for(pid)  # not told: an orphan. It may be ours to wait for, as PID 1 or a subreaper.
+                return wait_for(
+                    pid
+                )  # not told: an orphan. It may be ours to wait for, as PID 1 or a subreaper.
             time.sleep(POLL_S)
 
     def close(self) -> None:
@@ -168,7 +185,9 @@ def begin(
     with _locked() as is_locked, suppress(OSError, WorkerError):
         around = _around()
         installed = {module for module in modules if is_installed(module)} - _Kept.unfit
-        frameworks = frozenset(packages or ()).intersection(FRAMEWORKS).union(*map(frameworks_of, installed))
+        frameworks = (
+            frozenset(packages or ()).intersection(FRAMEWORKS).union(*map(frameworks_of, installed))
+        )
         if around is None or not is_locked or frameworks & _Kept.unfit:
             return None
         warm = _one_for(around, frameworks, packages, installed)
@@ -195,7 +214,10 @@ atexit.register(end)
 
 
 def _one_for(
-    around: object, frameworks: frozenset[str], packages: frozenset[str] | None, modules: Collection[str]
+    around: object,
+    frameworks: frozenset[str],
+    packages: frozenset[str] | None,
+    modules: Collection[str],
 ) -> Warm:
     """Return one that has imported this, or has been told to."""
     serving = _serving(around)
@@ -228,7 +250,9 @@ def _new(around: object) -> Warm:
     warm = Warm(around, _idle_s())
     _Kept.all.append(warm)
     with suppress(RuntimeError):  # no room for a thread: the next loader finds it dead
-        threading.Thread(target=_await_end, args=(warm.process,), name="ringfeed-warm", daemon=True).start()
+        threading.Thread(
+            target=_await_end, args=(warm.process,), name="ringfeed-warm", daemon=True
+        ).start()
     return warm
 
 
@@ -276,5 +300,7 @@ def _around() -> object:
     limits = [resource.getrlimit(number) for number in _LIMITS]
     scheduling = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     flags: Any = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn
-    around = {name: value for name, value in surroundings().items() if name != "here"}  # that is told each forkserver
+    around = {
+        name: value for name, value in surroundings().items() if name != "here"
+    }  # that is told each forkserver
     return around, sys.executable, flags, status, namespaces, limits, scheduling

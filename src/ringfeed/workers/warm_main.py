@@ -37,14 +37,18 @@ class WarmMain(ForkserverMain):
             return True
         self._idle_ms = round(1000 * message.pop("idle_s"))
         _print_to(*fds)
-        for fd in fds:  # now: what an import raised may keep this frame alive, and the user's pipes with it
+        for fd in (
+            fds
+        ):  # now: what an import raised may keep this frame alive, and the user's pipes with it
             fd.close()
         super()._obey(message, fds)
         flush_output()
         _print_to(self._nowhere, self._nowhere)
         if self._imported:  # an open file, a thread: each loader would share it with the others
             order = message["preload"]
-            channels.send(self._channel, {"unfit": order["modules"] or sorted(order["packages"] or ())})
+            channels.send(
+                self._channel, {"unfit": order["modules"] or sorted(order["packages"] or ())}
+            )
         return not self._imported
 
     def _fork_forkserver(self, *fds: Descriptor) -> None:

@@ -56,7 +56,12 @@ class WorkerMain:
         self._receive, self._channel = channels.receive, channel
         config: WorkerConfig
         config, fds = self._receive(channel)
-        self._source, self._version, number, starts = config.source, config.version, config.number, config.starts
+        self._source, self._version, number, starts = (
+            config.source,
+            config.version,
+            config.number,
+            config.starts,
+        )
         join_family(config.family, f"ringfeed-{number}", fds)
         control, slots, self._stack = fds[:3]
         states = None
@@ -65,12 +70,21 @@ class WorkerMain:
 
             states = StreamStates.opened(fds.pop(), config.states_size, self._source.streams)
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
-        end, its_place = _ring.WorkerEnd(ring, number, config.stream), (config.stream - 1, config.workers, starts)
-        faulthandler.register(signal.SIGUSR1, file=self._stack.fileno(), all_threads=False)  # whatever Python is doing
-        _imports.expect(self._source.packages, silent=number > 0 or starts > 0)  # one of them says it
+        end, its_place = (
+            _ring.WorkerEnd(ring, number, config.stream),
+            (config.stream - 1, config.workers, starts),
+        )
+        faulthandler.register(
+            signal.SIGUSR1, file=self._stack.fileno(), all_threads=False
+        )  # whatever Python is doing
+        _imports.expect(
+            self._source.packages, silent=number > 0 or starts > 0
+        )  # one of them says it
         dataset = dataset if config.manifest is None else _unpack(config.manifest, fds[3:])
         scatter(self._source.seed, number, starts)
-        self._port = Port(end, ring, config.offsets, bars=config.bars, states=states, worker=its_place)
+        self._port = Port(
+            end, ring, config.offsets, bars=config.bars, states=states, worker=its_place
+        )
         self._reader = self._source.reader(dataset, self._port)
 
     def run(self) -> None:

@@ -130,9 +130,18 @@ def test_an_epoch_has_the_width_that_jax_has_when_it_begins(device: str | None) 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (np.int64(2**31), "2147483648 in row 1 of a batch, expected what fits into int32, which JAX makes of int64"),
-        (np.uint64(2**32), "4294967296 in row 1 of a batch, expected what fits into uint32, which JAX makes of uint64"),
-        (np.float64(1e39), "1e+39 in row 1 of a batch, expected what fits into float32, which JAX makes of float64"),
+        (
+            np.int64(2**31),
+            "2147483648 in row 1 of a batch, expected what fits into int32, which JAX makes of int64",
+        ),
+        (
+            np.uint64(2**32),
+            "4294967296 in row 1 of a batch, expected what fits into uint32, which JAX makes of uint64",
+        ),
+        (
+            np.float64(1e39),
+            "1e+39 in row 1 of a batch, expected what fits into float32, which JAX makes of float64",
+        ),
     ],
 )
 def test_a_value_that_does_not_fit_is_an_error(value: Any, text: str) -> None:
@@ -143,7 +152,10 @@ def test_a_value_that_does_not_fit_is_an_error(value: Any, text: str) -> None:
         batches = iter(loader.to_jax())
         with pytest.raises(ringfeed.SpecError) as caught:
             next(batches)
-        assert str(caught.value) == f"sample[0] holds {text}; set jax_enable_x64, or convert it in __getitem__"
+        assert (
+            str(caught.value)
+            == f"sample[0] holds {text}; set jax_enable_x64, or convert it in __getitem__"
+        )
         assert [array.tolist() for (array,) in batches] == [[[0, 0], [0, 0]]]
 
 
@@ -179,7 +191,9 @@ def test_every_iteration_is_an_epoch() -> None:
         for _ in range(2):
             for batch, expected in zip(found, plain, strict=True):
                 assert jax.tree.structure(batch) == jax.tree.structure(expected)
-                for leaf, expected_leaf in zip(jax.tree.leaves(batch), jax.tree.leaves(expected), strict=True):
+                for leaf, expected_leaf in zip(
+                    jax.tree.leaves(batch), jax.tree.leaves(expected), strict=True
+                ):
                     np.testing.assert_array_equal(leaf, expected_leaf)
 
 
@@ -209,7 +223,9 @@ def test_a_slot_that_jax_still_reads_is_not_filled() -> None:
     """A step that is dispatched, and not begun, keeps its batch when the program has dropped it."""
     numbers = jnp.ones((256, 256))
     total(jnp.ones((32, 6)), busy(numbers, 1)).block_until_ready()
-    for times in (1 << power for power in range(5, 13)):  # until JAX is busy for longer than it takes to look
+    for times in (
+        1 << power for power in range(5, 13)
+    ):  # until JAX is busy for longer than it takes to look
         with make(slots=2) as loader:
             batches = iter(loader.to_jax())
             gate = busy(numbers, times)
@@ -219,11 +235,15 @@ def test_a_slot_that_jax_still_reads_is_not_filled() -> None:
             if gate.is_ready():
                 continue
             assert states.count("held") == 1
-            rest = [float(total(x, 0)) for x, _ in batches]  # of which the second waits for that very slot
+            rest = [
+                float(total(x, 0)) for x, _ in batches
+            ]  # of which the second waits for that very slot
             assert found.is_ready()
         break
     else:
-        pytest.skip("this JAX has computed when a call returns, so that nothing is left to read later")
+        pytest.skip(
+            "this JAX has computed when a call returns, so that nothing is left to read later"
+        )
     sums = [float(jnp.asarray(X[start : start + 32]).sum()) for start in range(0, ROWS, 32)]
     np.testing.assert_allclose([float(found), *rest], sums, rtol=1e-6)
 
@@ -339,7 +359,9 @@ def test_keeping_one_array_leaves_the_others() -> None:
         with pytest.warns(ringfeed.SlotsHeldWarning):
             found = [float(total(x, 0)) for x, _ in batches]
         np.testing.assert_array_equal(first, X[:32])
-    np.testing.assert_allclose(found, [X[start : start + 32].sum() for start in (32, 64, 96)], rtol=1e-5)
+    np.testing.assert_allclose(
+        found, [X[start : start + 32].sum() for start in (32, 64, 96)], rtol=1e-5
+    )
 
 
 def test_kept_views_are_told_of_when_jax_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +374,9 @@ def test_kept_views_are_told_of_when_jax_has_nothing_to_do(monkeypatch: pytest.M
         np.testing.assert_array_equal(np.concatenate(kept), X)
 
 
-def test_what_is_kept_of_an_earlier_epoch_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_an_earlier_epoch_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The program's arrays are known by their slots, whichever epoch they are of."""
     monkeypatch.setattr(adapter, "is_computing", lambda: True)  # for ever, were it waited for
     monkeypatch.setattr(adapter, "IN_FLIGHT_S", 0)
@@ -364,7 +388,9 @@ def test_what_is_kept_of_an_earlier_epoch_is_not_waited_for(monkeypatch: pytest.
         np.testing.assert_array_equal(first, X[:32])
 
 
-def test_what_holds_slots_for_ever_is_waited_for_to_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_holds_slots_for_ever_is_waited_for_to_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A step that never ends, as it seems, is told of after `timeout_s`, and no sooner; then it is not waited for."""
     monkeypatch.setattr(adapter, "is_computing", lambda: True)
     monkeypatch.setattr(adapter, "IN_FLIGHT_S", 0)
@@ -428,7 +454,10 @@ def test_the_cpu_can_be_named() -> None:
 @pytest.mark.parametrize("dtype", [">i4", "datetime64[s]", "S3"])
 def test_what_is_no_number_is_refused(dtype: str) -> None:
     """Foreign byte orders, dates and text have no arrays in JAX."""
-    with make((np.zeros(7, dtype),)) as loader, pytest.raises(ringfeed.SpecError, match=r"^sample\[0\] has dtype"):
+    with (
+        make((np.zeros(7, dtype),)) as loader,
+        pytest.raises(ringfeed.SpecError, match=r"^sample\[0\] has dtype"),
+    ):
         loader.to_jax()
 
 
@@ -469,7 +498,9 @@ def test_one_iterator_over_several_epochs() -> None:
         seen = []
         for _, y in batches:
             seen.append(y.tolist())
-            assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == divmod(4 * len(seen), 12)
+            assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == divmod(
+                4 * len(seen), 12
+            )
         assert seen == expected
 
 
@@ -488,7 +519,9 @@ class Slow:
 
 
 @pytest.mark.parametrize("computes", [False, True])
-def test_a_wait_in_which_jax_computes_is_no_stall(monkeypatch: pytest.MonkeyPatch, *, computes: bool) -> None:
+def test_a_wait_in_which_jax_computes_is_no_stall(
+    monkeypatch: pytest.MonkeyPatch, *, computes: bool
+) -> None:
     """JAX runs behind the program: where it has work left when the batch comes, the wait held up nothing."""
     monkeypatch.setattr(adapter, "is_computing", lambda: computes)
     with ringfeed.Loader(Slow(), batch_size=8, workers=1) as loader:
@@ -512,7 +545,9 @@ def test_what_jax_owes_is_seen() -> None:
     assert not adapter.is_computing()
 
 
-def test_an_array_that_another_thread_donates_meanwhile_is_computed_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_that_another_thread_donates_meanwhile_is_computed_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It is there when the first question is put, and gone at the second."""
 
     class Donated:

@@ -95,7 +95,11 @@ def test_float64_is_refused_of_what_is_float64() -> None:
 
 @pytest.mark.parametrize(
     ("cast", "rtol"),
-    [(FULL, 1e-5), (Cast("float16", scale=1 / 255, mean=0.5), 1e-2), (Cast("bfloat16", std=(2, 3, 4)), 1e-2)],
+    [
+        (FULL, 1e-5),
+        (Cast("float16", scale=1 / 255, mean=0.5), 1e-2),
+        (Cast("bfloat16", std=(2, 3, 4)), 1e-2),
+    ],
 )
 def test_steps_have_the_values_of_numpy(cast: Cast, rtol: float) -> None:
     """As far as XLA does not fuse them; the short last batch too, and the next epoch again."""
@@ -130,7 +134,9 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
     """The compiled function is given the slot's own memory, also with copy=True of the loader."""
     for copy in (False, True):
         with images(copy=copy) as loader:
-            builder = adapter._builder(loader._stream.info, casts_of(loader.spec, "float32", "to_jax"))
+            builder = adapter._builder(
+                loader._stream.info, casts_of(loader.spec, "float32", "to_jax")
+            )
             read: list[int] = []
             real = builder._cast
 
@@ -209,7 +215,9 @@ def test_shapes_that_vary_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     """JAX would compile anew for each shape, and keep it for ever: NumPy casts as the batch leaves its slot."""
     monkeypatch.setattr(adapter, "caster_of", None)
     spec = (ringfeed.Array((6, 5, 3), "uint8", variable=(0,)),)
-    with ringfeed.Loader(Growing(), batch_size=None, max_batch_size=3, spec=spec, workers=0, slots=2) as loader:
+    with ringfeed.Loader(
+        Growing(), batch_size=None, max_batch_size=3, spec=spec, workers=0, slots=2
+    ) as loader:
         for number, (x,) in enumerate(loader.to_jax(cast=(FULL,))):
             np.testing.assert_array_equal(np.asarray(x), in_numpy({0: FULL})[0](*Growing()[number]))
 

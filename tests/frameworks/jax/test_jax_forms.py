@@ -40,7 +40,9 @@ def said(batch: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"copy": True}, {"shuffle": True, "drop_remainder": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"copy": True}, {"shuffle": True, "drop_remainder": True}]
+)
 def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
     """Value for value; behind the last sample there is nothing but zeros, whatever was in the slot before."""
     with make(NAMES, **settings) as loader:
@@ -57,14 +59,20 @@ def test_a_jitted_function_is_compiled_once(total: int | None, room: int) -> Non
     def sums(ragged: RaggedArrays) -> Any:
         traced.append(ragged.values.shape)
         rows = len(ragged.lengths)
-        number = jax.numpy.repeat(jax.numpy.arange(rows), ragged.lengths, total_repeat_length=len(ragged.values))
+        number = jax.numpy.repeat(
+            jax.numpy.arange(rows), ragged.lengths, total_repeat_length=len(ragged.values)
+        )
         return jax.ops.segment_sum(ragged.values[:, 0], number, rows)
 
     spec = {"boxes": Array((None, 2), "float32", max_shape=(MOST, 2), form="ragged", total=total)}
-    with ringfeed.Loader(Formed(["boxes"]), spec=spec, batch_size=ROWS, workers=0, drop_remainder=True) as loader:
+    with ringfeed.Loader(
+        Formed(["boxes"]), spec=spec, batch_size=ROWS, workers=0, drop_remainder=True
+    ) as loader:
         found = np.concatenate([sums(batch["boxes"]) for batch in loader.to_jax()])
     assert traced == [(room, 2)]
-    own = [sum(2 * number + index for number in range(LENGTHS[index])) for index in range(len(found))]
+    own = [
+        sum(2 * number + index for number in range(LENGTHS[index])) for index in range(len(found))
+    ]
     np.testing.assert_array_equal(found, own)
 
 
@@ -73,7 +81,12 @@ def test_values_are_the_slot() -> None:
     with make(NAMES, workers=0) as loader:
         lease, batch = with_lease(loader, TensorBuilder(loader._stream.info, jax_framework()))
         start = np.frombuffer(lease, np.uint8).ctypes.data
-        arrays = batch["boxes"].values, batch["tokens"], batch["measured"].values, batch["masked"].values
+        arrays = (
+            batch["boxes"].values,
+            batch["tokens"],
+            batch["measured"].values,
+            batch["masked"].values,
+        )
         for number, array in enumerate(arrays):
             assert array.unsafe_buffer_pointer() == start + loader.plan.layout.offsets[number]
         del lease, batch, arrays, array
@@ -93,8 +106,15 @@ def test_wide_values_are_narrowed() -> None:
     with ringfeed.Loader(Wide(), spec=spec, batch_size=1, workers=0) as loader:
         batches = iter(loader.to_jax())
         first = next(batches)
-        assert (first.values.dtype, first.values.tolist(), first.lengths.tolist()) == ("int32", [1, 2**31 - 1, 0], [2])
-        with pytest.raises(SpecError, match=r"^sample holds 2147483648 in row 1 of a batch, expected what fits into"):
+        assert (first.values.dtype, first.values.tolist(), first.lengths.tolist()) == (
+            "int32",
+            [1, 2**31 - 1, 0],
+            [2],
+        )
+        with pytest.raises(
+            SpecError,
+            match=r"^sample holds 2147483648 in row 1 of a batch, expected what fits into",
+        ):
             next(batches)
 
 
@@ -105,7 +125,9 @@ def test_casts() -> None:
         found = [said(batch) for batch in loader.to_jax(cast=cast)]
     for batch, plainly in zip(found, expected(["boxes", "tokens"]), strict=True):
         assert batch["tokens"] == ("float32", plainly["tokens"][1])
-        assert batch["boxes"][1] == [(2 * np.array(sample)).tolist() for sample in plainly["boxes"][1]]
+        assert batch["boxes"][1] == [
+            (2 * np.array(sample)).tolist() for sample in plainly["boxes"][1]
+        ]
 
 
 @pytest.mark.parametrize(("name", "form"), [("picture", "bytes"), ("title", "text")])

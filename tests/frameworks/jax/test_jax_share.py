@@ -19,7 +19,9 @@ CAST = ("float32", None)
 def make(workers: int = 1) -> ringfeed.Loader[Any]:
     """Return a loader of pixels and their numbers."""
     pixels = np.random.default_rng(0).integers(0, 256, (96, 5, 7), np.uint8)
-    return ringfeed.Loader((pixels, np.arange(96)), batch_size=8, shuffle=True, seed=3, workers=workers)
+    return ringfeed.Loader(
+        (pixels, np.arange(96)), batch_size=8, shuffle=True, seed=3, workers=workers
+    )
 
 
 def test_arrays_hold_no_slot() -> None:

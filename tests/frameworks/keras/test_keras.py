@@ -15,7 +15,20 @@ import ringfeed
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras", minversion="3.7")
 
-from training import SPARSE, WEIGHTS, Named, Pairs, Unsized, X, Y, fresh_model, history, make, over_arrays, small_model  # noqa: E402
+from training import (  # noqa: E402
+    SPARSE,
+    WEIGHTS,
+    Named,
+    Pairs,
+    Unsized,
+    X,
+    Y,
+    fresh_model,
+    history,
+    make,
+    over_arrays,
+    small_model,
+)
 
 # ---- what is left ----
 
@@ -43,7 +56,9 @@ def test_same_losses_as_arrays(steps_per_execution: int, workers: int) -> None:
     """Every loss and metric is bit for bit that of arrays, with three slots and any steps an execution."""
     settings = {"steps_per_execution": steps_per_execution}
     with make(workers=workers) as loader:
-        assert history(loader.to_keras(), fresh_model(**settings)) == over_arrays(model=fresh_model(**settings))
+        assert history(loader.to_keras(), fresh_model(**settings)) == over_arrays(
+            model=fresh_model(**settings)
+        )
         gc.collect()
         assert "held" not in loader.slot_states()
 
@@ -85,7 +100,9 @@ def test_each_epoch_is_the_next_of_the_loader() -> None:
 def test_goes_on_amid_an_epoch() -> None:
     """Over a loader that goes on amid an epoch, `fit` has its rest once, by its own numbers, and then whole ones."""
     batches: list[int] = []
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: batches.append(batch))  # noqa: ARG005
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batches.append(batch)  # noqa: ARG005
+    )
     loader = make()
     loader.skip(batches=2)
     data = loader.to_keras()
@@ -97,7 +114,9 @@ def test_goes_on_amid_an_epoch() -> None:
 def test_compiled_by_xla() -> None:
     """`jit_compile=True` trains as over arrays; XLA rounds differently for shapes that it knows."""
     found = history(make().to_keras(), small_model(jit_compile=True))
-    np.testing.assert_allclose(found["loss"], over_arrays(model=small_model(jit_compile=True))["loss"], rtol=1e-6)
+    np.testing.assert_allclose(
+        found["loss"], over_arrays(model=small_model(jit_compile=True))["loss"], rtol=1e-6
+    )
 
 
 def test_mixed_precision() -> None:
@@ -205,7 +224,9 @@ class Stops(keras.callbacks.Callback):
         (False, {"steps_per_epoch": 6}, {}),
         (False, {}, {"steps_per_execution": 8}),
     ],
-    ids=lambda value: ("known" if value else "unknown") if isinstance(value, bool) else " ".join(value),
+    ids=lambda value: (
+        ("known" if value else "unknown") if isinstance(value, bool) else " ".join(value)
+    ),
 )
 def test_like_a_tf_dataset(known: bool, fit: dict[str, Any], compiled: dict[str, Any]) -> None:  # noqa: FBT001
     """Each argument of `fit` does what it does with a tf.data.Dataset of the same batches, warnings included."""
@@ -216,7 +237,9 @@ def test_like_a_tf_dataset(known: bool, fit: dict[str, Any], compiled: dict[str,
     ):
         stops = Stops()
         named = {"same": source, "stops": lambda stops=stops: [stops], "early": early_stopping}
-        settings = {key: named[value]() if isinstance(value, str) else value for key, value in fit.items()}
+        settings = {
+            key: named[value]() if isinstance(value, str) else value for key, value in fit.items()
+        }
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             report = history(source(), small_model(**compiled), **{"shuffle": False, **settings})

@@ -220,7 +220,9 @@ def test_dtypes_left_alone() -> None:
     epoch, outstanding = begin(loader, leaves_alone=frozenset({"uint16"}))
     kept = list(epoch)
     assert [leaf.memory.dtype for leaf in kept[0]] == ["<f4", "<f8", "<u2"]
-    assert [[leaf.memory.tolist() for leaf in batch] for batch in kept] == [[[i, i + 1]] * 3 for i in range(0, 20, 2)]
+    assert [[leaf.memory.tolist() for leaf in batch] for batch in kept] == [
+        [[i, i + 1]] * 3 for i in range(0, 20, 2)
+    ]
     loader = ringfeed.Loader(arrays[1:], batch_size=2, slots=3, workers=0)
     epoch, outstanding = begin(loader, leaves_alone=frozenset({"uint16"}))
     assert len(list(epoch)) == 10

@@ -61,7 +61,9 @@ def test_class_weight_is_for_the_training_alone() -> None:
     model = small_model()
     fed = make().to_keras()
     found = history(fed, model, validation_data=fed, class_weight=CLASS_WEIGHT)
-    assert found == over_arrays(validation_data=(X, Y), validation_batch_size=32, class_weight=CLASS_WEIGHT)
+    assert found == over_arrays(
+        validation_data=(X, Y), validation_batch_size=32, class_weight=CLASS_WEIGHT
+    )
     assert history(fed) == over_arrays()
 
 
@@ -121,7 +123,13 @@ def test_validation_is_refused_by_its_own_batch_size() -> None:
     """The batch size of a fit over arrays is no affair of its validation; `validation_batch_size` is."""
     validation = make().to_keras()
     history(X, y=Y, batch_size=8, epochs=1, validation_data=validation)
-    history(make().to_keras(), batch_size=32, epochs=1, validation_data=validation, validation_batch_size=32)
+    history(
+        make().to_keras(),
+        batch_size=32,
+        epochs=1,
+        validation_data=validation,
+        validation_batch_size=32,
+    )
     with pytest.raises(ValueError, match=r"^validation_batch_size=7 cannot be honoured"):
         history(X, y=Y, epochs=1, validation_data=validation, validation_batch_size=7)
     with pytest.raises(ValueError, match=r"^y= cannot be honoured"):
@@ -130,7 +138,9 @@ def test_validation_is_refused_by_its_own_batch_size() -> None:
 
 def test_validation_split_is_refused() -> None:
     """Keras itself refuses to split an adapter."""
-    with pytest.raises(ValueError, match="`validation_split` is only supported for tensors or NumPy arrays"):
+    with pytest.raises(
+        ValueError, match="`validation_split` is only supported for tensors or NumPy arrays"
+    ):
         history(make().to_keras(), validation_split=0.2)
 
 
@@ -161,16 +171,24 @@ def warnings_of(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
     ],
     ids=["samples", "whole batches", "feed"],
 )
-def test_fit_that_cannot_shuffle_warns_once(settings: dict[str, Any], feeds: Callable[[], Any]) -> None:
+def test_fit_that_cannot_shuffle_warns_once(
+    settings: dict[str, Any], feeds: Callable[[], Any]
+) -> None:
     """Where `fit` is to shuffle and the loader keeps the order, one warning at the user's line says both ways out."""
     model, fed = small_model(), feeds()
     seen = warnings_of(lambda: model.fit(fed, epochs=2, verbose=0, **settings))
-    assert [(str(one.message), one.filename, one.category) for one in seen] == [(UNSHUFFLED, __file__, UserWarning)]
+    assert [(str(one.message), one.filename, one.category) for one in seen] == [
+        (UNSHUFFLED, __file__, UserWarning)
+    ]
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"shuffle": True}, {"sampler": [*range(X.shape[0])][::-1]}, {"sampler": lambda _epoch: range(X.shape[0])}],
+    [
+        {"shuffle": True},
+        {"sampler": [*range(X.shape[0])][::-1]},
+        {"sampler": lambda _epoch: range(X.shape[0])},
+    ],
     ids=["shuffled", "a list", "a function"],
 )
 def test_fit_over_a_chosen_order_warns_of_nothing(settings: dict[str, Any]) -> None:
@@ -185,7 +203,9 @@ def test_only_training_warns_of_the_order() -> None:
     with make() as made, make(shuffle=True) as shuffled:
         fed = made.to_keras()
         assert not warnings_of(lambda: model.fit(fed, epochs=1, verbose=0, shuffle=False))
-        assert not warnings_of(lambda: model.fit(shuffled.to_keras(), validation_data=fed, epochs=1, verbose=0))
+        assert not warnings_of(
+            lambda: model.fit(shuffled.to_keras(), validation_data=fed, epochs=1, verbose=0)
+        )
         assert not warnings_of(lambda: model.evaluate(fed, verbose=0))
         assert not warnings_of(lambda: model.predict(fed, verbose=0))
 
@@ -226,7 +246,9 @@ def test_an_iterable_warns_of_no_order() -> None:
     ],
     ids=["weights", "no targets", "several targets"],
 )
-def test_batches_that_cannot_be_weighted(make_loader: Callable[[], ringfeed.Loader], text: str) -> None:
+def test_batches_that_cannot_be_weighted(
+    make_loader: Callable[[], ringfeed.Loader], text: str
+) -> None:
     """Class weights are refused where the batches have no place for them, by `to_keras` and by `fit`."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         make_loader().to_keras(class_weight=CLASS_WEIGHT)
@@ -240,7 +262,10 @@ def test_class_weight_given_twice() -> None:
     """Two class weights are one too many."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         history(make().to_keras(class_weight=CLASS_WEIGHT), class_weight=CLASS_WEIGHT)
-    assert str(caught.value) == "class_weight was given to to_keras() and to fit(); give it to one of them"
+    assert (
+        str(caught.value)
+        == "class_weight was given to to_keras() and to fit(); give it to one of them"
+    )
 
 
 def test_samples_that_keras_cannot_unpack() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tensorflow")  # it stands for Keras' default backend, and for an environment with frameworks
+pytest.importorskip(
+    "tensorflow"
+)  # it stands for Keras' default backend, and for an environment with frameworks
 pytest.importorskip("keras", minversion="3.7")
 
 import keras_checks
@@ -21,7 +23,10 @@ from keras_checks import CHECKS, PATIENCE_S
 
 CHECKS_SCRIPT = Path(keras_checks.__file__)
 ALONE = "slots_and_steps", "same_training_as_arrays", "arguments_of_fit"
-PARTS = {name: (name,) if name in ALONE else tuple(other for other in CHECKS if other not in ALONE) for name in CHECKS}
+PARTS = {
+    name: (name,) if name in ALONE else tuple(other for other in CHECKS if other not in ALONE)
+    for name in CHECKS
+}
 """The checks that share a process with one: starting a framework costs more than most of them."""
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling is most of JAX's time
 

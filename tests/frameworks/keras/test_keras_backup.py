@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Keras' LearningRateScheduler asks TensorFlow for an array in a way that NumPy warns of.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword"
+)
 
 ROWS, EPOCHS = 34, 3
 STEPS = 5  # four of 8 and one of 2
@@ -149,14 +151,26 @@ class Curve(keras.callbacks.Callback):
 def make_model(**settings: Any) -> Any:
     """Return a model whose steps draw random numbers."""
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+    layers = [
+        keras.layers.Dense(8, activation="relu"),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(3),
+    ]
     model = keras.Sequential([keras.Input((6,)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], run_eagerly=True, **settings)
+    model.compile(
+        keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], run_eagerly=True, **settings
+    )
     return model
 
 
-def fit(data: Any, *callbacks: Any, stop: tuple[int, int] | None = None, model: Any = None, **settings: Any) -> Curve:
+def fit(
+    data: Any,
+    *callbacks: Any,
+    stop: tuple[int, int] | None = None,
+    model: Any = None,
+    **settings: Any,
+) -> Curve:
     """Train a fresh model, to the end or to the batch at which it is broken off."""
     at_once = settings.pop("steps_per_execution", 1)
     model = make_model(steps_per_execution=at_once) if model is None else model
@@ -165,7 +179,11 @@ def fit(data: Any, *callbacks: Any, stop: tuple[int, int] | None = None, model: 
     curve = Curve(stop)
     rate = keras.callbacks.LearningRateScheduler(lambda _epoch, rate: rate * 0.9)
     with ringfeed.keras.install(), contextlib.suppress(BrokenOffError):
-        model.fit(data(), **{"epochs": EPOCHS, "verbose": 0, **settings}, callbacks=[*callbacks, curve, rate])
+        model.fit(
+            data(),
+            **{"epochs": EPOCHS, "verbose": 0, **settings},
+            callbacks=[*callbacks, curve, rate],
+        )
     return curve
 
 
@@ -174,7 +192,12 @@ def backup(path: Path, save_freq: Any = "epoch", **settings: Any) -> Any:
     return ringfeed.keras.BackupAndRestore(path / "backup", save_freq, **settings)
 
 
-FREQUENCIES = dict.fromkeys(WAYS, 3) | {"iterable": 1, "batches of None": 1, "install": 1, "validation": "epoch"}
+FREQUENCIES = dict.fromkeys(WAYS, 3) | {
+    "iterable": 1,
+    "batches of None": 1,
+    "install": 1,
+    "validation": "epoch",
+}
 AT_ONCE = {"loader", "feed", "install", "iterable"}
 FREQUENCIES |= {"several at once": 1, "feed with a state": "epoch"}
 
@@ -216,7 +239,9 @@ def test_begins_where_it_was(tmp_path: Path, stop: tuple[int, int]) -> None:
     fit(over_loader, backup(tmp_path, 1), stop=stop)
     found = fit(over_loader, backup(tmp_path, 1)).found
     assert next(iter(found)) == stop
-    assert [batch for epoch, batch in filter(_is_batch, found) if epoch == stop[0]] == [*range(stop[1], STEPS)]
+    assert [batch for epoch, batch in filter(_is_batch, found) if epoch == stop[0]] == [
+        *range(stop[1], STEPS)
+    ]
     assert [key for key in found if not _is_batch(key)] == [*range(stop[0], EPOCHS)]
 
 
@@ -233,7 +258,9 @@ def test_a_drawn_seed_is_that_of_the_backup(tmp_path: Path, over: Callable[..., 
     validations = [over_loader(batch_size=25, seed=None) for _ in range(2)]
     first = fit(data, backup(tmp_path, 2), stop=(1, 4), validation=lambda: validations[0]).found
     found = first | fit(data, backup(tmp_path, 2), validation=lambda: validations[1]).found
-    validation = functools.partial(over_loader, batch_size=25, seed=validations[0]._stream.runner.source.seed)
+    validation = functools.partial(
+        over_loader, batch_size=25, seed=validations[0]._stream.runner.source.seed
+    )
     expected = fit(lambda: data(seed=drawn[0]), validation=validation).found
     assert found == expected
     assert validations[1]._stream.runner.source.seed == validations[0]._stream.runner.source.seed
@@ -266,7 +293,9 @@ class StopsPredicting(keras.callbacks.Callback):  # type: ignore[misc]
         raise BrokenOffError
 
 
-def test_hooks_that_take_long_are_told_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_that_take_long_are_told_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A warning after a second, and a StateError after the feed's timeout_s."""
     fit(lambda: over_feed(Hooked()), backup(tmp_path, 1), stop=(2, 1))
     for clock in ("ringfeed.engine.hooks.clock", "ringfeed.orders.replay.clock"):
@@ -412,7 +441,9 @@ def test_damaged(tmp_path: Path) -> None:
     """A damaged backup is an error, that says what to do; a second one is gone on from, with a warning."""
     fit(over_loader, backup(tmp_path, 1, double_checkpoint=True), stop=(1, 3))
     _damage(tmp_path / "backup" / "latest.zip")
-    with pytest.warns(UserWarning, match=r"latest.zip' is damaged \(.*\); going on from the one before it"):
+    with pytest.warns(
+        UserWarning, match=r"latest.zip' is damaged \(.*\); going on from the one before it"
+    ):
         found = fit(over_loader, backup(tmp_path, 1, delete_checkpoint=False)).found
     assert next(iter(found)) == (1, 2)
     (tmp_path / "backup" / "previous.zip").unlink()
@@ -425,9 +456,33 @@ def test_damaged(tmp_path: Path) -> None:
 
 GONE = object()
 EDITS: list[tuple[str, Any]] = [
-    *((name, GONE) for name in ("backend", "epoch", "first_epoch", "variables", "loader", "random", "random.now")),
-    *(("step", -7), ("batches", "x"), ("validation_epoch", []), ("validation_seed", {}), ("is_over", 2), ("loader", 3)),
-    *(("hooks.hooks", -7), ("hooks", []), ("random.start", {}), ("random.now.python", "x"), ("variables", [[]])),
+    *(
+        (name, GONE)
+        for name in (
+            "backend",
+            "epoch",
+            "first_epoch",
+            "variables",
+            "loader",
+            "random",
+            "random.now",
+        )
+    ),
+    *(
+        ("step", -7),
+        ("batches", "x"),
+        ("validation_epoch", []),
+        ("validation_seed", {}),
+        ("is_over", 2),
+        ("loader", 3),
+    ),
+    *(
+        ("hooks.hooks", -7),
+        ("hooks", []),
+        ("random.start", {}),
+        ("random.now.python", "x"),
+        ("variables", [[]]),
+    ),
 ]
 
 
@@ -573,9 +628,12 @@ def test_arguments(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError) as taken:
         ringfeed.keras.BackupAndRestore(tmp_path / "file")
     assert (
-        str(taken.value) == f"backup_dir {str(tmp_path / 'file')!r} is a file, expected a directory; give another path"
+        str(taken.value)
+        == f"backup_dir {str(tmp_path / 'file')!r} is a file, expected a directory; give another path"
     )
-    with pytest.raises(ValueError, match=r"^backup_dir is empty, expected the path of a directory to make$"):
+    with pytest.raises(
+        ValueError, match=r"^backup_dir is empty, expected the path of a directory to make$"
+    ):
         ringfeed.keras.BackupAndRestore("")
     for wrong in (0, True, "batch", 1.5):
         with pytest.raises(ValueError, match="save_freq is") as caught:

@@ -14,7 +14,9 @@ import pytest
 
 import ringfeed
 
-pytest.importorskip("tensorflow")  # it stands for Keras' default backend, and for an environment with frameworks
+pytest.importorskip(
+    "tensorflow"
+)  # it stands for Keras' default backend, and for an environment with frameworks
 keras = pytest.importorskip("keras", minversion="3.7")
 
 import warm  # noqa: E402 - for one order
@@ -31,7 +33,9 @@ def run(*command: Any, **environment: str) -> str:
     """Return what a Python process prints, which must end well."""
     path = os.pathsep.join([str(HERE), *filter(None, sys.path)])
     backend = environment.pop("KERAS_BACKEND")
-    ended = warm.run_keras([*command], backend, env=QUICK | {"PYTHONPATH": path} | environment, timeout=PATIENCE_S)
+    ended = warm.run_keras(
+        [*command], backend, env=QUICK | {"PYTHONPATH": path} | environment, timeout=PATIENCE_S
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

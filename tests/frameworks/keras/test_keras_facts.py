@@ -17,7 +17,12 @@ def test_an_adapter_answers_as_a_loader_of_torchs() -> None:
     order = [3, 1, 2, 7]
     with ringfeed.Loader((X, Y), batch_size=3, sampler=order, workers=0) as loader:
         data = loader.to_keras()
-        assert (len(data), data.dataset, data.sampler, data.batch_size) == (2, loader.dataset, order, 3)
+        assert (len(data), data.dataset, data.sampler, data.batch_size) == (
+            2,
+            loader.dataset,
+            order,
+            3,
+        )
         assert repr(data) == f"<LoaderAdapter of {loader!r}>"
         x, y = next(iter(data))
         assert isinstance(x, np.ndarray)

@@ -44,8 +44,12 @@ def test_skipped_samples() -> None:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             found = small_model().evaluate(loader.to_keras(), verbose=0)
-        np.testing.assert_allclose(found, small_model().evaluate(X[rest], Y[rest], verbose=0), rtol=1e-5)
-        assert [str(warning.message)[:28] for warning in seen] == ["Your input ran out of data; "] * (batch_size == 1)
+        np.testing.assert_allclose(
+            found, small_model().evaluate(X[rest], Y[rest], verbose=0), rtol=1e-5
+        )
+        assert [str(warning.message)[:28] for warning in seen] == [
+            "Your input ran out of data; "
+        ] * (batch_size == 1)
 
 
 class Breaks(keras.callbacks.Callback):

@@ -57,12 +57,21 @@ def test_to_categorical_is_that_of_keras(seed: int) -> None:
 def test_pad_sequences_is_that_of_keras(seed: int) -> None:
     """Lists and arrays of any length, padded and cut at either side, of several dtypes."""
     chance = random.Random(seed)  # noqa: S311 - no secret
-    rows: list[Any] = [[chance.randrange(-9, 99) for _ in range(chance.randrange(7))] for _ in range(5)] + [[1]]
+    rows: list[Any] = [
+        [chance.randrange(-9, 99) for _ in range(chance.randrange(7))] for _ in range(5)
+    ] + [[1]]
     if seed % 2:
         rows = [np.array(row, "int64") for row in rows]
     sides = {side: chance.choice(["pre", "post"]) for side in ("padding", "truncating")}
     for dtype in ("int32", "float32", "int64"):
-        assert same("pad_sequences", rows, maxlen=chance.choice([None, 1, 3, 9]), dtype=dtype, value=7, **sides)
+        assert same(
+            "pad_sequences",
+            rows,
+            maxlen=chance.choice([None, 1, 3, 9]),
+            dtype=dtype,
+            value=7,
+            **sides,
+        )
     assert same("pad_sequences", rows)
 
 
@@ -73,7 +82,11 @@ def test_pictures_are_those_of_keras(seed: int, tmp_path: Path) -> None:
     mode = str(rng.choice(["RGB", "L", "RGBA", "1", "P", "I;16"]))
     size = tuple(int(side) for side in rng.integers(3, 40, 2))
     pixels = rng.integers(0, 256, (*size, 3), np.uint8)
-    picture = Image.fromarray(rng.integers(0, 60000, size, np.uint16)) if mode == "I;16" else Image.fromarray(pixels)
+    picture = (
+        Image.fromarray(rng.integers(0, 60000, size, np.uint16))
+        if mode == "I;16"
+        else Image.fromarray(pixels)
+    )
     path = tmp_path / "picture.png"
     (picture if mode == "I;16" else picture.convert(mode)).save(path)
     resampling = str(rng.choice(["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]))
@@ -84,7 +97,9 @@ def test_pictures_are_those_of_keras(seed: int, tmp_path: Path) -> None:
         loaded = keras.utils.load_img(path, color_mode)
         for layout in (None, "channels_first", "channels_last"):
             assert same("img_to_array", loaded, data_format=layout)
-            assert same("img_to_array", loaded, layout, "uint8" if color_mode != "grayscale" else "float64")
+            assert same(
+                "img_to_array", loaded, layout, "uint8" if color_mode != "grayscale" else "float64"
+            )
     assert same("load_img", io.BytesIO(path.read_bytes()), target_size=(5, 9))
 
 
@@ -113,7 +128,9 @@ def test_what_is_not_plain_is_left_to_keras(name: str, args: Any, kwargs: Any) -
     assert getattr(_helpers, name)(*args, **kwargs) is NotImplemented
 
 
-def test_keras_settings_and_keras_2_are_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keras_settings_and_keras_2_are_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The settings file decides on layout and dtype, and tf.keras as Keras 2 is left to Keras."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     settings = {"floatx": "float64", "image_data_format": "channels_first"}

@@ -33,7 +33,9 @@ class Line:
 
 def line_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose iterable this process reads."""
-    return ringfeed.Loader(dataset, batch_size=BATCH, **{"backend": "thread", "timeout_s": 100, **settings})
+    return ringfeed.Loader(
+        dataset, batch_size=BATCH, **{"backend": "thread", "timeout_s": 100, **settings}
+    )
 
 
 def identity() -> Any:
@@ -53,13 +55,17 @@ def test_predict_reads_no_further_ahead_than_slots(slots: int) -> None:
         assert 10 * BATCH <= len(line.given) <= (10 + slots) * BATCH
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # as with any length that Keras does not know
+@pytest.mark.filterwarnings(
+    "ignore:Your input ran out of data"
+)  # as with any length that Keras does not know
 def test_fit_ends_an_epoch_with_the_iterable() -> None:
     """Keras learns the length by reading; each epoch reads all of it, the shorter last batch included."""
     line = Line(3 * BATCH + 2)
     seen = []
     with line_of(line) as loader:
-        steps = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))  # noqa: ARG005
+        steps = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append(batch)  # noqa: ARG005
+        )
         identity().fit(loader.to_keras(), epochs=2, verbose=0, callbacks=[steps])
     assert seen == [0, 1, 2, 3] * 2
 
@@ -77,7 +83,9 @@ def test_a_tf_dataset_ends_with_the_iterable() -> None:
 
 def test_several_come_in_turn_through_a_tf_dataset() -> None:
     """A reader's shorter batch amid the epoch is one, and what was planned beyond its end does not show."""
-    with line_of(ringfeed.datasets.Interleave([Line(BATCH + 1), Line(3 * BATCH)]), workers=2) as loader:
+    with line_of(
+        ringfeed.datasets.Interleave([Line(BATCH + 1), Line(3 * BATCH)]), workers=2
+    ) as loader:
         dataset = loader.to_tf_dataset()
         assert [len(x) for x, _ in dataset] == [BATCH, BATCH, 1, BATCH, BATCH]
         del dataset

@@ -39,7 +39,9 @@ class Noise(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
 
     def __getitem__(self, index: int) -> Any:
         self.asked += 1
-        return self.rng.random((4, 3), np.float32) + np.float32(random.random()), np.zeros((4, 1), np.float32)  # noqa: S311
+        return self.rng.random((4, 3), np.float32) + np.float32(random.random()), np.zeros(  # noqa: S311
+            (4, 1), np.float32
+        )
 
 
 class Uneven(Noise):
@@ -55,8 +57,14 @@ def test_a_dataset_as_it_is() -> None:
     states = random.getstate(), dataset.rng.bit_generator.state
     found = profile_loader(dataset, **SOON)
     count = len(os.sched_getaffinity(0))
-    assert [reading.label for reading in found.readings] == ["keras", "install()", f"feed(workers={count})"]
-    assert [(reading.batches, reading.samples, reading.size) for reading in found.readings] == [(8, 32, 64)] * 3
+    assert [reading.label for reading in found.readings] == [
+        "keras",
+        "install()",
+        f"feed(workers={count})",
+    ]
+    assert [(reading.batches, reading.samples, reading.size) for reading in found.readings] == [
+        (8, 32, 64)
+    ] * 3
     assert found.readings[2].workers >= 1
     assert found.name == "Noise of Keras (workers=1, use_multiprocessing=False)"
     assert found.readings[1].notes[0].startswith("runs over ringfeed: 1 worker thread, ")
@@ -93,7 +101,18 @@ def test_a_fit_that_goes_on(tmp_path: Path) -> None:
     """The dataset is profiled in fit, which then trains."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
-    words = ["-m", "ringfeed", "profile", "--seconds", "30", "--samples", "4", "--go-on", "--script", path]
+    words = [
+        "-m",
+        "ringfeed",
+        "profile",
+        "--seconds",
+        "30",
+        "--samples",
+        "4",
+        "--go-on",
+        "--script",
+        path,
+    ]
     ended = subprocess.run(
         [sys.executable, *map(str, words)],
         env={**os.environ, "PYTHONPATH": str(Path(ringfeed.__file__).parents[1])},

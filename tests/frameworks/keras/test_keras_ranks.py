@@ -9,7 +9,9 @@ import pytest
 
 from together import check_ranks, global_batches, ports, run_together
 
-pytestmark = pytest.mark.skipif(not (find_spec("keras") and find_spec("jax")), reason="keras or jax is not installed")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("keras") and find_spec("jax")), reason="keras or jax is not installed"
+)
 
 SCRIPT = """
 import jax

@@ -76,7 +76,10 @@ def test_it_tells_what_differs() -> None:
     other = replace(one, curves={"loss": [(0.5).hex(), (0.2500000000000001).hex()]})
     assert one.difference(other) == "loss of epoch 1 is 0.2500000000000001, not 0.25"
     assert one.difference(replace(one, skipped=[8])) == "[8] were skipped, not [7]"
-    assert one.difference(replace(one, weights=[b"Weights"])) == "the losses are the same, the weights differ"
+    assert (
+        one.difference(replace(one, weights=[b"Weights"]))
+        == "the losses are the same, the weights differ"
+    )
     assert one.difference(one) == ""
 
 
@@ -94,7 +97,13 @@ def test_a_fault_strikes_once_until_it_is_armed_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "status"),
-    [("leave", 0), ("exit", 3), ("kill", -signal.SIGKILL), ("segfault", -signal.SIGSEGV), ("abort", -signal.SIGABRT)],
+    [
+        ("leave", 0),
+        ("exit", 3),
+        ("kill", -signal.SIGKILL),
+        ("segfault", -signal.SIGSEGV),
+        ("abort", -signal.SIGABRT),
+    ],
 )
 def test_each_fault_ends_its_process(name: str, status: int, tmp_path: Path) -> None:
     """A fault ends whoever makes the sample, as it says."""
@@ -106,7 +115,9 @@ def test_each_fault_ends_its_process(name: str, status: int, tmp_path: Path) -> 
         found.strike(3)
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run([sys.executable, "-c", script], env=environment, check=False, timeout=240)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=False, timeout=240
+    )
     assert ended.returncode == status
 
 

@@ -26,7 +26,9 @@ def texts_of(index: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return a batch of padded texts and what is to be learnt of each."""
     random = np.random.default_rng(index)
     words = LENGTHS[index % len(LENGTHS)]
-    return random.integers(0, 20, (2 + index % 3, words), np.int32), random.random(2 + index % 3, np.float32)
+    return random.integers(0, 20, (2 + index % 3, words), np.int32), random.random(
+        2 + index % 3, np.float32
+    )
 
 
 class Texts(keras.utils.PyDataset):
@@ -90,7 +92,9 @@ def same(found: Any, indices: Any) -> None:
 WITHOUT_GAPS = [index for index in range(8) if index not in GAPS]
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, of an epoch that is shorter than its length
+@pytest.mark.filterwarnings(
+    "ignore:Your input ran out of data"
+)  # Keras, of an epoch that is shorter than its length
 @pytest.mark.parametrize("gaps", [(), GAPS], ids=["all", "some None"])
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("how", HOW, ids=str)
@@ -135,7 +139,11 @@ class Numbers(Texts):
     """Batches of one shape that hold their index."""
 
     def __getitem__(self, index: int) -> Any:
-        return None if index in self.gaps else (np.full((2, 3), index, np.int32), np.zeros(2, np.float32))
+        return (
+            None
+            if index in self.gaps
+            else (np.full((2, 3), index, np.int32), np.zeros(2, np.float32))
+        )
 
 
 @pytest.mark.parametrize("path", ["op", "python"])
@@ -157,12 +165,20 @@ def test_tf_data_without_none(how: dict[str, Any], path: str) -> None:
 @pytest.mark.parametrize("gap", [3, 7], ids=["within", "last"])
 def test_tf_data_keeps_its_promise(path: str, gap: int) -> None:
     """A dataset that has had no None has its length; the first one is an error at the end, and ends the promise."""
-    settings: Any = {"batch_size": None, "slots": 3, "copy": path == "python", "workers": 1, "backend": "thread"}
+    settings: Any = {
+        "batch_size": None,
+        "slots": 3,
+        "copy": path == "python",
+        "workers": 1,
+        "backend": "thread",
+    }
     with ringfeed.Loader(Numbers(gaps=(gap,)), **settings) as loader:
         dataset = loader.to_tf_dataset()
         assert int(dataset.cardinality()) == 8
         batches = iter(dataset)
-        assert [int(next(batches)[0][0, 0]) for _ in range(7)] == [index for index in range(8) if index != gap]
+        assert [int(next(batches)[0][0, 0]) for _ in range(7)] == [
+            index for index in range(8) if index != gap
+        ]
         with pytest.raises(tf.errors.OpError) as caught:
             next(batches)
         assert (
@@ -171,7 +187,9 @@ def test_tf_data_keeps_its_promise(path: str, gap: int) -> None:
         ) in str(caught.value)
         again = loader.to_tf_dataset()
         assert again.cardinality() == tf.data.UNKNOWN_CARDINALITY
-        assert [int(numbers[0, 0]) for numbers, _ in again] == [index for index in range(8) if index != gap]
+        assert [int(numbers[0, 0]) for numbers, _ in again] == [
+            index for index in range(8) if index != gap
+        ]
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
@@ -179,7 +197,10 @@ def test_tf_data_has_each_shape(how: dict[str, Any]) -> None:
     """Axes that vary are None in `element_spec`, and each batch comes in its own shape."""
     with loader_of(Texts(), **how) as loader:
         dataset = loader.to_tf_dataset()
-        assert dataset.element_spec == (tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.float32))
+        assert dataset.element_spec == (
+            tf.TensorSpec((None, None), tf.int32),
+            tf.TensorSpec((None,), tf.float32),
+        )
         assert int(dataset.cardinality()) == 8
         same(dataset, range(8))
 
@@ -252,13 +273,17 @@ class Changing(Texts):
 def steps_of(data: Any, **settings: Any) -> list[int]:
     """Return how many steps the epochs of a fit have."""
     steps = Steps()
-    reader(run_eagerly=True).fit(data, epochs=4, verbose=0, shuffle=False, callbacks=[steps], **settings)
+    reader(run_eagerly=True).fit(
+        data, epochs=4, verbose=0, shuffle=False, callbacks=[steps], **settings
+    )
     return steps.counts
 
 
 @pytest.mark.parametrize("by", [1, -1])
 @pytest.mark.parametrize("how", HOW, ids=str)
-def test_an_epoch_has_the_length_that_its_hook_gives_the_dataset(how: dict[str, Any], by: int) -> None:
+def test_an_epoch_has_the_length_that_its_hook_gives_the_dataset(
+    how: dict[str, Any], by: int
+) -> None:
     """A dataset that grows or shrinks in ``on_epoch_begin`` has as many steps as under `feed`."""
     with loader_of(Changing(by), **how) as loader:
         assert steps_of(loader.to_keras()) == [5 + by, 5 + 2 * by, 5 + 3 * by, 5 + 4 * by]

@@ -98,8 +98,12 @@ def answers(body: str) -> dict[str, Any]:
 
 # Each imports a framework in an interpreter of its own, and in its workers.
 pytestmark = pytest.mark.long
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-needs_keras = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed")
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+needs_keras = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
+)
 
 
 @needs_torch
@@ -126,5 +130,8 @@ def test_a_keras_dataset_that_uses_keras_has_it() -> None:
     """What a method uses of Keras is there, with one warning that names the cost."""
     answer, loaded, warned = answers(_KERAS)["use"]
     assert answer == [3.0]
-    assert [name for name in loaded if name not in ("jax", "jaxlib")] == ["tensorflow", "keras"]  # which bring JAX in
+    assert [name for name in loaded if name not in ("jax", "jaxlib")] == [
+        "tensorflow",
+        "keras",
+    ]  # which bring JAX in
     assert warned == [travel.warning_of("<stdin> line N", ", ".join(loaded))]

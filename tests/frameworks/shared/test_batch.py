@@ -110,17 +110,28 @@ def test_a_leaf_that_is_cast_is_read_from_the_slot(copy: bool) -> None:  # noqa:
             return array.astype(np.float32)
 
         builder = TensorBuilder(
-            info, Framework(over, np.asarray), cast=Chosen({0: cast}), own={2: lambda view: view * 2}
+            info,
+            Framework(over, np.asarray),
+            cast=Chosen({0: cast}),
+            own={2: lambda view: view * 2},
         )
         assert builder.over_slot == ([0] if copy else [0, 1])
         lease, made, private = next(
-            loader._stream.epoch(lambda lease, rows: (lease, builder(lease, rows), builder.private(lease, rows)))
+            loader._stream.epoch(
+                lambda lease, rows: (lease, builder(lease, rows), builder.private(lease, rows))
+            )
         )
         at = [lease.address + offset for offset in info.offsets]
         assert read[0] == at[0] != read[1]
-        assert [leaf.ctypes.data == place for leaf, place in zip(made, at, strict=True)] == [False, not copy] + [
-            False
-        ] * 2
+        assert [leaf.ctypes.data == place for leaf, place in zip(made, at, strict=True)] == [
+            False,
+            not copy,
+        ] + [False] * 2
         np.frombuffer(lease, np.uint8)[:] = 255
-        assert [leaf.tolist() for leaf in private] == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 2, 4, 6], [0, 1, 2, 3]]
+        assert [leaf.tolist() for leaf in private] == [
+            [0, 1, 2, 3],
+            [0, 1, 2, 3],
+            [0, 2, 4, 6],
+            [0, 1, 2, 3],
+        ]
         assert [leaf.dtype for leaf in private] == ["f4", "i8", "f8", "i2"]

@@ -43,11 +43,19 @@ class Named(NamedTuple):
         ([IMAGE, LABEL], (SCALED, "float64"), {0: SCALED, 1: Cast("float64")}),
         ({"a": LABEL, "b": IMAGE}, {"b": SCALED}, {1: SCALED}),
         ({"a": LABEL, "b": IMAGE}, {"b": SCALED, "a": None}, {1: SCALED}),
-        (({"a": LABEL, "b": (IMAGE, MASK)}, LABEL), ({"b": "float32"}, "float32"), {1: F32, 2: F32, 3: F32}),
+        (
+            ({"a": LABEL, "b": (IMAGE, MASK)}, LABEL),
+            ({"b": "float32"}, "float32"),
+            {1: F32, 2: F32, 3: F32},
+        ),
         (({"a": LABEL, "b": (IMAGE, MASK)}, MASK), (None, "float32"), {3: F32}),
         (Named(IMAGE, LABEL), Named("float32", None), {0: F32}),
         (Named(IMAGE, LABEL), (None, "float32"), {1: F32}),
-        ((Array((2,), "bool"), Array((2,), ml_dtypes.bfloat16)), ("float32", "float32"), {0: F32, 1: F32}),
+        (
+            (Array((2,), "bool"), Array((2,), ml_dtypes.bfloat16)),
+            ("float32", "float32"),
+            {0: F32, 1: F32},
+        ),
         ((Array((2,), "float32"), IMAGE), ("float32", "float32"), {1: F32}),
         ((Array((2,), "float32"), IMAGE), (SCALED, None), {0: SCALED}),
     ],
@@ -79,7 +87,11 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
             ("float32",),
             f" is cast by a tuple of 1, expected a tuple of 2; {STRUCTURE}",
         ),
-        ((IMAGE, LABEL), {"x": "float32"}, f" is cast by a dict, expected a tuple of 2; {STRUCTURE}"),
+        (
+            (IMAGE, LABEL),
+            {"x": "float32"},
+            f" is cast by a dict, expected a tuple of 2; {STRUCTURE}",
+        ),
         ((IMAGE, LABEL), 32, f" is cast by 32, expected a tuple of 2; {STRUCTURE}"),
         ({"a": IMAGE}, ("float32",), f" is cast by a tuple of 1, expected a dict; {STRUCTURE}"),
         (
@@ -128,7 +140,11 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
             "[1] has shape (4, 5), expected (height, width, channels) for layout='CHW'; leave layout out, or give the "
             "sample these axes",
         ),
-        (IMAGE, Cast(layout="WHC"), " is cast with layout='WHC', expected 'CHW' or None; write layout='CHW'"),
+        (
+            IMAGE,
+            Cast(layout="WHC"),
+            " is cast with layout='WHC', expected 'CHW' or None; write layout='CHW'",
+        ),
         (
             (IMAGE, LABEL),
             Cast(mean=(0.5, 0.5)),
@@ -163,7 +179,11 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
             "[0] has variable=(0, 1, 2), expected the same channels in all batches, as mean or std has a number for "
             "each; leave that axis out of variable, or give one",
         ),
-        ({"a": IMAGE}, {}, " is cast nowhere, expected a cast of one leaf or more; name one, or leave cast out"),
+        (
+            {"a": IMAGE},
+            {},
+            " is cast nowhere, expected a cast of one leaf or more; name one, or leave cast out",
+        ),
     ],
 )
 def test_what_cannot_be_cast(tree: Any, asked: Any, text: str) -> None:
@@ -229,4 +249,6 @@ def test_what_is_read_stays_as_it_is() -> None:
 
 def test_out_of_range_is_infinite() -> None:
     """What float16 does not hold becomes infinite, as in NumPy, and without a warning."""
-    assert in_numpy({0: Cast("float16", scale=1e6)})[0](np.array([1], np.uint8)).tolist() == [np.inf]
+    assert in_numpy({0: Cast("float16", scale=1e6)})[0](np.array([1], np.uint8)).tolist() == [
+        np.inf
+    ]

@@ -43,7 +43,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 def pinned_loader(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose slots are registered when its workers start, as for copies to a GPU."""
-    loader = ringfeed.Loader(dataset or Oracle(40), **{"batch_size": 8, "workers": 0, "slots": SLOTS} | settings)
+    loader = ringfeed.Loader(
+        dataset or Oracle(40), **{"batch_size": 8, "workers": 0, "slots": SLOTS} | settings
+    )
     slots = loader._slots
     loader._runner.on_start.append(lambda _engine: slots.register(pinned.start_driver))
     return loader
@@ -89,7 +91,9 @@ def test_says_where_it_looked_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=["no device", "unknown error", "no GPU", "too old"],
 )
-def test_says_why_a_driver_does_not_start(monkeypatch: pytest.MonkeyPatch, driver: Any, why: str) -> None:
+def test_says_why_a_driver_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, driver: Any, why: str
+) -> None:
     """A driver without a GPU is told with its own words."""
     monkeypatch.setattr(pinned, "open_library", lambda: driver)
     with pytest.warns(RuntimeWarning) as caught:
@@ -113,7 +117,9 @@ def test_passes_wide_arguments_whole() -> None:
 
 
 @pytest.mark.parametrize("current", [None, 0, 2])
-def test_uses_the_context_that_the_frameworks_use(monkeypatch: pytest.MonkeyPatch, current: int | None) -> None:
+def test_uses_the_context_that_the_frameworks_use(
+    monkeypatch: pytest.MonkeyPatch, current: int | None
+) -> None:
     """The GPU that the program has made current serves, or else the first; what is current stays it."""
     fake = FakeCuda(gpus=4, current=current)
     monkeypatch.setattr(pinned, "open_library", lambda: fake)
@@ -212,7 +218,9 @@ def test_unregisters_when_the_workers_have_failed(fake: FakeCuda) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_unregisters_when_the_workers_do_not_start(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unregisters_when_the_workers_do_not_start(
+    fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Registration is undone when the rest of the start fails."""
 
     def fail(*_unused: object) -> None:
@@ -402,7 +410,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("end", "status", "undone"), [("pass", 0, True), ("raise SystemExit(3)", 3, True), ("fake.gone = True", 0, False)]
+    ("end", "status", "undone"),
+    [("pass", 0, True), ("raise SystemExit(3)", 3, True), ("fake.gone = True", 0, False)],
 )
 def test_unregisters_at_the_end_of_the_interpreter(
     tmp_path: Path, workers: int, end: str, status: int, *, undone: bool
@@ -412,7 +421,12 @@ def test_unregisters_at_the_end_of_the_interpreter(
     script.write_text(SCRIPT.format(workers=workers, end=end))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert (run.returncode, run.stderr) == (status, "")
     history, faults, registered = json.loads(run.stdout)

@@ -42,7 +42,9 @@ FILLED_BY = [{"workers": 0}, {"workers": 2, "backend": "thread"}, {"workers": 2}
 @pytest.mark.parametrize("slots", [2, 3, 6])
 @pytest.mark.parametrize("how", FILLED_BY, ids=str)
 @pytest.mark.parametrize("pace", [never, at_once, at_random], ids=["slow", "quick", "random"])
-def test_delivers_every_batch_right_and_in_order(pace: Any, how: dict[str, Any], slots: int) -> None:
+def test_delivers_every_batch_right_and_in_order(
+    pace: Any, how: dict[str, Any], slots: int
+) -> None:
     """Slots are read before they are filled again and no batch is lost, however slow copies are."""
     device = FakeDevice(pace)
     with oracle(slots=slots, **how) as loader:
@@ -71,7 +73,9 @@ def test_errors_come_in_their_place(deed: str, on_error: Any) -> None:
 
 def test_a_batch_of_failed_samples_alone_is_left_out() -> None:
     """Where on_error="skip" leaves nothing of a batch that was ready, the next one comes in its place."""
-    with oracle(Misbehaving("raises", length=24), batch_size=1, workers=1, slots=3, on_error="skip") as loader:
+    with oracle(
+        Misbehaving("raises", length=24), batch_size=1, workers=1, slots=3, on_error="skip"
+    ) as loader:
         found = outcomes(epochs_of(loader, FakeDevice()))
     assert flat(found) == [index for index in range(24) if index != 17]
 
@@ -342,7 +346,9 @@ def test_the_state_counts_what_the_step_has(pace: Any) -> None:
         for count, _ in enumerate(epochs, 1):
             until_ready(loader, min(1, 7 - count))
             state = epochs.state_dict()
-            assert (state["epoch"], state["samples"]) == ((0, count * ROWS) if count < 8 else (1, 0))
+            assert (state["epoch"], state["samples"]) == (
+                (0, count * ROWS) if count < 8 else (1, 0)
+            )
         epochs.load_state_dict({**state, "epoch": 0, "samples": 3 * ROWS})
         assert flat(outcomes(epochs)) == [*range(3 * ROWS, LENGTH)]
 

@@ -62,7 +62,9 @@ def wait_for(condition: Any) -> None:
 
 def settle(enqueuer: SequenceEnqueuer) -> None:
     """Wait until all slots are ready."""
-    wait_for(lambda: enqueuer.loader is not None and set(enqueuer.loader.slot_states()) == {"ready"})
+    wait_for(
+        lambda: enqueuer.loader is not None and set(enqueuer.loader.slot_states()) == {"ready"}
+    )
 
 
 # ---- which batch comes when ----
@@ -353,9 +355,10 @@ def test_ctrl_c_in_get_loses_nothing() -> None:
 
 def test_workers_import_no_loader() -> None:
     """A worker process reads the dataset alone: the enqueuer, and the loader with it, stay here."""
-    assert [batch.tolist() for batch in itertools.islice(started(Importing(2), use_multiprocessing=True).get(), 2)] == [
-        [[False, False]]
-    ] * 2
+    assert [
+        batch.tolist()
+        for batch in itertools.islice(started(Importing(2), use_multiprocessing=True).get(), 2)
+    ] == [[[False, False]]] * 2
 
 
 # ---- starting and stopping ----

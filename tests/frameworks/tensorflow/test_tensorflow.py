@@ -55,7 +55,9 @@ def by_either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     if request.param == "python":
         monkeypatch.setattr(op, "load_ops", fail)
-        warnings.filterwarnings("ignore", "to_tf_dataset.. copies each batch in Python", RuntimeWarning)
+        warnings.filterwarnings(
+            "ignore", "to_tf_dataset.. copies each batch in Python", RuntimeWarning
+        )
 
 
 class Endless:
@@ -101,7 +103,10 @@ class Points:
         return 6
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"z": [np.float32(index), (index, 0.5)], "a": Point(np.full(2, index, np.uint8), index > 2)}
+        return {
+            "z": [np.float32(index), (index, 0.5)],
+            "a": Point(np.full(2, index, np.uint8), index > 2),
+        }
 
 
 class Hooked:
@@ -141,7 +146,9 @@ class Hooked:
     ],
 )
 @pytest.mark.usefixtures("by_either_way")
-def test_spec_and_cardinality(dataset: Any, settings: Any, rows: int | None, cardinality: int) -> None:
+def test_spec_and_cardinality(
+    dataset: Any, settings: Any, rows: int | None, cardinality: int
+) -> None:
     """The row axis is fixed only where every batch has as many rows; the cardinality is the loader's length."""
     found = make(dataset, **settings).to_tf_dataset()
     assert isinstance(found, tf.data.Dataset)
@@ -181,7 +188,9 @@ def test_bare_arrays_are_bare_tensors() -> None:
     np.testing.assert_array_equal(batches[1]["only"], X[64:])
 
 
-@pytest.mark.parametrize("dtype", ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize(
+    "dtype", ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
+)
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.usefixtures("by_either_way")
 def test_every_dtype_arrives(dtype: str, order: str) -> None:
@@ -235,7 +244,9 @@ def test_a_tensor_in_a_forked_child_is_private() -> None:
     with make((np.zeros((ROWS, 4096), np.float32), Y), workers=1, slots=3) as loader:
         x, y = next(iter(loader.to_tf_dataset()))
         slot = x.numpy()  # the tensor's own memory
-        child = Child(lambda: (np.testing.assert_array_equal(x.numpy(), 0), y.numpy().tolist().index(31)))
+        child = Child(
+            lambda: (np.testing.assert_array_equal(x.numpy(), 0), y.numpy().tolist().index(31))
+        )
         ctypes.memset(slot.ctypes.data, 255, slot.nbytes)
         assert child.go() == 0
 
@@ -248,7 +259,10 @@ def test_a_tensor_in_a_forked_child_is_private() -> None:
     ("pipeline", "expected"),
     [
         (lambda ds: ds.prefetch(10), BATCHES),
-        (lambda ds: ds.map(lambda x, y: (x, y), num_parallel_calls=4).prefetch(tf.data.AUTOTUNE), BATCHES),
+        (
+            lambda ds: ds.map(lambda x, y: (x, y), num_parallel_calls=4).prefetch(tf.data.AUTOTUNE),
+            BATCHES,
+        ),
         (lambda ds: ds.repeat(3), BATCHES * 3),
         (lambda ds: ds.repeat().take(6), BATCHES + BATCHES[:2]),
         (lambda ds: ds.take(2), BATCHES[:2]),
@@ -281,7 +295,9 @@ def test_pipelines(pipeline: Callable[[Any], Any], expected: list[list[int]], sl
     assert labels(dataset) == expected
 
 
-@pytest.mark.parametrize("settings", [{}, {"sampler": Endless()}], ids=["known length", "unknown length"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"sampler": Endless()}], ids=["known length", "unknown length"]
+)
 @pytest.mark.usefixtures("by_either_way")
 def test_each_iteration_is_the_next_epoch(settings: Any) -> None:
     """Iterations give the loader's epochs one after the other, and two of them by `repeat`."""
@@ -342,7 +358,9 @@ def error_of(walk: Callable[[], Any]) -> str:
     """Return the first line of the error that tf.data raises."""
     with pytest.raises(tf.errors.OpError) as caught:
         walk()
-    return re.sub(r".*(transformation with iterator: \S*|CPU:0}}) ", "", str(caught.value).splitlines()[0])
+    return re.sub(
+        r".*(transformation with iterator: \S*|CPU:0}}) ", "", str(caught.value).splitlines()[0]
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -472,7 +490,9 @@ def test_fit(steps_per_execution: int) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=steps_per_execution, jit_compile=False)
     dataset = make({"x": X / 300, "y": Y / np.float32(100)}, batch_size=4).to_tf_dataset()
-    losses = model.fit(dataset.map(lambda batch: (batch["x"], batch["y"])), epochs=3, verbose=0).history["loss"]
+    losses = model.fit(
+        dataset.map(lambda batch: (batch["x"], batch["y"])), epochs=3, verbose=0
+    ).history["loss"]
     assert len(losses) == 3
     assert losses[2] < losses[0]
 

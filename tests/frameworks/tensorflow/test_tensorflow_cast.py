@@ -38,7 +38,9 @@ def by_either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     if request.param == "python":
         monkeypatch.setattr(op, "load_ops", fail)
-        warnings.filterwarnings("ignore", "to_tf_dataset.. copies each batch in Python", RuntimeWarning)
+        warnings.filterwarnings(
+            "ignore", "to_tf_dataset.. copies each batch in Python", RuntimeWarning
+        )
 
 
 def images(*arrays: Any, **settings: Any) -> ringfeed.Loader:
@@ -76,7 +78,9 @@ def test_steps_have_the_values_of_numpy(length: str) -> None:
             "y": tf.TensorSpec((None,), tf.int64),
             "z": tf.TensorSpec((None, 6, 5, 3), tf.float16),
         }
-        assert dataset.cardinality().numpy() == (3 if length == "known" else tf.data.UNKNOWN_CARDINALITY)
+        assert dataset.cardinality().numpy() == (
+            3 if length == "known" else tf.data.UNKNOWN_CARDINALITY
+        )
         for _ in range(2):
             found = [{name: tensor.numpy() for name, tensor in batch.items()} for batch in dataset]
             x, y, z = (np.concatenate([batch[name] for batch in found]) for name in "xyz")
@@ -85,12 +89,16 @@ def test_steps_have_the_values_of_numpy(length: str) -> None:
             np.testing.assert_array_equal(z, IMAGES)
 
 
-@pytest.mark.parametrize("cast", [Cast("float16", scale=1 / 255, mean=0.5), Cast("bfloat16", std=(2, 3, 4))])
+@pytest.mark.parametrize(
+    "cast", [Cast("float16", scale=1 / 255, mean=0.5), Cast("bfloat16", std=(2, 3, 4))]
+)
 def test_steps_of_narrow_floats(cast: Cast) -> None:
     """As far as XLA does not keep more bits between them."""
     expected = in_numpy({0: cast})[0](IMAGES).astype(np.float32)
     with images(IMAGES) as loader:
-        found = np.concatenate([x.numpy().astype(np.float32) for (x,) in loader.to_tf_dataset(cast=cast)])
+        found = np.concatenate(
+            [x.numpy().astype(np.float32) for (x,) in loader.to_tf_dataset(cast=cast)]
+        )
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
 
 
@@ -107,14 +115,19 @@ class Growing:
 def test_shapes_that_vary_are_not_compiled() -> None:
     """Each batch has the shape of its own, and XLA, which would compile for each, is left out."""
     spec = ringfeed.Array((6, 5, 3), "uint8", variable=(0,))
-    with ringfeed.Loader(Growing(), batch_size=None, max_batch_size=3, spec=spec, workers=0) as loader:
+    with ringfeed.Loader(
+        Growing(), batch_size=None, max_batch_size=3, spec=spec, workers=0
+    ) as loader:
         dataset = loader.to_tf_dataset(cast=FULL)
         assert dataset.element_spec == tf.TensorSpec((None, 3, None, 5), tf.float32)
         for number, x in enumerate(dataset):
             expected = in_numpy({0: FULL})[0](Growing()[number])
             np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
     forms = [tf.TensorSpec((None, *shape), tf.uint8) for shape in ((None, 5, 3), (6, 5, 3))]
-    assert [bool(tensorflow_cast._compiled(FULL, form)._jit_compile) for form in forms] == [False, True]
+    assert [bool(tensorflow_cast._compiled(FULL, form)._jit_compile) for form in forms] == [
+        False,
+        True,
+    ]
 
 
 def test_two_slots_are_enough_and_none_stays_held() -> None:
@@ -124,13 +137,17 @@ def test_two_slots_are_enough_and_none_stays_held() -> None:
         for _ in range(2):
             kept = list(dataset)
             assert none_held(loader)
-            np.testing.assert_array_equal(np.concatenate([x for (x,) in kept]), IMAGES * np.float32(2))
+            np.testing.assert_array_equal(
+                np.concatenate([x for (x,) in kept]), IMAGES * np.float32(2)
+            )
 
 
 def test_compiled_once() -> None:
     """Whoever wants the same of the same form has the same function: TensorFlow keeps what XLA compiles for ever."""
     spec = tf.TensorSpec((None, 6, 5, 3), tf.uint8)
-    first, second = (tensorflow_cast.TensorFlowCasts({0: Cast(scale=3.0)}, [spec]) for _ in range(2))
+    first, second = (
+        tensorflow_cast.TensorFlowCasts({0: Cast(scale=3.0)}, [spec]) for _ in range(2)
+    )
     batch = tf.constant(IMAGES)
     first([batch])
     second([batch[:3]])

@@ -20,9 +20,15 @@ def test_indices_and_weights_stay_with_their_samples(way: dict[str, Any]) -> Non
     sampler = ringfeed.orders.PrioritizedSampler(LENGTH, alpha=1, beta=1, num_samples=401)
     columns = {"x": np.arange(LENGTH, dtype=np.float32)}
     count = 0
-    with ringfeed.Loader(columns, batch_size=8, sampler=sampler, workers=1, backend="thread", **way) as loader:
+    with ringfeed.Loader(
+        columns, batch_size=8, sampler=sampler, workers=1, backend="thread", **way
+    ) as loader:
         dataset = loader.to_tf_dataset()
-        assert [spec.dtype for spec in tf.nest.flatten(dataset.element_spec)] == [tf.float32, tf.int64, tf.float32]
+        assert [spec.dtype for spec in tf.nest.flatten(dataset.element_spec)] == [
+            tf.float32,
+            tf.int64,
+            tf.float32,
+        ]
         for sample, index, weight in dataset.prefetch(2):
             assert sample["x"].numpy().tolist() == index.numpy().tolist()
             assert 0 < float(tf.reduce_min(weight)) <= float(tf.reduce_max(weight)) <= 1

@@ -29,14 +29,17 @@ def said(batch: dict[str, Any]) -> dict[str, Any]:
             assert type(leaf) is {"measured": ringfeed.Padded, "masked": ringfeed.Masked}[name]
             found[name] = [plain(part.numpy()) for part in leaf]
         elif leaf.dtype == tf.string:
-            found[name] = [sample.decode() if name == "title" else sample for sample in leaf.numpy().tolist()]
+            found[name] = [
+                sample.decode() if name == "title" else sample for sample in leaf.numpy().tolist()
+            ]
         else:
             found[name] = plain(leaf.numpy())
     return found
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"copy": True}, {"shuffle": True, "drop_remainder": True}, {"on_error": "skip"}]
+    "settings",
+    [{}, {"copy": True}, {"shuffle": True, "drop_remainder": True}, {"on_error": "skip"}],
 )
 def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
     """Value for value, also where the number of batches is unknown to TensorFlow."""
@@ -45,7 +48,9 @@ def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
         found = [said(batch) for batch in dataset.prefetch(2)]
         for batch in dataset:
             tf.nest.map_structure(
-                lambda spec, part: spec.is_compatible_with(part) or pytest.fail(str(spec)), dataset.element_spec, batch
+                lambda spec, part: spec.is_compatible_with(part) or pytest.fail(str(spec)),
+                dataset.element_spec,
+                batch,
             )
     assert digest(found) == digest(expected(**settings))
 
@@ -68,7 +73,9 @@ def test_values_are_not_copied() -> None:
         kept = list(loader.to_tf_dataset())
         for batch in kept[:2]:
             parts = (batch["boxes"].values, batch["wide"].values, batch["tokens"], batch["number"])
-            assert all(map(is_in_a_slot, (*parts, batch["measured"].values, batch["masked"].values)))
+            assert all(
+                map(is_in_a_slot, (*parts, batch["measured"].values, batch["masked"].values))
+            )
             assert not is_in_a_slot(batch["measured"].lengths)
             del parts
         assert digest(map(said, kept)) == digest(expected(names))
@@ -83,7 +90,9 @@ def specs(rows: int | None) -> dict[str, Any]:
         "boxes": tf.RaggedTensorSpec((rows, None, 2), tf.float32, 1, tf.int64),
         "wide": tf.RaggedTensorSpec((rows, None), tf.int64, 1, tf.int64),
         "tokens": tf.TensorSpec((rows, None), tf.int32),
-        "measured": ringfeed.Padded(tf.TensorSpec((rows, None), tf.int32), tf.TensorSpec((rows,), tf.int64)),
+        "measured": ringfeed.Padded(
+            tf.TensorSpec((rows, None), tf.int32), tf.TensorSpec((rows,), tf.int64)
+        ),
         "masked": ringfeed.Masked(
             tf.TensorSpec((rows, None, None), tf.uint8), tf.TensorSpec((rows, None, None), tf.bool)
         ),
@@ -128,7 +137,10 @@ def test_two_axes_that_differ() -> None:
         assert dataset.element_spec == ringfeed.Padded(
             tf.TensorSpec((None, None, None, 3), tf.uint8), tf.TensorSpec((None, 2), tf.int64)
         )
-        assert [batch.lengths.numpy().tolist() for batch in dataset] == [[[1, 4], [2, 3]], [[3, 2], [4, 1]]]
+        assert [batch.lengths.numpy().tolist() for batch in dataset] == [
+            [[1, 4], [2, 3]],
+            [[3, 2], [4, 1]],
+        ]
 
 
 def test_a_function_is_traced_once() -> None:
@@ -140,11 +152,18 @@ def test_a_function_is_traced_once() -> None:
         return tf.reduce_sum(batch["boxes"], axis=[1, 2]), tf.strings.length(batch["title"])
 
     with make(["boxes", "title"]) as loader:
-        found = [(sums.numpy().tolist(), sizes.numpy().tolist()) for sums, sizes in loader.to_tf_dataset().map(total)]
+        found = [
+            (sums.numpy().tolist(), sizes.numpy().tolist())
+            for sums, sizes in loader.to_tf_dataset().map(total)
+        ]
     assert traced == [[None, None, 2]]
     samples = [Formed(["boxes", "title"])[index] for index in range(len(LENGTHS))]
-    assert [size for _, sizes in found for size in sizes] == [len(sample["title"].encode()) for sample in samples]
-    assert [one for sums, _ in found for one in sums] == [sample["boxes"].sum() for sample in samples]
+    assert [size for _, sizes in found for size in sizes] == [
+        len(sample["title"].encode()) for sample in samples
+    ]
+    assert [one for sums, _ in found for one in sums] == [
+        sample["boxes"].sum() for sample in samples
+    ]
 
 
 def test_casts() -> None:
@@ -156,7 +175,9 @@ def test_casts() -> None:
         assert dataset.element_spec["masked"].values.dtype == tf.float16
         found = [said(batch) for batch in dataset]
     for batch, plainly in zip(found, expected(names), strict=True):
-        assert batch["boxes"][1] == [(2 * np.array(sample)).tolist() for sample in plainly["boxes"][1]]
+        assert batch["boxes"][1] == [
+            (2 * np.array(sample)).tolist() for sample in plainly["boxes"][1]
+        ]
         assert [batch[name] for name in STRINGS] == [plainly[name] for name in STRINGS]
     with make([*STRINGS, "masked"]) as loader:
         spec = loader.to_tf_dataset(cast="float32").element_spec
@@ -176,7 +197,10 @@ def test_a_bare_text() -> None:
     with ringfeed.Loader(Names(), spec=Text(16), batch_size=2, workers=0) as loader:
         dataset = loader.to_tf_dataset()
         assert dataset.element_spec == tf.TensorSpec((None,), tf.string)
-        assert [batch.numpy().tolist() for batch in dataset] == [[b"", b""], ["üü".encode(), "üüü".encode()]]
+        assert [batch.numpy().tolist() for batch in dataset] == [
+            [b"", b""],
+            ["üü".encode(), "üüü".encode()],
+        ]
 
 
 def test_empty_epochs_have_the_specs() -> None:

@@ -76,7 +76,14 @@ def oracle(length: int = 96, **settings: Any) -> ringfeed.Loader:
     """Return a loader of an Oracle by one worker thread, eight samples a batch."""
     return ringfeed.Loader(
         Oracle(length),
-        **{"batch_size": 8, "workers": 1, "backend": "thread", "slots": 3, "timeout_s": WAIT_S, **settings},
+        **{
+            "batch_size": 8,
+            "workers": 1,
+            "backend": "thread",
+            "slots": 3,
+            "timeout_s": WAIT_S,
+            **settings,
+        },
     )
 
 
@@ -106,7 +113,9 @@ def settle(loader: ringfeed.Loader) -> list[str]:
 def test_every_leaf_is_the_memory_of_its_slot() -> None:
     """Every leaf of every batch starts where its first row was written, and what is written later shows."""
     dataset = Aliased()
-    loader = ringfeed.Loader(dataset, batch_size=5, workers=1, backend="thread", slots=8, spec=Aliased.SPEC)
+    loader = ringfeed.Loader(
+        dataset, batch_size=5, workers=1, backend="thread", slots=8, spec=Aliased.SPEC
+    )
     with loader:
         kept = list(loader.to_tf_dataset())
         for number, batch in enumerate(kept):
@@ -123,7 +132,9 @@ def test_every_leaf_is_the_memory_of_its_slot() -> None:
         for index, rows_of in dataset.rows.items():
             for tensor, row in zip(kept[index // 5], rows_of, strict=True):
                 row[...] = 1
-                np.testing.assert_array_equal(tensor.numpy()[index % 5], np.ones(row.shape, row.dtype))
+                np.testing.assert_array_equal(
+                    tensor.numpy()[index % 5], np.ones(row.shape, row.dtype)
+                )
 
 
 def slots_mapped() -> set[str]:
@@ -177,22 +188,28 @@ def test_nothing_is_copied_in_a_plain_loop() -> None:
 
 PIPELINES: dict[str, Callable[[Any], Any]] = {
     "prefetch": lambda ds: ds.prefetch(10),
-    "autotuned": lambda ds: ds.map(lambda *leaves: leaves, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
-        tf.data.AUTOTUNE
-    ),
+    "autotuned": lambda ds: ds.map(
+        lambda *leaves: leaves, num_parallel_calls=tf.data.AUTOTUNE
+    ).prefetch(tf.data.AUTOTUNE),
     "shuffle": lambda ds: ds.shuffle(100, seed=0),
     "batch": lambda ds: ds.batch(3).unbatch(),
     "rebatch": lambda ds: ds.unbatch().batch(5),
     "repeat": lambda ds: ds.repeat(2),
     "take": lambda ds: ds.repeat().take(12),
-    "zip": lambda ds: tf.data.Dataset.zip(ds, tf.data.Dataset.range(12)).map(lambda batch, _: batch),
+    "zip": lambda ds: tf.data.Dataset.zip(ds, tf.data.Dataset.range(12)).map(
+        lambda batch, _: batch
+    ),
     "cache": lambda ds: ds.cache(),
     "window": lambda ds: ds.window(7).flat_map(lambda *parts: tf.data.Dataset.zip(parts)),
-    "interleave": lambda ds: tf.data.Dataset.range(1).interleave(lambda _: ds, 2, num_parallel_calls=2),
+    "interleave": lambda ds: tf.data.Dataset.range(1).interleave(
+        lambda _: ds, 2, num_parallel_calls=2
+    ),
 }
 
 
-@pytest.mark.parametrize(("slots", "backend"), [(2, "thread"), (2, "process"), (3, "process"), (8, "thread")])
+@pytest.mark.parametrize(
+    ("slots", "backend"), [(2, "thread"), (2, "process"), (3, "process"), (8, "thread")]
+)
 def test_no_pipeline_waits_for_itself(slots: int, backend: str) -> None:
     """Every kind of stage works with any number of slots, and gives all of them back."""
     with oracle(slots=slots, backend=backend, workers=2) as loader:
@@ -222,7 +239,9 @@ def test_many_threads_share_an_iterator() -> None:
         assert sorted(index for batch in found for index in batch) == list(range(480))
 
 
-@pytest.mark.parametrize(("slots", "steps_per_execution"), [(2, 1), (2, 8), (2, 32), (3, 8), (8, 32)])
+@pytest.mark.parametrize(
+    ("slots", "steps_per_execution"), [(2, 1), (2, 8), (2, 32), (3, 8), (8, 32)]
+)
 def test_fit_with_few_slots(slots: int, steps_per_execution: int) -> None:
     """Keras trains on the dataset whatever the slots, learns what it learns from arrays, and lets all slots go."""
     keras = pytest.importorskip("keras")
@@ -240,7 +259,9 @@ def test_fit_with_few_slots(slots: int, steps_per_execution: int) -> None:
     with ringfeed.Loader((x, y), batch_size=8, workers=1, slots=slots, timeout_s=WAIT_S) as loader:
         found = train(loader.to_tf_dataset())
         expected = train(tf.data.Dataset.from_tensor_slices((x, y)).batch(8))
-        assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+        assert all(
+            np.array_equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True)
+        )
         assert settle(loader).count("held") == 0
 
 
@@ -251,7 +272,9 @@ def test_batches_come_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -
     """Between two of its plans Python is not asked for batches, though they are waited for; all are counted."""
     asked = []
     take = op.LoaderFeed.take
-    monkeypatch.setattr(op.LoaderFeed, "take", lambda self, epoch_id: asked.append(epoch_id) or take(self, epoch_id))
+    monkeypatch.setattr(
+        op.LoaderFeed, "take", lambda self, epoch_id: asked.append(epoch_id) or take(self, epoch_id)
+    )
     with ringfeed.Loader(Oracle(1600, sleep_s=0.0005), batch_size=8, workers=1, slots=3) as loader:
         assert len(indices(loader.to_tf_dataset())) == 1600
         assert len(asked) == 2, (
@@ -267,7 +290,9 @@ def test_long_epochs_are_planned_on_the_way(form: str) -> None:
     """An epoch longer than the plan is complete, in its order; a sampler without a plan is asked for each batch."""
     rows = 64_000
     settings: Any = {"shuffle": True} if form == "shuffled" else {"sampler": iter_of(range(rows))}
-    with ringfeed.Loader({"index": np.arange(rows)}, batch_size=32, workers=1, slots=4, **settings) as loader:
+    with ringfeed.Loader(
+        {"index": np.arange(rows)}, batch_size=32, workers=1, slots=4, **settings
+    ) as loader:
         expected = np.concatenate([batch["index"].copy() for batch in loader])
         loader.set_epoch(0)
         found = np.concatenate([batch["index"].numpy() for batch in loader.to_tf_dataset()])
@@ -290,7 +315,9 @@ def test_statistics_while_the_op_waits() -> None:
 @pytest.mark.parametrize("form", ["endless sampler", "skipping"])
 def test_unknown_lengths_end(form: str) -> None:
     """Where nobody knows the length the dataset ends with the epoch, and can be walked again."""
-    settings: Any = {"sampler": iter_of(range(40))} if form == "endless sampler" else {"on_error": "skip"}
+    settings: Any = (
+        {"sampler": iter_of(range(40))} if form == "endless sampler" else {"on_error": "skip"}
+    )
     with oracle(40, **settings) as loader:
         dataset = loader.to_tf_dataset()
         assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
@@ -332,7 +359,9 @@ def test_first_batch_fails(first: str) -> None:
         loader.dataset.__class__ = FailsFirst
         dataset = unhurried(loader.to_tf_dataset())
         iterator = iter(dataset)
-        with pytest.raises(tf.errors.OpError, match=r"WorkerError: dataset\[0\] raised KeyError: 0"):
+        with pytest.raises(
+            tf.errors.OpError, match=r"WorkerError: dataset\[0\] raised KeyError: 0"
+        ):
             next(iterator)
         if first == "raises":
             assert indices(iterator) == list(range(8, 24))
@@ -343,7 +372,8 @@ def test_first_batch_fails(first: str) -> None:
             next(newer)
         assert indices([next(newer)]) == list(range(8, 16))
         with pytest.raises(
-            tf.errors.OpError, match="SupersededError: a newer iteration over this dataset has taken over"
+            tf.errors.OpError,
+            match="SupersededError: a newer iteration over this dataset has taken over",
         ):
             next(iterator)
 
@@ -376,13 +406,16 @@ def test_skipped_batch_gives_its_slot_back(workers: int) -> None:
 def test_stall_says_who_is_stuck() -> None:
     """A batch that does not come in time is a StallError with the loader's own text; what comes later still comes."""
     stuck = Stuck()
-    with ringfeed.Loader(stuck, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=2) as loader:
+    with ringfeed.Loader(
+        stuck, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=2
+    ) as loader:
         iterator = iter(loader.to_tf_dataset())
         assert [next(iterator).numpy().tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
         with pytest.raises(tf.errors.OpError) as caught:
             next(iterator)
-        assert "StallError: no batch for 2 s: 1 of 1 workers inside dataset[i] (i = 10); raise timeout_s" in str(
-            caught.value
+        assert (
+            "StallError: no batch for 2 s: 1 of 1 workers inside dataset[i] (i = 10); raise timeout_s"
+            in str(caught.value)
         )
         assert loader.stats().stall_s > 1.9, "the op's wait is part of the loader's"
         stuck.go_on.set()
@@ -393,7 +426,9 @@ def test_an_iterator_of_the_loader_takes_over_from_a_waiting_op() -> None:
     """Who begins an epoch elsewhere does not wait for a batch that the op waits for."""
     stuck = Stuck()
     # Five slots: two are held by tensors until the walk ends, and the third drains for as long as its worker is stuck.
-    with ringfeed.Loader(stuck, batch_size=4, workers=2, backend="thread", slots=5, timeout_s=WAIT_S) as loader:
+    with ringfeed.Loader(
+        stuck, batch_size=4, workers=2, backend="thread", slots=5, timeout_s=WAIT_S
+    ) as loader:
         errors: list[str] = []
 
         def walk() -> None:
@@ -418,12 +453,16 @@ def test_an_iterator_of_the_loader_takes_over_from_a_waiting_op() -> None:
 def test_close_ends_a_waiting_op() -> None:
     """Closing the loader ends the wait of an op at once, with an error that says so."""
     stuck = Stuck()
-    loader = ringfeed.Loader(stuck, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=None)
+    loader = ringfeed.Loader(
+        stuck, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=None
+    )
     iterator = iter(loader.to_tf_dataset())
     assert [next(iterator).numpy().tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     closer = threading.Timer(0.5, loader.close)
     closer.start()
-    with pytest.raises(tf.errors.OpError, match="ClosedError: the loader was closed while this iterator waited"):
+    with pytest.raises(
+        tf.errors.OpError, match="ClosedError: the loader was closed while this iterator waited"
+    ):
         next(iterator)
     stuck.go_on.set()
     closer.join()
@@ -461,7 +500,9 @@ def test_the_op_says_the_end_by_its_flag_alone() -> None:
     with ringfeed.Loader(np.arange(64), batch_size=8, workers=0) as loader:
         feed = op.LoaderFeed(loader._stream, None, [tf.int64.as_datatype_enum])
         feed.begin()
-        with pytest.raises(tf.errors.UnknownError, match="RingfeedError: the epoch is over, and types has no flag"):
+        with pytest.raises(
+            tf.errors.UnknownError, match="RingfeedError: the epoch is over, and types has no flag"
+        ):
             op.load_ops().ringfeed_batch(epoch_id=np.int64(-1), feed=feed.number, types=[tf.int64])
 
 
@@ -475,7 +516,8 @@ def test_dead_pool_is_told() -> None:
         for worker in [*loader._runner.engine.pool._roster.workers.values()]:
             os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(
-            tf.errors.OpError, match="WorkerError: 0 workers in a row ended before they filled anything"
+            tf.errors.OpError,
+            match="WorkerError: 0 workers in a row ended before they filled anything",
         ):
             list(iterator)
 
@@ -532,7 +574,9 @@ def test_fallback_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         ("json", "TensorFlow cannot open .*json/__init__.py: "),
     ],
 )
-def test_library_that_cannot_be_opened(library: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_that_cannot_be_opened(
+    library: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A library that is missing or no library is an ImportError that says so."""
     monkeypatch.setattr(op, "LIBRARY", library or "ringfeed.frameworks.nothing")
     with pytest.raises(ImportError, match=expected):
@@ -541,9 +585,13 @@ def test_library_that_cannot_be_opened(library: str | None, expected: str, monke
 
 def test_library_outside_tensorflow() -> None:
     """In a process without TensorFlow the library opens, registers nothing and says why."""
-    script = f"import ctypes; library = ctypes.CDLL({importlib.util.find_spec(op.LIBRARY).origin!r}); "
+    script = (
+        f"import ctypes; library = ctypes.CDLL({importlib.util.find_spec(op.LIBRARY).origin!r}); "
+    )
     script += "connect = library.ringfeed_connect; connect.restype = ctypes.c_char_p; print(connect(None).decode())"
-    ended = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=240)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=240
+    )
     assert ended.stdout == "this TensorFlow has no libtensorflow_framework.so.2\n"
 
 
@@ -638,7 +686,9 @@ def test_a_daemon_thread_that_reads_at_the_exit_ends_silently() -> None:
     """It prints no traceback of the loader that the exit has closed; an error of the user's is printed."""
     ended = warm.run(["-c", textwrap.dedent(DAEMON)])
     assert ended.returncode == 0, ended.stderr
-    lines = [line for line in ended.stderr.splitlines() if "Error: " in line and "rendezvous" not in line]
+    lines = [
+        line for line in ended.stderr.splitlines() if "Error: " in line and "rendezvous" not in line
+    ]
     assert lines == ["KeyError: 'of the user'"], ended.stderr
 
 
@@ -654,7 +704,10 @@ AT_ONCE = {"uncaught error", "interrupt"}
 
 @pytest.mark.parametrize(
     ("workers", "end"),
-    [pytest.param("workers=1", end, marks=[] if end in AT_ONCE else [pytest.mark.long]) for end in ENDS]
+    [
+        pytest.param("workers=1", end, marks=[] if end in AT_ONCE else [pytest.mark.long])
+        for end in ENDS
+    ]
     + [
         ("workers=1, backend='thread'", "uncaught error"),
         pytest.param("workers=0", "uncaught error", marks=pytest.mark.long),
@@ -664,6 +717,8 @@ def test_exit_with_a_live_iterator(workers: str, end: str) -> None:
     """The interpreter ends, with the right status, while a thread of TensorFlow waits in the op."""
     statement, status = ENDS[end]
     pause_s = "2" if workers == "workers=0" else "1000"
-    script = textwrap.dedent(SCRIPT.replace("WORKERS", workers).replace("PAUSE_S", pause_s).replace("END", statement))
+    script = textwrap.dedent(
+        SCRIPT.replace("WORKERS", workers).replace("PAUSE_S", pause_s).replace("END", statement)
+    )
     ended = warm.run(["-c", script])
     assert (ended.stdout, ended.returncode) == ("alive\n", status), ended.stderr

@@ -9,7 +9,9 @@ import pytest
 
 from together import check_ranks, ports, run_with_tensorflow
 
-pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorflow is not installed")
+pytestmark = pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="tensorflow is not installed"
+)
 
 SCRIPT = """
 cluster = {"worker": ["127.0.0.1:" + port for port in ports]}

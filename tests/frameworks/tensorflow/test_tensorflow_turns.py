@@ -60,7 +60,9 @@ class Stuck:
 def test_a_new_epoch_has_the_whole_timeout() -> None:
     """What an iteration has waited that was taken over is not counted against the next one."""
     stuck, waited_ns = Stuck(), int(PATIENCE_S / 2 * 1e9)
-    with ringfeed.Loader(stuck, batch_size=4, workers=1, backend="thread", slots=6, timeout_s=PATIENCE_S) as loader:
+    with ringfeed.Loader(
+        stuck, batch_size=4, workers=1, backend="thread", slots=6, timeout_s=PATIENCE_S
+    ) as loader:
         errors: list[str] = []
 
         def walk() -> None:
@@ -122,7 +124,9 @@ class FailingOnce:
 def test_an_older_iteration_takes_no_batch_of_a_newer_one() -> None:
     """One whose first batch was an error, and that is asked again, is told that a newer one has begun."""
     dataset = FailingOnce()
-    with ringfeed.Loader(dataset, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=120) as loader:
+    with ringfeed.Loader(
+        dataset, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=120
+    ) as loader:
         batches = eager(loader)
         dataset.fails = True
         older = iter(batches)
@@ -162,7 +166,9 @@ def test_an_epoch_goes_on_after_ctrl_c() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
-        with ringfeed.Loader({"i": np.arange(64000)}, batch_size=32, workers=1, on_error="skip") as loader:
+        with ringfeed.Loader(
+            {"i": np.arange(64000)}, batch_size=32, workers=1, on_error="skip"
+        ) as loader:
             batches = iter(eager(loader))
             seen = [len(next(batches)["i"]) for _ in range(100)]
             engine: Any = loader._runner.engine

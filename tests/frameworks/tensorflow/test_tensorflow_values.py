@@ -32,15 +32,26 @@ def test_an_element_spec_is_the_spec_of_whole_batches() -> None:
 def test_tensor_specs_are_arrays() -> None:
     """Of samples, as an output_signature has them."""
     spec = {"x": tf.TensorSpec((2, 3), tf.uint8), "y": tf.TensorSpec((), tf.float32), "z": None}
-    assert Spec(spec) == Spec({"x": ringfeed.Array((2, 3), "u1"), "y": ringfeed.Array((), "f4"), "z": None})
+    assert Spec(spec) == Spec(
+        {"x": ringfeed.Array((2, 3), "u1"), "y": ringfeed.Array((), "f4"), "z": None}
+    )
 
 
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (tf.TensorSpec((None, 3)), "spec is a TensorSpec of shape (None, 3), expected a shape that is known; "),
-        (tf.TensorSpec(None), "spec is a TensorSpec of shape unknown, expected a shape that is known; "),
-        (tf.TensorSpec((), tf.string), "spec is a TensorSpec of dtype tf.string, expected a dtype of fixed width; "),
+        (
+            tf.TensorSpec((None, 3)),
+            "spec is a TensorSpec of shape (None, 3), expected a shape that is known; ",
+        ),
+        (
+            tf.TensorSpec(None),
+            "spec is a TensorSpec of shape unknown, expected a shape that is known; ",
+        ),
+        (
+            tf.TensorSpec((), tf.string),
+            "spec is a TensorSpec of dtype tf.string, expected a dtype of fixed width; ",
+        ),
         (
             tf.RaggedTensorSpec((None, 4)),
             "spec is of type RaggedTensorSpec, expected a spec of dense tensors; give ringfeed.Array((None, 4), "
@@ -84,7 +95,9 @@ def test_ragged_and_sparse_tensors_are_refused(value: Any, text: str) -> None:
 
 def test_none_goes_through_a_tf_dataset() -> None:
     """As (x, y, None), which Keras knows as no weights."""
-    with ringfeed.Loader([(np.ones(3, np.float32), 1, None)] * 4, batch_size=2, workers=0) as loader:
+    with ringfeed.Loader(
+        [(np.ones(3, np.float32), 1, None)] * 4, batch_size=2, workers=0
+    ) as loader:
         found = [(x.shape, y.numpy().tolist(), nothing) for x, y, nothing in loader.to_tf_dataset()]
     assert found == [((2, 3), [1, 1], None)] * 2
 

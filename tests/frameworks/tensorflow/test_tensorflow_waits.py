@@ -48,7 +48,15 @@ class Stuck:
 def make(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader with three slots and one worker thread, which gives ten batches."""
     return ringfeed.Loader(
-        dataset, **{"batch_size": 4, "workers": 1, "backend": "thread", "slots": 3, "timeout_s": None, **settings}
+        dataset,
+        **{
+            "batch_size": 4,
+            "workers": 1,
+            "backend": "thread",
+            "slots": 3,
+            "timeout_s": None,
+            **settings,
+        },
     )
 
 
@@ -235,7 +243,10 @@ def test_two_datasets_of_one_loader() -> None:
     with make(np.arange(40, dtype=np.float32)) as loader:
         older, newer = iter(plain(loader.to_tf_dataset())), iter(plain(loader.to_tf_dataset()))
         assert values([next(older), next(newer)]) == [BATCHES[0]] * 2
-        with pytest.raises(tf.errors.OpError, match="SupersededError: a newer iterator of this loader has taken over"):
+        with pytest.raises(
+            tf.errors.OpError,
+            match="SupersededError: a newer iterator of this loader has taken over",
+        ):
             next(older)
         assert values(newer) == BATCHES[1:]
         with pytest.raises(tf.errors.OpError, match="SupersededError"):
@@ -271,7 +282,9 @@ def test_a_stall_costs_no_batch(at: int) -> None:
     with make(stuck, timeout_s=0.5, spec=ringfeed.Array((), "float32")) as loader:
         iterator = iter(plain(loader.to_tf_dataset()))
         found: list[list[float]] = []
-        with pytest.raises(tf.errors.OpError, match=r"StallError: no batch for 0\.5 s: 1 of 1 workers inside"):
+        with pytest.raises(
+            tf.errors.OpError, match=r"StallError: no batch for 0\.5 s: 1 of 1 workers inside"
+        ):
             walk(iterator, found)
         with pytest.raises(tf.errors.OpError, match="StallError"):
             next(iterator)
@@ -314,7 +327,9 @@ def test_an_epoch_that_cannot_begin_costs_no_batch() -> None:
         assert rows(iterator) == [4] * 10
 
 
-@pytest.mark.parametrize("settings", [{}, {"on_error": "skip"}], ids=["known length", "unknown length"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"on_error": "skip"}], ids=["known length", "unknown length"]
+)
 def test_the_last_batch_comes_before_the_error_of_the_hook(settings: Any) -> None:
     """An on_epoch_end() that raises does so where the dataset ends, and costs no batch; the next epoch is whole."""
     dataset = Hooked(40, end=0)
@@ -354,7 +369,9 @@ def test_an_error_of_the_hook_that_nobody_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("irreplaceable")
-@pytest.mark.parametrize("settings", [{}, {"on_error": "skip"}], ids=["known length", "unknown length"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"on_error": "skip"}], ids=["known length", "unknown length"]
+)
 def test_a_pool_that_has_failed_says_so_each_time(settings: Any) -> None:
     """Each further batch that is asked for is the error that ended the workers, and the next iteration begins anew."""
     with ringfeed.Loader(Oracle(4000), batch_size=4, workers=1, slots=2, **settings) as loader:

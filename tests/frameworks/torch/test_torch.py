@@ -85,7 +85,10 @@ def test_a_batch_has_the_structure_of_a_sample() -> None:
         (batch,) = loader.to_torch()
     assert type(batch) is Named
     assert torch.equal(batch.image, torch.from_numpy(X[:4]))
-    assert [tensor.tolist() for tensor in batch.more["pair"]] == [[0, 1, 2, 3], [False, False, True, True]]
+    assert [tensor.tolist() for tensor in batch.more["pair"]] == [
+        [0, 1, 2, 3],
+        [False, False, True, True],
+    ]
     assert (type(batch.more["pair"]), type(batch.more["one"])) == (list, tuple)
     assert batch.more["one"][0].dtype == torch.float64
 
@@ -117,7 +120,10 @@ def test_failed_rows_are_left_out() -> None:
     with make(Poisoned(), on_error="skip") as loader:
         found = torch.cat([y.clone() for _, y in loader.to_torch()])
         assert found.tolist() == np.delete(Y, 40).tolist()
-    with make(Poisoned()) as loader, pytest.raises(ringfeed.WorkerError, match=r"^dataset\[40\] raised OSError: no"):
+    with (
+        make(Poisoned()) as loader,
+        pytest.raises(ringfeed.WorkerError, match=r"^dataset\[40\] raised OSError: no"),
+    ):
         list(loader.to_torch())
 
 
@@ -261,7 +267,10 @@ def test_a_dtype_of_a_later_torch_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("dtype", [">i4", "datetime64[s]"])
 def test_what_is_no_number_is_refused(dtype: str) -> None:
     """Foreign byte orders and dates have no tensors."""
-    with make((np.zeros(7, dtype),)) as loader, pytest.raises(ringfeed.SpecError, match=r"^sample\[0\] has dtype"):
+    with (
+        make((np.zeros(7, dtype),)) as loader,
+        pytest.raises(ringfeed.SpecError, match=r"^sample\[0\] has dtype"),
+    ):
         loader.to_torch()
 
 
@@ -341,5 +350,7 @@ def test_one_iterator_over_several_epochs() -> None:
         seen = []
         for _, y in batches:
             seen.append(y.tolist())
-            assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == divmod(4 * len(seen), 12)
+            assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == divmod(
+                4 * len(seen), 12
+            )
         assert seen == expected

@@ -55,7 +55,12 @@ def test_a_plain_cast_has_the_values_of_numpy(given: str) -> None:
 
 @pytest.mark.parametrize(
     "cast",
-    [FULL, Cast("float16", scale=1 / 255, mean=0.5), Cast("bfloat16", std=(2, 3, 4)), Cast(layout="CHW")],
+    [
+        FULL,
+        Cast("float16", scale=1 / 255, mean=0.5),
+        Cast("bfloat16", std=(2, 3, 4)),
+        Cast(layout="CHW"),
+    ],
 )
 def test_steps_have_the_values_of_numpy(cast: Cast) -> None:
     """Each step in the cast's dtype, the short last batch too, and the next epoch again."""
@@ -64,7 +69,9 @@ def test_steps_have_the_values_of_numpy(cast: Cast) -> None:
         epochs = loader.to_torch(cast=(cast, None))
         for _ in range(2):
             found = [(x, y.clone()) for x, y in epochs]
-            assert [tuple(x.shape) for x, _ in found] == [(8, *expected.shape[1:])] * 2 + [(4, *expected.shape[1:])]
+            assert [tuple(x.shape) for x, _ in found] == [(8, *expected.shape[1:])] * 2 + [
+                (4, *expected.shape[1:])
+            ]
             assert raw(torch.cat([x for x, _ in found])) == expected.tobytes()
             assert torch.cat([y for _, y in found]).tolist() == LABELS.tolist()
             assert all(x.is_contiguous() for x, _ in found)
@@ -77,7 +84,9 @@ def test_the_slot_is_free_when_the_batch_is_cast() -> None:
         for batch in loader.to_torch(cast=("float32", "float32")):
             assert "held" not in loader.slot_states()
             kept.append(batch)
-        assert torch.equal(torch.cat([x for x, _ in kept]), torch.from_numpy(IMAGES.astype(np.float32)))
+        assert torch.equal(
+            torch.cat([x for x, _ in kept]), torch.from_numpy(IMAGES.astype(np.float32))
+        )
         x, y = next(iter(loader.to_torch(cast="float32")))
         assert loader.slot_states().count("held") == 1
         del y
@@ -99,7 +108,9 @@ def test_what_is_cast_is_read_from_the_slot(monkeypatch: pytest.MonkeyPatch) -> 
         with images(copy=copy) as loader:
             addresses = []
 
-            def look(lease: Any, rows: int, addresses: Any = addresses, loader: Any = loader) -> Any:
+            def look(
+                lease: Any, rows: int, addresses: Any = addresses, loader: Any = loader
+            ) -> Any:
                 addresses.extend(lease.address + offset for offset in loader.plan.layout.offsets)
                 maker = builder(loader, "float32")
                 return maker(lease, rows)
@@ -179,7 +190,11 @@ def test_numbers_follow_the_tensor_to_its_device(monkeypatch: pytest.MonkeyPatch
     adapter._caster.cache_clear()
     for _ in range(2):
         (found,) = adapter.torch_casts({0: FULL})([elsewhere])
-        assert (found.device.type, found.dtype, tuple(found.shape)) == ("meta", torch.float32, (2, 3, 6, 5))
+        assert (found.device.type, found.dtype, tuple(found.shape)) == (
+            "meta",
+            torch.float32,
+            (2, 3, 6, 5),
+        )
     assert [number.device.type for number in put] == ["meta"] * 4
 
 

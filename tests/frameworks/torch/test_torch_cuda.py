@@ -151,7 +151,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: found.current)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *to, **how: found.to(tensor, *to, **how))  # noqa: PLW0108 - a bound method is none of a tensor
     monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda tensor, stream: found.recorded.append((tensor.data_ptr(), stream))
+        torch.Tensor,
+        "record_stream",
+        lambda tensor, stream: found.recorded.append((tensor.data_ptr(), stream)),
     )
     return found
 
@@ -214,7 +216,9 @@ def test_registers_with_the_driver(fake: Fake, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pinned, "open_library", lambda: driver)
     late: list[Any] = []
     with oracle() as loader:
-        driver.before_unregister = lambda: late.extend(job for job in fake.streams[0].jobs if job is not None)
+        driver.before_unregister = lambda: late.extend(
+            job for job in fake.streams[0].jobs if job is not None
+        )
         batches = iter(loader.to_torch("cuda"))
         next(batches)
         assert len(driver.registered) == 3
@@ -245,7 +249,10 @@ def test_says_that_there_is_no_such_gpu() -> None:
     with oracle(workers=0) as loader:
         with pytest.raises(ValueError, match="cuda:2") as caught:
             loader.to_torch(device="cuda:2")
-        assert str(caught.value) == "to_torch(device='cuda:2'), expected a number below 2: torch sees 2 GPUs"
+        assert (
+            str(caught.value)
+            == "to_torch(device='cuda:2'), expected a number below 2: torch sees 2 GPUs"
+        )
 
 
 # ---- a GPU ----
@@ -291,7 +298,12 @@ def test_the_program_may_end_in_an_epoch(tmp_path: Path) -> None:
     script.write_text(ENDING)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     run = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
@@ -301,7 +313,8 @@ def _spans(profile: Any, *, copies: bool) -> list[tuple[float, float]]:
     return [
         (event.time_range.start, event.time_range.end)
         for event in profile.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA and event.name.startswith("Memcpy HtoD") == copies
+        if event.device_type == torch.autograd.DeviceType.CUDA
+        and event.name.startswith("Memcpy HtoD") == copies
     ]
 
 
@@ -320,5 +333,9 @@ def test_the_gpu_copies_while_it_computes() -> None:
         torch.cuda.synchronize()
     copies, kernels = _spans(profile, copies=True), _spans(profile, copies=False)
     assert any("Pinned" in event.name for event in profile.events())
-    overlapping = [copy for copy in copies if any(copy[0] < kernel[1] and kernel[0] < copy[1] for kernel in kernels)]
+    overlapping = [
+        copy
+        for copy in copies
+        if any(copy[0] < kernel[1] and kernel[0] < copy[1] for kernel in kernels)
+    ]
     assert len(overlapping) >= 4, (copies, kernels)

@@ -58,13 +58,18 @@ class Stream(sets.IterableDataset):  # type: ignore[misc]
 
 def loaded(dataset: Any, **settings: Any) -> list[Any]:
     """Return copies of all batches, filled by one worker process; what it warns of on its own account is not shown."""
-    with ringfeed.Loader(dataset, **{"batch_size": 8, "workers": 1, "timeout_s": 40, **settings}) as loader:
+    with ringfeed.Loader(
+        dataset, **{"batch_size": 8, "workers": 1, "timeout_s": 40, **settings}
+    ) as loader:
         return [[leaf.clone() for leaf in batch] for batch in loader.to_torch()]
 
 
 def rows(batches: list[Any], leaf: int = 1) -> list[int]:
     """Return the indices that the batches carry, having checked that x belongs to them."""
-    x, indices = torch.cat([batch[0] for batch in batches]), torch.cat([batch[leaf] for batch in batches])
+    x, indices = (
+        torch.cat([batch[0] for batch in batches]),
+        torch.cat([batch[leaf] for batch in batches]),
+    )
     assert torch.equal(x, X[indices])
     return indices.tolist()  # type: ignore[no-any-return]
 
@@ -76,9 +81,15 @@ DATASETS: dict[str, tuple[Any, list[int]]] = {
     "map-style": (Pairs(), list(range(ROWS))),
     "tensors": (sets.TensorDataset(X, torch.arange(ROWS)), list(range(ROWS))),
     "subset": (sets.Subset(Pairs(), [5, 3, 17, 3]), [5, 3, 17, 3]),
-    "concatenated": (sets.ConcatDataset([Pairs(), sets.Subset(Pairs(), [2, 1])]), [*range(ROWS), 2, 1]),
+    "concatenated": (
+        sets.ConcatDataset([Pairs(), sets.Subset(Pairs(), [2, 1])]),
+        [*range(ROWS), 2, 1],
+    ),
     "split": (SPLIT[0], list(SPLIT[0].indices)),
-    "subset of tensors": (sets.Subset(sets.TensorDataset(X, torch.arange(ROWS)), range(4, 9)), [4, 5, 6, 7, 8]),
+    "subset of tensors": (
+        sets.Subset(sets.TensorDataset(X, torch.arange(ROWS)), range(4, 9)),
+        [4, 5, 6, 7, 8],
+    ),
 }
 
 
@@ -148,7 +159,9 @@ def test_datasets_without_indices_are_iterables(dataset: Any) -> None:
     """An IterableDataset is read in its own order, anew in each epoch."""
     with ringfeed.Loader(dataset, workers=0, batch_size=8) as loader:
         for _ in range(2):
-            assert [number for batch in loader.to_torch() for number in batch.tolist()] == list(range(ROWS))
+            assert [number for batch in loader.to_torch() for number in batch.tolist()] == list(
+                range(ROWS)
+            )
 
 
 # ---- samplers ----
@@ -162,10 +175,16 @@ def seeded() -> Any:
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "sequential": lambda: sets.SequentialSampler(range(ROWS)),
     "random": lambda: sets.RandomSampler(range(ROWS), generator=seeded()),
-    "with replacement": lambda: sets.RandomSampler(range(ROWS), replacement=True, num_samples=33, generator=seeded()),
-    "weighted": lambda: sets.WeightedRandomSampler(torch.arange(ROWS) / ROWS, 12, generator=seeded()),
+    "with replacement": lambda: sets.RandomSampler(
+        range(ROWS), replacement=True, num_samples=33, generator=seeded()
+    ),
+    "weighted": lambda: sets.WeightedRandomSampler(
+        torch.arange(ROWS) / ROWS, 12, generator=seeded()
+    ),
     "subset": lambda: sets.SubsetRandomSampler([3, 4, 19], generator=seeded()),
-    "subset of a tensor": lambda: sets.SubsetRandomSampler(torch.tensor([3, 4, 19]), generator=seeded()),
+    "subset of a tensor": lambda: sets.SubsetRandomSampler(
+        torch.tensor([3, 4, 19]), generator=seeded()
+    ),
     "a tensor": lambda: torch.randperm(ROWS, generator=seeded()),
     "distributed": lambda: sets.distributed.DistributedSampler(range(ROWS), 2, 1, shuffle=False),
 }
@@ -179,7 +198,9 @@ def test_samplers_are_taken_as_they_are(kind: str) -> None:
         tensors = loader.to_torch()
         assert len(tensors) == -(-len(twin) // 8)
         for _ in range(2):
-            assert rows([[leaf.clone() for leaf in batch] for batch in tensors]) == [int(index) for index in twin]
+            assert rows([[leaf.clone() for leaf in batch] for batch in tensors]) == [
+                int(index) for index in twin
+            ]
 
 
 def test_a_distributed_sampler_is_told_the_epoch() -> None:
@@ -188,7 +209,9 @@ def test_a_distributed_sampler_is_told_the_epoch() -> None:
     with ringfeed.Loader(Pairs(), batch_size=8, workers=0, sampler=own) as loader:
         for epoch in range(3):
             twin.set_epoch(epoch)
-            assert rows([[leaf.clone() for leaf in batch] for batch in loader.to_torch()]) == list(twin)
+            assert rows([[leaf.clone() for leaf in batch] for batch in loader.to_torch()]) == list(
+                twin
+            )
 
 
 def test_a_distributed_sampler_is_not_shared_out_again() -> None:
@@ -206,7 +229,10 @@ def test_a_sampler_of_batches_is_refused() -> None:
     """A BatchSampler yields lists; it is no sampler of single numbers, there as here."""
     batches = sets.BatchSampler(sets.SequentialSampler(range(ROWS)), 8, drop_last=False)
     text = r"^sampler yielded \[0, 1, 2, 3, 4, 5, 6, 7\] of type list at position 0.*for batch_sampler=$"
-    with ringfeed.Loader(Pairs(), workers=0, sampler=batches) as loader, pytest.raises(TypeError, match=text):
+    with (
+        ringfeed.Loader(Pairs(), workers=0, sampler=batches) as loader,
+        pytest.raises(TypeError, match=text),
+    ):
         iter(loader)
 
 
@@ -226,10 +252,14 @@ def test_a_batch_sampler_is_taken_as_it_is(kind: str, drop_last: bool) -> None: 
 def test_a_batch_sampler_passes_the_epoch_on() -> None:
     """To the DistributedSampler inside."""
     own, twin = (sets.distributed.DistributedSampler(range(ROWS), 2, 1, seed=1) for _ in range(2))
-    with ringfeed.Loader(Pairs(), workers=0, batch_sampler=sets.BatchSampler(own, 4, drop_last=False)) as loader:
+    with ringfeed.Loader(
+        Pairs(), workers=0, batch_sampler=sets.BatchSampler(own, 4, drop_last=False)
+    ) as loader:
         for epoch in range(3):
             twin.set_epoch(epoch)
-            assert rows([[leaf.clone() for leaf in batch] for batch in loader.to_torch()]) == list(twin)
+            assert rows([[leaf.clone() for leaf in batch] for batch in loader.to_torch()]) == list(
+                twin
+            )
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4])
@@ -240,7 +270,9 @@ def test_a_distributed_sampler_goes_on(cut: int) -> None:
         def make() -> ringfeed.Loader:
             sampler = sets.distributed.DistributedSampler(range(ROWS), 2, 1, seed=1)
             lists = sets.BatchSampler(sampler, 2, drop_last=False)
-            given: dict[str, Any] = {"batch_sampler": lists} if by_lists else {"sampler": sampler, "batch_size": 2}  # noqa: B023
+            given: dict[str, Any] = (
+                {"batch_sampler": lists} if by_lists else {"sampler": sampler, "batch_size": 2}  # noqa: B023
+            )
             return ringfeed.Loader(Pairs(), workers=0, **given)
 
         with make() as loader:
@@ -270,7 +302,12 @@ def test_nothing_is_warned_of_a_dataset_without_torch() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(loaded(Plain(), spec=(ringfeed.Array((3,), "float32"), ringfeed.Array((), "int64")))) == 3
+        assert (
+            len(
+                loaded(Plain(), spec=(ringfeed.Array((3,), "float32"), ringfeed.Array((), "int64")))
+            )
+            == 3
+        )
 
 
 class Opening(Pairs):
@@ -291,7 +328,9 @@ class Opening(Pairs):
 def test_a_subset_of_a_dataset_that_opens_its_file(method: str, tmp_path: Path) -> None:
     """The file that reading sample 0 has opened, two datasets below, does not keep it from travelling."""
     (tmp_path / "rows").write_bytes(X.numpy().tobytes())
-    halves = sets.random_split(Opening(tmp_path / "rows"), [12, 8], torch.Generator().manual_seed(1))
+    halves = sets.random_split(
+        Opening(tmp_path / "rows"), [12, 8], torch.Generator().manual_seed(1)
+    )
     assert rows(loaded(halves[0], workers=2, backend=method)) == list(halves[0].indices)
 
 
@@ -302,13 +341,21 @@ def test_tensors_given_whole_are_columns() -> None:
     assert torch.equal(batch[1], -X)
     (batch,) = loaded((X, torch.arange(ROWS)), batch_size=ROWS)
     assert rows([batch]) == list(range(ROWS))
-    with pytest.raises(ringfeed.SpecError, match=r"^the dataset is a list of 2 arrays of length 20, expected a tuple"):
+    with pytest.raises(
+        ringfeed.SpecError,
+        match=r"^the dataset is a list of 2 arrays of length 20, expected a tuple",
+    ):
         ringfeed.Loader([X, -X])
-    with pytest.raises(ringfeed.SpecError, match=r"^dataset\[1\] is a torch.Tensor, of which NumPy can make no array"):
+    with pytest.raises(
+        ringfeed.SpecError,
+        match=r"^dataset\[1\] is a torch.Tensor, of which NumPy can make no array",
+    ):
         ringfeed.Loader((X, torch.ones(ROWS, requires_grad=True)))
 
 
 def test_a_dataloader_is_no_dataset() -> None:
     """It makes batches itself."""
-    with pytest.raises(TypeError, match=r"^a DataLoader makes batches itself, expected a dataset of samples; give"):
+    with pytest.raises(
+        TypeError, match=r"^a DataLoader makes batches itself, expected a dataset of samples; give"
+    ):
         ringfeed.Loader(sets.DataLoader(Pairs(), batch_size=8), shuffle=True)

@@ -46,7 +46,9 @@ def said(batch: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"copy": True}, {"shuffle": True, "drop_remainder": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"copy": True}, {"shuffle": True, "drop_remainder": True}]
+)
 def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
     """Value for value, in torch's own types; over slots, as copies, and in another order."""
     with make(**settings) as loader:
@@ -63,7 +65,9 @@ def test_values_are_the_slot() -> None:
     for number, first in ((0, boxes.values()), (2, tokens), (6, picture[0])):
         offset = loader.plan.layout.offsets[number]
         np.frombuffer(lease, np.uint8)[offset : offset + 4] = 1
-        assert first.reshape(-1)[0] == np.ones(4, np.uint8).view(loader.spec.leaves[number].dtype)[0]
+        assert (
+            first.reshape(-1)[0] == np.ones(4, np.uint8).view(loader.spec.leaves[number].dtype)[0]
+        )
     del lease, batch, tokens, picture, first
     gc.collect()
     assert loader.slot_states().count("held") == 1
@@ -98,7 +102,9 @@ def test_casts() -> None:
         found = [said(batch) for batch in loader.to_torch(cast="float16")]
     for batch, plainly in zip(found, expected(names), strict=True):
         assert batch["masked"][0] == ("float16", plainly["masked"][0][1])
-        assert [batch[name] for name in ("boxes", *STRINGS)] == [plainly[name] for name in ("boxes", *STRINGS)]
+        assert [batch[name] for name in ("boxes", *STRINGS)] == [
+            plainly[name] for name in ("boxes", *STRINGS)
+        ]
     with make(names) as loader:
         cast = ringfeed.Cast("float64", scale=2)
         (first, *_) = (batch["boxes"] for batch in loader.to_torch(cast={"boxes": cast}))
@@ -138,7 +144,10 @@ def test_casts_that_are_refused(case: str) -> None:
 
     cube = Array((None, 2, 3), "float32", max_shape=(4, 2, 3), form="ragged")
     spec = {"wide": SPEC["wide"], "title": SPEC["title"], "cube": cube}
-    with ringfeed.Loader(Cubes(), spec=spec, workers=0) as loader, pytest.raises(SpecError) as raised:
+    with (
+        ringfeed.Loader(Cubes(), spec=spec, workers=0) as loader,
+        pytest.raises(SpecError) as raised,
+    ):
         loader.to_torch(cast=cast)
     assert str(raised.value) == text
 
@@ -169,7 +178,11 @@ def test_strings_of_numpy_stay_arrays() -> None:
     with ringfeed.Loader(Named(), batch_size=2, workers=0, slots=2) as loader:
         batches = []
         for unicode, raw, number in loader.to_torch():
-            assert (type(unicode), type(raw), type(number)) == (np.ndarray, np.ndarray, torch.Tensor)
+            assert (type(unicode), type(raw), type(number)) == (
+                np.ndarray,
+                np.ndarray,
+                torch.Tensor,
+            )
             batches.append((unicode, raw))
     assert [unicode.tolist() for unicode, _ in batches] == [["é0", "é1"], ["é2", "é3"]]
     assert [raw.tolist() for _, raw in batches] == [[b"b0", b"b1"], [b"b2", b"b3"]]

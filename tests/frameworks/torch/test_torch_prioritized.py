@@ -17,7 +17,9 @@ def test_indices_and_weights_are_tensors_and_so_may_updates_be() -> None:
     """They belong to the samples of their batch, on which a training step computes."""
     sampler = ringfeed.orders.PrioritizedSampler(LENGTH, alpha=1, beta=1, num_samples=400)
     errors = torch.ones(LENGTH)
-    with ringfeed.Loader(COLUMNS, batch_size=8, sampler=sampler, workers=1, backend="thread") as loader:
+    with ringfeed.Loader(
+        COLUMNS, batch_size=8, sampler=sampler, workers=1, backend="thread"
+    ) as loader:
         for sample, index, weight in loader.to_torch():
             assert (index.dtype, weight.dtype) == (torch.int64, torch.float32)
             assert sample["x"].long().tolist() == index.tolist()
@@ -32,10 +34,14 @@ def test_indices_and_weights_are_tensors_and_so_may_updates_be() -> None:
 def test_a_run_of_tensors_goes_on() -> None:
     """The state of `to_torch` counts what the loop was handed."""
 
-    def run(batches: int, state: object = None, powers: object = None) -> tuple[list[int], object, object]:
+    def run(
+        batches: int, state: object = None, powers: object = None
+    ) -> tuple[list[int], object, object]:
         sampler = ringfeed.orders.PrioritizedSampler(LENGTH, num_samples=80)
         found: list[int] = []
-        with ringfeed.Loader(COLUMNS, batch_size=8, sampler=sampler, workers=1, backend="thread") as loader:
+        with ringfeed.Loader(
+            COLUMNS, batch_size=8, sampler=sampler, workers=1, backend="thread"
+        ) as loader:
             epochs = loader.to_torch()
             if state is not None:
                 epochs.load_state_dict(state)

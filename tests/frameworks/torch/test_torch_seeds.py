@@ -38,7 +38,12 @@ class Drawing:
 def test_workers_draw_different_numbers(method: Any) -> None:
     """No two samples have the same number, also where torch is imported only by the first of them."""
     with ringfeed.Loader(
-        Drawing(), batch_size=8, workers=2, backend=method, spec=ringfeed.Array((), "int64"), timeout_s=100
+        Drawing(),
+        batch_size=8,
+        workers=2,
+        backend=method,
+        spec=ringfeed.Array((), "int64"),
+        timeout_s=100,
     ) as loader:
         drawn = [number for batch in loader for number in batch.tolist()]
     assert len({*drawn}) == 16

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 def test_tensors_lie_over_the_slots() -> None:
     """They hold them, and can be written to; a cast one is of its own."""
     name = shared.unique("torch")
-    with ringfeed.share(shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60) as training:
+    with ringfeed.share(
+        shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60
+    ) as training:
         group = shared.group_of(training.host_pid)
         found = []
         for images, labels, sums in training.to_torch():
@@ -64,7 +66,14 @@ def test_torchrun(tmp_path: Path) -> None:
     """It works under torchrun, whose processes have no common parent that makes it, with a dataset of the script."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--standalone",
+        str(script),
+    ]
     name = shared.unique("torchrun")
     subprocess.run([*command, name], check=True, timeout=120, capture_output=True, cwd=tmp_path)
     (host, one), (same, two) = (json.loads((tmp_path / rank).read_text()) for rank in "01")

@@ -42,7 +42,9 @@ def test_tensors_are_converted_where_asked_for() -> None:
     """float64 to float32, as cast=True says."""
     given = [torch.linspace(0, 1, 5, dtype=torch.float64)] * 2
     spec = ringfeed.Array((5,), "float32", cast=True)
-    with ringfeed.Loader(torch.stack(given), spec=spec, batch_size=2, workers=0, copy=True) as loader:
+    with ringfeed.Loader(
+        torch.stack(given), spec=spec, batch_size=2, workers=0, copy=True
+    ) as loader:
         assert torch.equal(torch.from_numpy(next(iter(loader))), torch.stack(given).float())
 
 
@@ -67,5 +69,7 @@ def test_tensors_that_numpy_has_not_are_refused(value: Any, text: str) -> None:
     """The refusal says what to return."""
     with pytest.raises(ringfeed.SpecError) as caught:
         ringfeed.Loader([(value, 1)], workers=0)
-    assert str(caught.value).startswith("dataset[0]: sample[0] is of type Tensor, whose conversion raised TypeError: ")
+    assert str(caught.value).startswith(
+        "dataset[0]: sample[0] is of type Tensor, whose conversion raised TypeError: "
+    )
     assert str(caught.value).endswith(f", expected an array; {text}")

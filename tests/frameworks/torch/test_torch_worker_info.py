@@ -62,7 +62,9 @@ def test_one_worker_reads_all_of_an_iterable() -> None:
         "ringfeed.datasets.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
     )
     with loader:
-        assert [[leaf.tolist() for leaf in batch] for batch in loader] == [[[0] * 4, [1] * 4, [False] * 4]] * 2
+        assert [[leaf.tolist() for leaf in batch] for batch in loader] == [
+            [[0] * 4, [1] * 4, [False] * 4]
+        ] * 2
 
 
 def test_a_dataset_that_is_sent_again_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

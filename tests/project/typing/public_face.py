@@ -40,8 +40,13 @@ def every_option() -> ringfeed.Loader:
         np.ones(100), (5.5, 8), max_tokens=99, window=50, cost=lambda lengths: lengths.sum()
     )
     ringfeed.Loader(Squares(), batch_sampler=buckets, drop_remainder=True)
-    ringfeed.Loader(Squares(), batch_sampler=ringfeed.orders.Buckets([1] * 100, [5], batch_sizes=[4, 2]))
-    ringfeed.Loader(Squares(), sampler=ringfeed.orders.WeightedSampler(np.ones(100), num_samples=50, replacement=False))
+    ringfeed.Loader(
+        Squares(), batch_sampler=ringfeed.orders.Buckets([1] * 100, [5], batch_sizes=[4, 2])
+    )
+    ringfeed.Loader(
+        Squares(),
+        sampler=ringfeed.orders.WeightedSampler(np.ones(100), num_samples=50, replacement=False),
+    )
     ringfeed.Loader(Squares(), sampler=ringfeed.orders.SubsetSampler(range(9), shuffle=False))
     ringfeed.Loader(Squares(), sampler=ringfeed.orders.StratifiedSampler(["a", "b"] * 50))
     prioritized = ringfeed.orders.PrioritizedSampler(
@@ -52,10 +57,20 @@ def every_option() -> ringfeed.Loader:
     prioritized.load_state_dict(prioritized.state_dict())
     ringfeed.Loader(Squares(), sampler=prioritized)
     ringfeed.Loader(Squares(), sampler=ringfeed.orders.WindowShuffle(50, block=10))
-    ringfeed.Loader((np.zeros(3), np.zeros(3)), memory=1 << 20, spec=(ringfeed.Array((), "float64"),) * 2)
-    ringfeed.Loader({"x": np.zeros(3)}, memory="512MB", workers=0, backend="thread", on_error="skip")
-    ringfeed.Loader(Squares(), collate_fn=lambda samples: np.stack([root for root, _ in samples]), max_batch_size=64)
-    pack = ringfeed.datasets.Pack([[1, 2], [3]], np.array([2, 1]), 4, strategy="wrap", window=9, segment_ids=False)
+    ringfeed.Loader(
+        (np.zeros(3), np.zeros(3)), memory=1 << 20, spec=(ringfeed.Array((), "float64"),) * 2
+    )
+    ringfeed.Loader(
+        {"x": np.zeros(3)}, memory="512MB", workers=0, backend="thread", on_error="skip"
+    )
+    ringfeed.Loader(
+        Squares(),
+        collate_fn=lambda samples: np.stack([root for root, _ in samples]),
+        max_batch_size=64,
+    )
+    pack = ringfeed.datasets.Pack(
+        [[1, 2], [3]], np.array([2, 1]), 4, strategy="wrap", window=9, segment_ids=False
+    )
     ringfeed.Loader(pack, batch_size=len(pack))
     ringfeed.Loader(Squares(), shard=ringfeed.Shard(1, 4, uneven="keep")).padding.bit_length()
     ringfeed.Loader(Squares(), shard="auto")
@@ -101,7 +116,9 @@ def typed_batches() -> None:
         assert_type(y, npt.NDArray[np.int64])
     assert_type(next(iter(loader)), Pair)
     assert_type(next(loader.repeat(2)), Pair)
-    with ringfeed.Loader[dict[str, "npt.NDArray[np.uint8]"]]({"x": np.zeros(3, np.uint8)}) as columns:
+    with ringfeed.Loader[dict[str, "npt.NDArray[np.uint8]"]](
+        {"x": np.zeros(3, np.uint8)}
+    ) as columns:
         assert_type(next(iter(columns))["x"], npt.NDArray[np.uint8])
     untold = ringfeed.Loader(Squares(), batch_size=8)
     assert_type(untold, ringfeed.Loader[Any])
@@ -127,5 +144,9 @@ def inside_a_dataset(index: int) -> npt.NDArray[np.float64]:
 
 assert_type(ringfeed.Array((224, 224, 3), "uint8").shape, tuple[int, ...])
 assert_type(ringfeed.Array((), np.int64).dtype, np.dtype[Any])
-assert_type(ringfeed.Array((3,), "float32", scale=1 / 255, mean=[0.5] * 3, std=2).cast, ringfeed.Cast | None)
-assert_type(ringfeed.Cast("float16", scale=1 / 255, mean=(0.5, 0.5), layout="CHW").scale, float | None)
+assert_type(
+    ringfeed.Array((3,), "float32", scale=1 / 255, mean=[0.5] * 3, std=2).cast, ringfeed.Cast | None
+)
+assert_type(
+    ringfeed.Cast("float16", scale=1 / 255, mean=(0.5, 0.5), layout="CHW").scale, float | None
+)

@@ -27,7 +27,13 @@ from ringfeed.frameworks.keras.backends import (
     tensorflow_memory,
     torch_way,
 )
-from ringfeed.frameworks.keras.fit_position import KerasEpoch, Place, begins_loader, done_batches, go_on
+from ringfeed.frameworks.keras.fit_position import (
+    KerasEpoch,
+    Place,
+    begins_loader,
+    done_batches,
+    go_on,
+)
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
@@ -44,7 +50,9 @@ if TYPE_CHECKING:
 class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras has no types
     """A loader as Keras' data; made by `to_keras`. One may serve several calls of Keras at a time."""
 
-    def __init__(self, stream: BatchStream, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
+    def __init__(
+        self, stream: BatchStream, class_weight: ClassWeight | None, cast: CastTree = None
+    ) -> None:
         """Refuse what cannot be fed, weighted or cast now, not in fit."""
         self._stream = stream
         self._info = info = stream.info
@@ -97,7 +105,11 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def place(self, iterator: EpochIterator | None = None) -> Place:
         """Where a call of Keras is in the loader's epochs; without one, where all callers of this adapter are."""
         mine = self._own_place
-        return mine if iterator is None else self._places.setdefault(iterator, Place(self._stream, mine.weights))
+        return (
+            mine
+            if iterator is None
+            else self._places.setdefault(iterator, Place(self._stream, mine.weights))
+        )
 
     # ---- one epoch ----
 
@@ -115,7 +127,9 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         open_epoch = partial(KerasEpoch, self._stream, in_graph.leaves, place)
         batches = adapter.Batches(open_epoch, self._stream.exact_length, specs, builder.pack, cast)
         packed = packer_of(batches)
-        return WalkedDataset(adapter.dataset_of(batches), lambda: map(packed, self._epoch(place, builder)))
+        return WalkedDataset(
+            adapter.dataset_of(batches), lambda: map(packed, self._epoch(place, builder))
+        )
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
@@ -123,7 +137,9 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One epoch in JAX's arrays, or in NumPy's where Keras puts them on devices."""
-        return self._walk(self._place_of(frame_above(1)), *jax_way(self._info.spec.leaves, self._casts))
+        return self._walk(
+            self._place_of(frame_above(1)), *jax_way(self._info.spec.leaves, self._casts)
+        )
 
     def get_torch_dataloader(self) -> Any:
         """A torch DataLoader in tensors on Keras' device."""
@@ -193,7 +209,9 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         class_weight = making.f_locals.get("class_weight")
         if class_weight is not None:
             if self._own_place.weights is not None:
-                raise ValueError("class_weight was given to to_keras() and to fit(); give it to one of them")
+                raise ValueError(
+                    "class_weight was given to to_keras() and to fit(); give it to one of them"
+                )
             weights = _weigher(self._info.spec, class_weight)
             self.place(making.f_locals["self"]).weights = weights
 
@@ -229,7 +247,12 @@ def _extra(place: Place) -> dict[str, np.dtype[Any]]:
 def _packer(tree: Any, extra: list[np.dtype[Any]]) -> Callable[[Sequence[Any]], Any]:
     """What makes the structure of a batch of its leaves; with extra ones, of a batch of two parts."""
     tree = without_lists(tree)
-    if isinstance(tree, Array) and tree.form is not None and tree.form.is_padded and tree.form.beside is not None:
+    if (
+        isinstance(tree, Array)
+        and tree.form is not None
+        and tree.form.is_padded
+        and tree.form.beside is not None
+    ):
         tree = (tree,)  # or Keras would take the lengths for targets
     tree = (*tree, *(Array((), dtype) for dtype in extra)) if extra else tree
     if type(tree) is tuple and all(isinstance(part, Array) for part in tree):
@@ -279,4 +302,6 @@ def _check_class_weight(class_weight: object) -> None:
         )
     for key in class_weight:
         if not hasattr(key, "__index__"):
-            raise TypeError(f"class_weight has the key {key!r}, expected the number of a class, as an int")
+            raise TypeError(
+                f"class_weight has the key {key!r}, expected the number of a class, as an int"
+            )

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     Way: TypeAlias = "tuple[Framework, Own, Chosen]"
     """How a backend takes memory; what NumPy casts as a batch leaves its slot; what the backend casts."""
 
-TORCH_LACKS = frozenset({"uint16", "uint32", "uint64"})  # it has these dtypes, and hardly an operation on them
+TORCH_LACKS = frozenset(
+    {"uint16", "uint32", "uint64"}
+)  # it has these dtypes, and hardly an operation on them
 
 
 def _pair(values: Any, beside: Any) -> Any:
@@ -89,7 +91,11 @@ def jax_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
     is_spread = keras.distribution.distribution() is not None
     mine, others = apart(casts, casts if is_spread else ours.cast_in_host(leaves))
     if is_spread or jax.default_backend() != "cpu" or jax.config.jax_default_device is not None:
-        return replace(NUMPY, is_computing=ours.is_computing), in_numpy(mine), ours.jax_casts(others)
+        return (
+            replace(NUMPY, is_computing=ours.is_computing),
+            in_numpy(mine),
+            ours.jax_casts(others),
+        )
     narrowed = frozenset(
         name for name in ours.WIDE if jax.dtypes.canonicalize_dtype(name) != name
     )  # unless told otherwise
@@ -98,7 +104,9 @@ def jax_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
     def put(array: AnyArray) -> Any:
         try:
             return framework.from_numpy(array)
-        except TypeError:  # JAX has no strings and no dates, and Keras hands them to the step as they are
+        except (
+            TypeError
+        ):  # JAX has no strings and no dates, and Keras hands them to the step as they are
             return array
 
     return replace(framework, from_numpy=put, joins=PAIRS), in_numpy(mine), ours.jax_casts(others)
@@ -114,6 +122,8 @@ def torch_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
 
     from ringfeed.frameworks.torch import torch_casts  # noqa: PLC0415 - as above
 
-    mine, others = apart(casts, (number for number, leaf in enumerate(leaves) if leaf.dtype.name in TORCH_LACKS))
+    mine, others = apart(
+        casts, (number for number, leaf in enumerate(leaves) if leaf.dtype.name in TORCH_LACKS)
+    )
     memory = replace(NUMPY, from_dlpack=torch.from_dlpack, leaves_alone=TORCH_LACKS, in_cycles=True)
     return memory, in_numpy(mine), torch_casts(others, keras.ops.convert_to_tensor)

@@ -15,7 +15,9 @@ TAKES_ADAPTERS = (3, 7)
 """The first Keras that takes a data adapter as it is."""
 
 
-def to_keras(stream: BatchStream, *, class_weight: ClassWeight | None = None, cast: CastTree = None) -> Any:
+def to_keras(
+    stream: BatchStream, *, class_weight: ClassWeight | None = None, cast: CastTree = None
+) -> Any:
     """What ``model.fit``, ``evaluate`` and ``predict`` take in the place of arrays, on any Keras 3 backend.
 
     Batches are ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays; lists

@@ -94,11 +94,19 @@ class Place:
         if self.progress is None:
             return find()  # none has begun
         self.progress.is_over = trained is None
-        left_out = [number for since, number in self._left_out if trained is not None and since <= trained]
-        planned = (self.taken if trained is None else trained) - self.start + (left_out[-1] if left_out else 0)
+        left_out = [
+            number for since, number in self._left_out if trained is not None and since <= trained
+        ]
+        planned = (
+            (self.taken if trained is None else trained)
+            - self.start
+            + (left_out[-1] if left_out else 0)
+        )
         return find(batches=planned)
 
-    def restore(self, state: dict[str, Any], batches: int, around: AbstractContextManager[None]) -> None:
+    def restore(
+        self, state: dict[str, Any], batches: int, around: AbstractContextManager[None]
+    ) -> None:
         """Begin the loader's next epoch where a state says, after so many batches of it; StateError if it cannot.
 
         ``around``: what is entered while that epoch begins, whenever Keras asks for its first batch.
@@ -115,7 +123,11 @@ class Place:
 def begins_loader(iterator: EpochIterator) -> bool:
     """Whether the loader begins an epoch with the one of Keras that begins, and does not go on with one."""
     # What Keras itself asks, and has no public name for.
-    return iterator.steps_per_epoch is None or iterator._current_iterator is None or not iterator._steps_seen  # noqa: SLF001
+    return (
+        iterator.steps_per_epoch is None
+        or iterator._current_iterator is None  # noqa: SLF001
+        or not iterator._steps_seen  # noqa: SLF001
+    )
 
 
 def done_batches(stream: BatchStream) -> int:
@@ -186,7 +198,9 @@ class KerasEpoch(Epoch):
         return super().begin()
 
 
-def go_on(iterator: EpochIterator, step: int, batches: int, ready: Callable[[], None] = lambda: None) -> None:
+def go_on(
+    iterator: EpochIterator, step: int, batches: int, ready: Callable[[], None] = lambda: None
+) -> None:
     """Have the next epoch of Keras be the rest of one that had ``step`` steps.
 
     Its steps have the numbers that they have in a whole epoch, and Keras counts ``batches`` of the loader's epoch as
@@ -212,6 +226,9 @@ def _rest(iterator: EpochIterator, step: int, batches: int, ready: Callable[[], 
                 ready()
             if number == 0 or counts_anew:
                 iterator._steps_seen += batches  # noqa: SLF001
-            yield *(at + step for at in steps), data  # the first and the last; before Keras 3.11 the first alone
+            yield (
+                *(at + step for at in steps),
+                data,
+            )  # the first and the last; before Keras 3.11 the first alone
     finally:
         iterator.steps_per_epoch = whole

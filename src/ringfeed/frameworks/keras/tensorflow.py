@@ -81,7 +81,9 @@ def packer_of(batches: Batches) -> Callable[[list[tf.Tensor]], Any]:
         if batches.cast is not None:
             leaves = batches.cast(leaves)
         for tensor, tracing_type in zip(leaves, tracing_types, strict=True):
-            tensor.__tf_tracing_type__ = tracing_type  # TensorFlow's own protocol, here for one tensor
+            tensor.__tf_tracing_type__ = (
+                tracing_type  # TensorFlow's own protocol, here for one tensor
+            )
         batch = batches.pack(leaves)
         if has_ragged:
             _trace_alike(batch)
@@ -95,5 +97,7 @@ def _trace_alike(batch: Any) -> None:
     for tensor in tf.nest.flatten(batch):
         if isinstance(tensor, tf.RaggedTensor):
             shape = [None, *tensor.shape[1:]]
-            spec = tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, tensor.row_splits.dtype)
+            spec = tf.RaggedTensorSpec(
+                shape, tensor.dtype, tensor.ragged_rank, tensor.row_splits.dtype
+            )
             tensor.__tf_tracing_type__ = lambda _context, spec=spec: spec

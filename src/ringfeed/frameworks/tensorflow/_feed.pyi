@@ -16,7 +16,10 @@ def leave() -> int: ...
 @final
 class Feed:
     def __new__(
-        cls, parts: list[tuple[int, int, tuple[int, ...], int]], rows: int, asked: Callable[[], _Asked | None]
+        cls,
+        parts: list[tuple[int, int, tuple[int, ...], int]],
+        rows: int,
+        asked: Callable[[], _Asked | None],
     ) -> Self: ...
     @property
     def number(self) -> int: ...

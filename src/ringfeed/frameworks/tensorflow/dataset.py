@@ -26,12 +26,24 @@ import tensorflow as tf
 
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Epoch
-from ringfeed.frameworks.batch import Framework, Outstanding, QuietBuild, TensorBuilder, without_lists
+from ringfeed.frameworks.batch import (
+    Framework,
+    Outstanding,
+    QuietBuild,
+    TensorBuilder,
+    without_lists,
+)
 from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.dlpack import Exported
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
-from ringfeed.frameworks.tensorflow.forms import JOINS, TensorFlowCasts, beside_specs, blank_shape, values_spec
+from ringfeed.frameworks.tensorflow.forms import (
+    JOINS,
+    TensorFlowCasts,
+    beside_specs,
+    blank_shape,
+    values_spec,
+)
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -100,12 +112,19 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     """
     info = stream.info
     casts = casts_of(info.spec, cast, "to_tf_dataset")
-    count, leaves = None if stream.runner.position.is_amid else stream.exact_length, leaf_specs(info)
+    count, leaves = (
+        None if stream.runner.position.is_amid else stream.exact_length,
+        leaf_specs(info),
+    )
     builder = TensorBuilder(info, OVER_SLOTS, pack=Spec(without_lists(info.spec.tree)).unflatten)
     finish = TensorFlowCasts(casts, leaves) if casts else None
-    batches = Batches(partial(_private_epoch, stream, builder, count), count, leaves, builder.pack, finish)
+    batches = Batches(
+        partial(_private_epoch, stream, builder, count), count, leaves, builder.pack, finish
+    )
     ops = _ops_for(info)
-    return dataset_of(batches) if ops is None else dataset_of(batches, partial(_by_ops, ops, stream))
+    return (
+        dataset_of(batches) if ops is None else dataset_of(batches, partial(_by_ops, ops, stream))
+    )
 
 
 def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
@@ -114,7 +133,9 @@ def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | Non
     return Epoch(stream, QuietBuild(builder, Outstanding(stream.info.slots)))
 
 
-def leaf_specs(info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
+def leaf_specs(
+    info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None
+) -> list[tf.TensorSpec]:
     """The form of each leaf of a batch, what comes beside it, and the `extra` leaves that have one number a row."""
     rows = info.fixed_rows
     leaves = [values_spec(leaf, rows, _dtype(leaf.path, leaf.dtype)) for leaf in info.spec.leaves]
@@ -126,7 +147,9 @@ def _in_python(batches: Batches) -> tf.data.Dataset:
     return _chain(_Iterations(batches), batches.count)
 
 
-def dataset_of(batches: Batches, made_of: Callable[[Batches], tf.data.Dataset] = _in_python) -> tf.data.Dataset:
+def dataset_of(
+    batches: Batches, made_of: Callable[[Batches], tf.data.Dataset] = _in_python
+) -> tf.data.Dataset:
     """A dataset of `batches`; every iteration opens an epoch of its own.
 
     What is cast is so in a step of its own, of a dataset of tuples of leaves; a slot comes back with the tensors that
@@ -147,7 +170,11 @@ def _chain(iterations: _Iterations | OpIterations, count: int | None) -> tf.data
     if count is not None:
         found = iterations.elements(tf.data.Dataset.range(count))
     else:
-        found = iterations.elements_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag)
+        found = (
+            iterations.elements_or_end(tf.data.Dataset.range(ENDLESS))
+            .take_while(_goes_on)
+            .map(_without_flag)
+        )
     found._ringfeed_iterations = iterations  # noqa: SLF001  # its graph knows the loader by a number only
     return found
 
@@ -165,14 +192,22 @@ def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
     if count is None:
         return elements
     # What is repeated for ever counts as endless, so that `take` knows how many it gives. If it is empty it ends.
-    rest = iterations.rest_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag).repeat()
+    rest = (
+        iterations.rest_or_end(tf.data.Dataset.range(ENDLESS))
+        .take_while(_goes_on)
+        .map(_without_flag)
+        .repeat()
+    )
     return elements.concatenate(rest).take(count).concatenate(rest.take(1).skip(1))
 
 
 def _ops_for(info: LoaderInfo) -> Any:
     """The ops that take batches out of the ring in C; None where Python must copy them."""
     if info.copy or any(
-        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative or leaf.variable or leaf.form
+        tf.as_dtype(leaf.dtype) == tf.string
+        or not leaf.dtype.isnative
+        or leaf.variable
+        or leaf.form
         for leaf in info.spec.leaves
     ):
         return None  # a copy is wanted, or TensorFlow has no such memory, or the op does not know its shape
@@ -218,7 +253,11 @@ class _Iterations:
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def number(state: tf.Tensor, _step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            found = tf.cond(state < 0, lambda: tf.numpy_function(_weakly(self._begin), [], tf.int64), lambda: state)
+            found = tf.cond(
+                state < 0,
+                lambda: tf.numpy_function(_weakly(self._begin), [], tf.int64),
+                lambda: state,
+            )
             found.set_shape(())
             return found, found
 
@@ -234,10 +273,14 @@ class _Iterations:
         goes_on, *tensors = self._call(number, specs, flagged=True)
         return goes_on, self._batches.pack(tensors)
 
-    def _call(self, number: tf.Tensor, specs: Sequence[tf.TensorSpec], *, flagged: bool) -> Sequence[tf.Tensor]:
+    def _call(
+        self, number: tf.Tensor, specs: Sequence[tf.TensorSpec], *, flagged: bool
+    ) -> Sequence[tf.Tensor]:
         """The graph's call of `_next`, with the shapes that TensorFlow cannot know."""
         types = [spec.dtype for spec in specs]
-        tensors: Sequence[tf.Tensor] = tf.numpy_function(_weakly(self._next), [number, flagged], types)
+        tensors: Sequence[tf.Tensor] = tf.numpy_function(
+            _weakly(self._next), [number, flagged], types
+        )
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
         return tensors
@@ -260,7 +303,13 @@ class _Iterations:
         flag = [np.asarray(leaves is not None)] if flagged else []
         if leaves is not None:
             return [*flag, *map(_in_utf8, leaves)]
-        return [*flag, *(np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in self._batches.leaves)]
+        return [
+            *flag,
+            *(
+                np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype)
+                for spec in self._batches.leaves
+            ),
+        ]
 
 
 def _in_utf8(leaf: Any) -> Any:

@@ -34,7 +34,9 @@ def values_spec(leaf: Leaf, rows: int | None, dtype: tf.DType) -> tf.TensorSpec:
     """The form of the values of a leaf."""
     form = leaf.form
     if form is None:
-        shape = (None if axis in leaf.variable else length for axis, length in enumerate(leaf.shape))
+        shape = (
+            None if axis in leaf.variable else length for axis, length in enumerate(leaf.shape)
+        )
         return tf.TensorSpec((rows, *shape), dtype)
     if is_string(leaf):
         return tf.TensorSpec((rows,), tf.string)
@@ -47,13 +49,18 @@ def _padded_shape(leaf: Leaf) -> tuple[int | None, ...]:
     """The shape of a row, None where batches differ."""
     assert leaf.form is not None
     longest = leaf.form.pad_to[0] if len(leaf.form.pad_to) == 1 else None
-    return tuple(longest if axis in leaf.form.axes else length for axis, length in enumerate(leaf.shape))
+    return tuple(
+        longest if axis in leaf.form.axes else length for axis, length in enumerate(leaf.shape)
+    )
 
 
 def beside_specs(info: LoaderInfo) -> list[tf.TensorSpec]:
     """The forms of what comes beside values."""
     leaves = info.spec.leaves
-    return [_beside_spec(leaves[number], info.fixed_rows) for number in Joiner(leaves, {}, strings=True).beside]
+    return [
+        _beside_spec(leaves[number], info.fixed_rows)
+        for number in Joiner(leaves, {}, strings=True).beside
+    ]
 
 
 def _beside_spec(leaf: Leaf, rows: int | None) -> tf.TensorSpec:

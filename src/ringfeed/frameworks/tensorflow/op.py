@@ -48,7 +48,9 @@ class OpIterations:
     def __init__(self, ops: Any, stream: BatchStream, batches: Batches) -> None:
         self._ops = ops
         self._batches = batches
-        self._feed = LoaderFeed(stream, batches.count, [leaf.dtype.as_datatype_enum for leaf in batches.leaves])
+        self._feed = LoaderFeed(
+            stream, batches.count, [leaf.dtype.as_datatype_enum for leaf in batches.leaves]
+        )
 
     def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
         """A batch for each step."""
@@ -69,7 +71,9 @@ class OpIterations:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _element_or_end(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        epoch_id, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._batches.leaves])
+        epoch_id, (goes_on, *tensors) = self._call(
+            state, step, [tf.TensorSpec((), tf.bool), *self._batches.leaves]
+        )
         return epoch_id, (goes_on, self._batches.pack(tensors))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -100,7 +104,9 @@ class OpIterations:
         types = [spec.dtype for spec in specs]
         epoch_id, waits = self._epoch_id(state, step)
         with tf.control_dependencies([self._wait(epoch_id, waits)]):
-            tensors = self._ops.ringfeed_batch(epoch_id=epoch_id, feed=self._feed.number, types=types)
+            tensors = self._ops.ringfeed_batch(
+                epoch_id=epoch_id, feed=self._feed.number, types=types
+            )
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
         return epoch_id, tensors
