@@ -1,7 +1,8 @@
 """Measure how what a batch costs grows: `python bench/growth.py`, or `--quick` for the ends of each axis alone.
 
-One thing grows at a time: bytes of a batch, slots, workers (more than there are cores), samples in the dataset
-(shuffled), fields of a sample, batches in an epoch. Each point is a fresh process, which takes batches as run.py's do.
+One thing grows at a time: bytes of a batch, slots, workers (more than there are cores), samples in
+the dataset (shuffled), fields of a sample, batches in an epoch. Each point is a fresh process,
+which takes batches as run.py's do.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def render(records: list[dict[str, Any]]) -> str:
     """Where it was measured, and a table for each axis."""
     results = Results(records)
     repetitions = 1 + max(record["repetition"] for record in records)
-    where = f"{page.where(records)}; {WORKERS} workers and {SLOTS} slots where they do not grow; medians of {repetitions} "
+    where = (
+        f"{page.where(records)}; {WORKERS} workers and {SLOTS} slots where they do not grow; "
+        f"medians of {repetitions} "
+    )
     parts = [f"{where}fresh processes each (least - most); {records[0]['time'][:10]}."]
     parts += [text for name in AXES if (text := _table(results, name))]
     parts += [f"- {one['case']}, {one['contender']}: {one['error']}" for one in results.errors()]

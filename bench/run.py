@@ -1,8 +1,8 @@
 """Measure ringfeed against the others: `python bench/run.py`, or `--quick` for two minutes of it.
 
-Each repetition of each contender on each workload is a process of its own; contenders take turns, so that a
-machine that slows down slows all of them. Every run leaves one JSON line; `--render` puts tables of them
-into the pages.
+Each repetition of each contender on each workload is a process of its own; contenders take turns,
+so that a machine that slows down slows all of them. Every run leaves one JSON line; `--render` puts
+tables of them into the pages.
 """
 
 from __future__ import annotations

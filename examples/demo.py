@@ -1,9 +1,9 @@
 """Train a real Keras CNN through ringfeed, and beside it with Keras' own enqueuer, and compare the two.
 
 The question: which of a dozen photographs does a random crop come from? Worker processes decode a
-photograph, cut out a random piece and change it a little. Both trainings get crops of the same photographs
-from the same code. They run in processes of their own and take turns epoch by epoch, so that each has the
-machine to itself while its clock runs; the first epoch warms up and is not timed.
+photograph, cut out a random piece and change it a little. Both trainings get crops of the same
+photographs from the same code. They run in processes of their own and take turns epoch by epoch, so
+that each has the machine to itself while its clock runs; the first epoch warms up and is not timed.
 """
 
 from __future__ import annotations
@@ -118,9 +118,10 @@ def comparison(runs: list[Run], options: argparse.Namespace) -> Table:
     ):
         table.add_row(words, *[megabytes(run.memory.get(fact)) for run in runs])
     table.caption = (
-        f"An epoch: {options.samples} crops to train on, and {options.samples // 4} held-out ones to check, "
-        f"in batches of {options.batch_size}, by {options.workers} workers. Times: medians of the epochs "
-        f"after the first. Keras' enqueuer plans no memory; it may queue {QUEUED_BATCHES} batches."
+        f"An epoch: {options.samples} crops to train on, and {options.samples // 4} held-out ones "
+        f"to check, in batches of {options.batch_size}, by {options.workers} workers. Times: "
+        "medians of the epochs after the first. Keras' enqueuer plans no memory; it may queue "
+        f"{QUEUED_BATCHES} batches."
     )
     return table
 

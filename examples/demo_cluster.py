@@ -1,8 +1,9 @@
 """A cluster of three Ray nodes on this machine feeds a training, loses a node on the way, and the batches are the same.
 
-`make demo-cluster` runs it: a small network learns to read digits, which actors on the nodes shift and blur. In the
-second epoch a node is killed with all of its actors. The table shows how long training waited then, and the hash of all
-batches beside that of a run without a cluster. Nothing is left of the cluster afterwards. Under two minutes.
+`make demo-cluster` runs it: a small network learns to read digits, which actors on the nodes shift
+and blur. In the second epoch a node is killed with all of its actors. The table shows how long
+training waited then, and the hash of all batches beside that of a run without a cluster. Nothing is
+left of the cluster afterwards. Under two minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ NEEDED = ("ringfeed", "ray", "tensorflow", "keras", "sklearn", "rich")
 ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 if ABSENT:
     sys.exit(
-        f"demo: not installed: {', '.join(ABSENT)}; `make demo-cluster` installs all that the demo needs"
+        f"demo: not installed: {', '.join(ABSENT)}; `make demo-cluster` installs all that the demo "
+        "needs"
     )
 sys.path.insert(
     0, str(Path(__file__).parents[1] / "tests" / "support")
@@ -147,7 +149,8 @@ def on_a_cluster(console: Console) -> tuple[Run, float]:
             def kill() -> None:
                 node = max(made.nodes[1:], key=lambda node: len(node.actors))
                 console.print(
-                    f"killing node {node.address} with its {len(node.actors)} actors, in epoch {at[0] + 1}"
+                    f"killing node {node.address} with its {len(node.actors)} actors, in epoch "
+                    f"{at[0] + 1}"
                 )
                 node.kill()
                 killed_s.append(time.monotonic())

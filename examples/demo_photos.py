@@ -1,6 +1,7 @@
 """The photographs, and random crops of them: the dataset that every worker of the demo holds.
 
-Everything here is free of Keras and TensorFlow, so a worker process starts in a fraction of a second.
+Everything here is free of Keras and TensorFlow, so a worker process starts in a fraction of a
+second.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ def random_crop(file: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np
 class Crops:
     """A dataset of `(crop, number of its photograph)`, made when asked for.
 
-    Without `fixed_seed` the crops are new in every epoch, drawn from `ringfeed.rng()`: the same ones for any
-    number of workers. With it they never change, as held-out crops must not.
+    Without `fixed_seed` the crops are new in every epoch, drawn from `ringfeed.rng()`: the same
+    ones for any number of workers. With it they never change, as held-out crops must not.
     """
 
     def __init__(

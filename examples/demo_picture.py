@@ -58,7 +58,10 @@ def draw(
 def draw_batch(figure: SubFigure, rows: int, batch: Batch) -> None:
     """Show each crop under the photograph that the model names, and the true one where it is wrong."""
     figure.suptitle(
-        "Which photograph is this crop from?  A held-out batch as the model saw it, and the model's answers",
+        (
+            "Which photograph is this crop from?  A held-out batch as the model saw it, and the "
+            "model's answers"
+        ),
         fontsize=11,
     )
     names = list(PHOTOGRAPHS)

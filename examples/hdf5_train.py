@@ -1,7 +1,8 @@
 """Train a Keras model on an HDF5 file: every worker opens the file for itself.
 
-Run it as it stands: python hdf5_train.py (needs tensorflow, h5py and scikit-learn, whose digits it writes into a file
-first). Rows are shuffled by whole chunks, so that each chunk is decompressed about once an epoch.
+Run it as it stands: python hdf5_train.py (needs tensorflow, h5py and scikit-learn, whose digits it
+writes into a file first). Rows are shuffled by whole chunks, so that each chunk is decompressed
+about once an epoch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Train a Keras model on handwritten digits that the workers move and dim anew in every epoch.
 
-Run it as it stands: python keras_fit.py (needs tensorflow and scikit-learn). It has no main guard, because workers
-never import the script.
+Run it as it stands: python keras_fit.py (needs tensorflow and scikit-learn). It has no main guard,
+because workers never import the script.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Train a torch model on handwritten digits, mixed by MixUp and CutMix where they lie: in the slots, by the workers.
 
-Run it as it stands: python mixup_train.py (needs torch and scikit-learn). `transform` makes a sample, with a share for
-each class in the place of the class; `batch_transform` mixes the rows of a batch in place. Both draw from generators
-that belong to the sample and the batch, so the run is the same with any number of workers.
+Run it as it stands: python mixup_train.py (needs torch and scikit-learn). `transform` makes a
+sample, with a share for each class in the place of the class; `batch_transform` mixes the rows of a
+batch in place. Both draw from generators that belong to the sample and the batch, so the run is the
+same with any number of workers.
 
-MixUp: H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
-CutMix: S. Yun and others, "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features",
-ICCV 2019.
+MixUp: H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization",
+ICLR 2018. CutMix: S. Yun and others, "CutMix: Regularization Strategy to Train Strong Classifiers
+with Localizable Features", ICCV 2019.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """Reinforcement learning: train on batches of 1,024 remembered moves, predicting one move at a time in between.
 
-Run it as it stands: python replay_buffer.py (needs torch). The game is Catch: a ball falls down a grid, and a paddle on
-its floor has to be below it in the end.
+Run it as it stands: python replay_buffer.py (needs torch). The game is Catch: a ball falls down a
+grid, and a paddle on its floor has to be below it in the end.
 
 Why it is built so:
 
-- Moves that surprised the player come more often: a PrioritizedSampler draws by the errors that each training step
-  tells it (prioritized experience replay), and a batch carries the numbers of its moves and their weights in the loss.
-- The memory changes with every move, so nothing may be copied to workers. A *thread* of this process gathers from the
-  very arrays that the game writes to, in C and without the GIL, while this program predicts.
-- Batches are drawn and gathered ahead, one for each slot. A thread must not read a move while the game overwrites it.
-  So a move is removed from the sampler ahead of that, by as many moves as the game plays while a batch waits.
+- Moves that surprised the player come more often: a PrioritizedSampler draws by the errors that
+  each training step tells it (prioritized experience replay), and a batch carries the numbers of
+  its moves and their weights in the loss.
+- The memory changes with every move, so nothing may be copied to workers. A *thread* of this
+  process gathers from the very arrays that the game writes to, in C and without the GIL, while this
+  program predicts.
+- Batches are drawn and gathered ahead, one for each slot. A thread must not read a move while the
+  game overwrites it. So a move is removed from the sampler ahead of that, by as many moves as the
+  game plays while a batch waits.
 - Whatever the size of the memory, the loader takes three slots of 1,024 moves.
 """
 
@@ -180,10 +183,12 @@ with ringfeed.Loader(
             player.older.load_state_dict(player.net.state_dict())
 
     print(
-        f"trained on {trained} batches of {BATCH:,} moves, and predicted {player.predicted:,} moves one by one"
+        f"trained on {trained} batches of {BATCH:,} moves, and predicted {player.predicted:,} "
+        "moves one by one"
     )
     print(f"caught after training: {caught(player):.0%}")
     print(
-        f"each batch was drawn without the errors of the {max(unknown)} before it, and with all others"
+        f"each batch was drawn without the errors of the {max(unknown)} before it, and with all "
+        "others"
     )
     print(f"shared memory: {loader.memory / 1e6:.1f} MB for a memory of {CAPACITY:,} moves")

@@ -1,7 +1,8 @@
 """Train a torch model on tar shards, as WebDataset writes them: each shard is read in order, by a worker of its own.
 
-Run it as it stands: python tar_shards.py (needs torch and scikit-learn, whose digits it writes into shards first). A
-sample is two neighbouring files of a shard, such as 000123.npy and 000123.cls. The package webdataset is not needed.
+Run it as it stands: python tar_shards.py (needs torch and scikit-learn, whose digits it writes into
+shards first). A sample is two neighbouring files of a shard, such as 000123.npy and 000123.cls. The
+package webdataset is not needed.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ with tempfile.TemporaryDirectory() as folder:
         with torch.no_grad():
             found = model(torch.from_numpy(images[order[:HELD_OUT]])).argmax(1).numpy()
         print(
-            f"accuracy on {HELD_OUT} digits never seen: {(found == classes[order[:HELD_OUT]]).mean():.1%}"
+            f"accuracy on {HELD_OUT} digits never seen: "
+            f"{(found == classes[order[:HELD_OUT]]).mean():.1%}"
         )
         print(f"shared memory: {loader.memory / 1e6:.1f} MB")

@@ -1,7 +1,7 @@
 """Train in a loop of one's own, with a GradientTape, over the tf.data.Dataset that a loader makes.
 
-Run it as it stands: python tensorflow_loop.py (needs tensorflow and scikit-learn). It has no main guard, because
-workers never import the script.
+Run it as it stands: python tensorflow_loop.py (needs tensorflow and scikit-learn). It has no main
+guard, because workers never import the script.
 """
 
 from __future__ import annotations

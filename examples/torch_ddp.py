@@ -1,9 +1,9 @@
 """Train a torch model by two processes, with DistributedDataParallel: no DistributedSampler is needed.
 
-Run it as it stands: python torch_ddp.py (needs torch and scikit-learn). It starts both processes itself and has them
-speak by gloo; with torchrun and GPUs, call `train` alone, with "nccl" and to_torch("cuda"). The loader finds its rank
-and the number of processes in torch.distributed (shard="auto"). Both have the same seed, and each gets its part of
-every batch.
+Run it as it stands: python torch_ddp.py (needs torch and scikit-learn). It starts both processes
+itself and has them speak by gloo; with torchrun and GPUs, call `train` alone, with "nccl" and
+to_torch("cuda"). The loader finds its rank and the number of processes in torch.distributed
+(shard="auto"). Both have the same seed, and each gets its part of every batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def train(rank: int, meeting_place: str) -> None:
         with torch.no_grad():
             found = model.module(torch.from_numpy(images[-HELD_OUT:])).argmax(1).numpy()
         print(
-            f"both processes have the same weights: {all(torch.equal(weights, other) for other in others)}"
+            "both processes have the same weights: "
+            f"{all(torch.equal(weights, other) for other in others)}"
         )
         print(
             f"accuracy on {HELD_OUT} digits never seen: {(found == classes[-HELD_OUT:]).mean():.1%}"

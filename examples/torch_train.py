@@ -1,7 +1,8 @@
 """Train a torch model on handwritten digits, with torch's own dataset and sampler classes.
 
-Run it as it stands: python torch_train.py (needs torch and scikit-learn). It has no main guard, because workers never
-import the script; nor do they import torch, since the samples are made with NumPy.
+Run it as it stands: python torch_train.py (needs torch and scikit-learn). It has no main guard,
+because workers never import the script; nor do they import torch, since the samples are made with
+NumPy.
 """
 
 from __future__ import annotations

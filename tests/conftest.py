@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# A shell starts what runs in the background with SIGINT ignored, and children inherit that: no Ctrl-C would come.
+# A shell starts what runs in the background with SIGINT ignored, and children inherit that: no
+# Ctrl-C would come.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A test is judged by what it finds, never by its speed: pytest's own limits bound it. A change is judged by the same
-# examples as the one before it; `make fuzz` looks for new ones.
+# A test is judged by what it finds, never by its speed: pytest's own limits bound it. A change is
+# judged by the same examples as the one before it; `make fuzz` looks for new ones.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("house")
@@ -144,7 +145,8 @@ def no_crash_report(pytestconfig: pytest.Config) -> Iterator[None]:
 def nothing_left() -> Iterator[None]:
     """Fail the test if it leaves a process, file descriptor, memfd mapping or named shared memory behind.
 
-    What it leaves has its time to go. Name this fixture first among a test's own, so that it looks last.
+    What it leaves has its time to go. Name this fixture first among a test's own, so that it looks
+    last.
     """
     before = leftovers.present()
     yield

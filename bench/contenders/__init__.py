@@ -1,9 +1,9 @@
 """What is measured: each contender is one short module with the same interface, in its best settings.
 
 A module gives `settings(workload, workers, slots)`, what it was told, for the record, and
-`batches(workload, workers, slots)`, a context manager around something that iterates over an epoch in
-order, and over another each time it is asked again.
-The ideal hands nothing over and so has no batches: it gives `fill` instead.
+`batches(workload, workers, slots)`, a context manager around something that iterates over an epoch
+in order, and over another each time it is asked again. The ideal hands nothing over and so has no
+batches: it gives `fill` instead.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ CONTENDERS = {
     ),
     "ray": Contender("Ray Data", "ray_data", (("ray[data]", "ray"), ("pandas", "pandas"))),
 }
-# It takes part in `fit` alone and gives what fitting.py has in memory: no loader, and so in no file here.
+# It takes part in `fit` alone and gives what fitting.py has in memory: no loader, and so in no file
+# here.
 MODEL = "model"
 EVERYBODY = CONTENDERS | {MODEL: Contender("the model alone", "", (("keras", "keras"),))}

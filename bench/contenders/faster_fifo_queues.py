@@ -1,7 +1,7 @@
 """faster-fifo: a queue in shared memory for each worker process, every batch a pickle in it.
 
-One queue a worker keeps the batches in order and bounds what is read ahead, as torch's DataLoader does; the consumer
-takes what has come with one `get_many`.
+One queue a worker keeps the batches in order and bounds what is read ahead, as torch's DataLoader
+does; the consumer takes what has come with one `get_many`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """multiprocessing.Pool.imap over the numbers of the batches, with no more of them on their way than there are slots.
 
-By itself imap hands out all its tasks at once, and results that were not taken yet would fill the memory; the iterable
-of tasks waits here for the consumer, as its documentation leaves to the user.
+By itself imap hands out all its tasks at once, and results that were not taken yet would fill the
+memory; the iterable of tasks waits here for the consumer, as its documentation leaves to the user.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A page opened in Chromium without a window: how soon it is drawn, what the console says, and how it looks.
 
-Chromium is spoken to over two pipes, in its DevTools protocol: JSON, with a zero byte behind each message.
+Chromium is spoken to over two pipes, in its DevTools protocol: JSON, with a zero byte behind each
+message.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FREE = 10  # descriptors from here on are none of those that the browser reads and writes
-PIPED = "import os, sys; [os.dup2(int(a), b) for a, b in zip(sys.argv[1:3], (3, 4))]; os.execv(sys.argv[3], sys.argv[3:])"
+PIPED = (
+    "import os, sys; [os.dup2(int(a), b) for a, b in zip(sys.argv[1:3], (3, 4))]; "
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
 FLAGS = (
     "--headless",
     "--no-sandbox",

@@ -1,6 +1,7 @@
 """System calls of a process tree while something happens: counted by perf, or by strace where that may not.
 
-perf only counts as they pass; strace stops the caller twice at each, which slows a caller that makes many of them.
+perf only counts as they pass; strace stops the caller twice at each, which slows a caller that
+makes many of them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Counts:
 def counted(pids: list[int]) -> Iterator[Counts]:
     """What is filled, once the block has been left, with the calls that these processes made in it.
 
-    With strace about twenty of them are this process's, which hears that strace has begun and tells it to end.
+    With strace about twenty of them are this process's, which hears that strace has begun and tells
+    it to end.
     """
     found, failed = Counts(), []
     for tracer in (Perf, Strace):
@@ -196,7 +198,8 @@ def perf_counts(text: str) -> dict[str, int]:
 def strace_counts(summary: str) -> dict[str, int]:
     """The calls of each name in a summary of `strace -c`, most frequent first."""
     rows = [line.split() for line in summary.splitlines()]
-    # % time, seconds, usecs/call, calls, (errors,) name; between two rules, the second before the total
+    # % time, seconds, usecs/call, calls, (errors,) name; between two rules, the second before the
+    # total
     rules = [number for number, row in enumerate(rows) if row and set(row[0]) == {"-"}]
     if len(rules) != 2:  # noqa: PLR2004 - no call was made: there is no table
         return {}

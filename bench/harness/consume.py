@@ -123,8 +123,8 @@ def measure_ideal(job: Job, workload: Workload) -> dict[str, Any]:
 def run_script(job: Job, workload: Workload) -> None:
     """What both scripts do with their dataset: time the first batch, then take more for memory to peak in.
 
-    The bare interpreter is what the process holds before the loader is made or imported: with NumPy, whatever
-    else the script imports, and its dataset.
+    The bare interpreter is what the process holds before the loader is made or imported: with
+    NumPy, whatever else the script imports, and its dataset.
     """
     contender = CONTENDERS[job.contender].load()
     bare, window = sum(memory_of(os.getpid())), workload.window

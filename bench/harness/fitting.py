@@ -96,7 +96,8 @@ class End(NamedTuple):
 class Epochs(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
     """Notes when each epoch ends and what the process tree has used until then; ends the training in time.
 
-    An epoch lasts from the end of the one before to its own, so that what is done between two counts.
+    An epoch lasts from the end of the one before to its own, so that what is done between two
+    counts.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """The hard script: TensorFlow at its top, a real PyDataset of whole batches, and no main guard.
 
-A loader whose workers import the main module pays for TensorFlow in each of them, and starts them all again.
+A loader whose workers import the main module pays for TensorFlow in each of them, and starts them
+all again.
 """
 
 from __future__ import annotations

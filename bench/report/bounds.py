@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def bounds(results: Results, case: str, contender: str) -> dict[int, dict[str, float]]:
     """Of each repetition the three, seconds a batch, and how many times the largest of them the epoch was.
 
-    The CPU seconds are those that the contender's own epoch used, over the cores there are. `over_work` takes in their
-    place those of the input alone and of the model alone together.
+    The CPU seconds are those that the contender's own epoch used, over the cores there are.
+    `over_work` takes in their place those of the input alone and of the model alone together.
     """
     cores = results.records[0]["machine"]["cores"]
     took, used = (

@@ -248,8 +248,8 @@ def conditions(results: Results) -> str:
     several = SEVERAL.format(most if least == most else f"{least} to {most}")
     how = "median of one fresh process each" if most == 1 else several
     return (
-        f"{page.where(results.records)}; {first['workers']} workers, {first['slots']} slots; {how}; "
-        f"{first['time'][:10]}{', quick run' if first['quick'] else ''}."
+        f"{page.where(results.records)}; {first['workers']} workers, {first['slots']} slots; "
+        f"{how}; {first['time'][:10]}{', quick run' if first['quick'] else ''}."
     )
 
 

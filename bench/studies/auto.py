@@ -1,7 +1,8 @@
 """How close slots="auto", workers="auto" come to the best fixed setting: `python bench/studies/auto.py`, or `--quick`.
 
-Each run is a fresh process for one job: a loader tunes itself while a loop takes its batches, then fixed settings are
-swept, then the tuned loader and the best of the sweep take turns. What is compared is what they gave in these turns.
+Each run is a fresh process for one job: a loader tunes itself while a loop takes its batches, then
+fixed settings are swept, then the tuned loader and the best of the sweep take turns. What is
+compared is what they gave in these turns.
 
     input    samples that cost a processor's time
     compute  cheap samples, and a step that takes long

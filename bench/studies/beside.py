@@ -5,8 +5,9 @@
     beside      the model alone, while two processes decode as many photographs as each of its batches has, for nothing
     ringfeed    a loader that decodes them, with two workers
 
-Milliseconds a batch of Keras' `fit` on JAX, by the model that takes longer than its input (`fit/jax/compute-bound`).
-Each run is a process of its own, in turns; `--quick`: once, and shorter. Each leaves one JSON line with `--out`.
+Milliseconds a batch of Keras' `fit` on JAX, by the model that takes longer than its input
+(`fit/jax/compute-bound`). Each run is a process of its own, in turns; `--quick`: once, and shorter.
+Each leaves one JSON line with `--out`.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ def main() -> None:
             median(run[name] for run in runs) for name in ("cpu_s_per_batch", "cores_idle")
         )
         print(
-            f"{contender:9} {median(ms):6.1f} ms ({min(ms):.1f} - {max(ms):.1f}); {1e3 * cpu_ms:.0f} ms of CPU, "
-            f"{idle:.2f} cores idle"
+            f"{contender:9} {median(ms):6.1f} ms ({min(ms):.1f} - {max(ms):.1f}); "
+            f"{1e3 * cpu_ms:.0f} ms of CPU, {idle:.2f} cores idle"
         )
 
 

@@ -3,9 +3,9 @@
     38.5 MB       batches that exist already, one copy each
     photographs   JPEG decoded for each sample
 
-Each with the next epoch read across the border and without. A repetition is a fresh process; all four take turns. The
-consumer waits for each batch, so that no step hides what is timed. Each repetition leaves
-one JSON line.
+Each with the next epoch read across the border and without. A repetition is a fresh process; all
+four take turns. The consumer waits for each batch, so that no step hides what is timed. Each
+repetition leaves one JSON line.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def main() -> None:
         ]
         title = f"{case}, {'with' if prefetch else 'without'}"
         print(
-            f"{title:22} {shown[0]:8.2f} ms a batch, {shown[1]:8.2f} ms between epochs, longest {shown[2]:8.2f}"
+            f"{title:22} {shown[0]:8.2f} ms a batch, {shown[1]:8.2f} ms between epochs, longest "
+            f"{shown[2]:8.2f}"
         )
     if options.output:
         with options.output.open("a") as file:

@@ -1,16 +1,17 @@
 """How many actors of a cluster a trainer needs, by discrete events: `python bench/studies/cluster_size.py`.
 
-    python bench/studies/cluster_size.py --sample-ms 20 --bytes 150528 --batch-size 64 --appetite 2000 --gbit 10
-    python bench/studies/cluster_size.py --profile profile.json --costs costs.json --appetite 20000 --workers 4 16 64
+    python bench/studies/cluster_size.py --sample-ms 20 --bytes 150528 --batch-size 64 --appetite
+    2000 --gbit 10 python bench/studies/cluster_size.py --profile profile.json --costs costs.json
+    --appetite 20000 --workers 4 16 64
 
-`ringfeed profile --json module:dataset` writes a profile; `python bench/studies/remote.py --calibrate`
-writes costs. It needs SimPy (`pip install simpy`), and neither Ray nor a cluster.
+`ringfeed profile --json module:dataset` writes a profile; `python bench/studies/remote.py
+--calibrate` writes costs. It needs SimPy (`pip install simpy`), and neither Ray nor a cluster.
 
 The model is one closed loop. A batch gets a slot as soon as one is free. Its calls go to the actors
-that have the fewest calls. A bridge sends one call after another. An actor makes the rows of its calls
-in turn; the work of a call is lognormal. Answers pass the link of the actor's node, the link of the
-trainer and then a bridge. The trainer takes the oldest batch when all its rows are there, and holds its
-slot for one step.
+that have the fewest calls. A bridge sends one call after another. An actor makes the rows of its
+calls in turn; the work of a call is lognormal. Answers pass the link of the actor's node, the link
+of the trainer and then a bridge. The trainer takes the oldest batch when all its rows are there,
+and holds its slot for one step.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ WARM = 0.25  # of a run, that does not count
 class Costs(NamedTuple):
     """What calls cost, in seconds. The defaults were measured on two cores.
 
-    call_s: of a bridge, for each call. inline_s_per_gb, plasma_s_per_gb: of a bridge, for answers up to 8 MB, and for
-    larger ones. actor_call_s: of an actor, for each call. start_s: until an actor is there.
+    call_s: of a bridge, for each call. inline_s_per_gb, plasma_s_per_gb: of a bridge, for answers
+    up to 8 MB, and for larger ones. actor_call_s: of an actor, for each call. start_s: until an
+    actor is there.
     """
 
     call_s: float = 0.0003
@@ -59,9 +61,10 @@ class Costs(NamedTuple):
 class Setting:
     """A trainer, its samples and its cluster.
 
-    cv: standard deviation of a sample's seconds over their mean. rows: of one call. window: calls that an actor has at
-    a time. step_s: of a batch. gbit, node_gbit: of the trainer's link, and of each node's. latency_s: one way.
-    cores: that all actors and bridges share; None: each has its own.
+    cv: standard deviation of a sample's seconds over their mean. rows: of one call. window: calls
+    that an actor has at a time. step_s: of a batch. gbit, node_gbit: of the trainer's link, and of
+    each node's. latency_s: one way. cores: that all actors and bridges share; None: each has its
+    own.
     """
 
     workers: int

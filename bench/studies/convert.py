@@ -5,9 +5,10 @@
     in place    NumPy's best: multiply, subtract and divide a sample in the memory where it is wanted
     numpy       astype, multiply, subtract and divide, each an array of its own, copied to where it is wanted
 
-All in one thread, into as many buffers as the loader has slots. They take turns, another one first in each repetition,
-so that a machine that slows down slows all of them; ratios are taken within a repetition. Before anything is timed,
-all must have made the same bits. Each repetition of a case leaves one JSON line.
+All in one thread, into as many buffers as the loader has slots. They take turns, another one first
+in each repetition, so that a machine that slows down slows all of them; ratios are taken within a
+repetition. Before anything is timed, all must have made the same bits. Each repetition of a case
+leaves one JSON line.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Case:
         per_channel = (3, 1, 1) if layout == "CHW" else (3,)
         self.scale = np.float32(SCALE)
         self.mean, self.std = (np.float32(numbers).reshape(per_channel) for numbers in (MEAN, STD))
-        # A whole line of the sample at a time: NumPy is slow where its innermost loop has three turns.
+        # A whole line of the sample at a time: NumPy is slow where its innermost loop has three
+        # turns.
         self.lines = (3, side, side) if layout == "CHW" else (side, side * 3)
         self.means, self.stds = (
             numbers if layout == "CHW" else np.tile(numbers, side)
@@ -156,8 +158,8 @@ def show(records: list[dict[str, Any]]) -> str:
             rates = [run[name] for run in runs]
             ratio = median(run[name] / run["copy"] for run in runs)
             lines.append(
-                f"{case:10} {name:10} {median(rates):6.2f} GB/s ({min(rates):.2f} to {max(rates):.2f})"
-                f"   {ratio:.2f} of a copy"
+                f"{case:10} {name:10} {median(rates):6.2f} GB/s ({min(rates):.2f} to "
+                f"{max(rates):.2f})   {ratio:.2f} of a copy"
             )
     return "\n".join(lines)
 

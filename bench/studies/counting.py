@@ -1,10 +1,11 @@
 """What the statistics cost a ready batch of 1 kB, with them and without: `python bench/studies/counting.py`.
 
-The other build is this very source compiled with ``-DRF_STATISTICS=0``, which leaves out what is noted and timed for
-onlookers: the states of slots, waits under way, and the times inside dataset[i] and of the write. The ledger counts in
-both, since the loader's own statistics are read from it. The build is made in a scratch folder, which takes a minute.
-Each repetition is a fresh process; the two builds take turns. Another ratio is that of the same build against itself,
-which says how much of a difference is noise.
+The other build is this very source compiled with ``-DRF_STATISTICS=0``, which leaves out what is
+noted and timed for onlookers: the states of slots, waits under way, and the times inside dataset[i]
+and of the write. The ledger counts in both, since the loader's own statistics are read from it. The
+build is made in a scratch folder, which takes a minute. Each repetition is a fresh process; the two
+builds take turns. Another ratio is that of the same build against itself, which says how much of a
+difference is noise.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def main() -> None:
     ratio = median(one["with"] / one["without"] for one in runs)
     noise = median(one["with"] / one["again"] for one in runs)
     print(
-        f"with / without {ratio:.3f} (at most {PROMISED}); with / itself {noise:.3f}; {len(runs)} pairs"
+        f"with / without {ratio:.3f} (at most {PROMISED}); with / itself {noise:.3f}; {len(runs)} "
+        "pairs"
     )
     if options.output:
         record = {

@@ -3,11 +3,11 @@
     python bench/studies/device_copy.py                       # prints; leaves a file in bench/results/
     python bench/studies/device_copy.py --framework torch --repetitions 5
 
-Of torch, TensorFlow and JAX, from slots that are registered with the driver and from others, and of each one's own way:
-a copy alone; a step that takes 10 ms by itself, fed while it runs; and what it hides of the copy. Then `fit` on each
-backend of Keras. Each contender is a fresh process, and they take turns. Where there is no GPU, or a framework is
-missing or sees none, that is said, with the figures that are missing for it; `--render` puts the table, or that, into
-the page.
+Of torch, TensorFlow and JAX, from slots that are registered with the driver and from others, and of
+each one's own way: a copy alone; a step that takes 10 ms by itself, fed while it runs; and what it
+hides of the copy. Then `fit` on each backend of Keras. Each contender is a fresh process, and they
+take turns. Where there is no GPU, or a framework is missing or sees none, that is said, with the
+figures that are missing for it; `--render` puts the table, or that, into the page.
 """
 
 from __future__ import annotations

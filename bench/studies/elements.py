@@ -5,11 +5,12 @@
     python       to_tf_dataset() where the op cannot be had: numpy_function, one copy
     op           to_tf_dataset()
 
-Each repetition is a fresh process that measures all of them one after another, idle and while a Python thread burns
-the GIL. That thread often does not get the GIL back before from_generator asks for it again, and then an element costs
-no 5 ms: how often, differs from run to run. tf.data walks the elements by itself (`skip`), since a loop in Python would
-wait for the GIL on its own account. The batches are small, so that what is timed is the way and not the memory. Each
-measurement leaves one JSON line.
+Each repetition is a fresh process that measures all of them one after another, idle and while a
+Python thread burns the GIL. That thread often does not get the GIL back before from_generator asks
+for it again, and then an element costs no 5 ms: how often, differs from run to run. tf.data walks
+the elements by itself (`skip`), since a loop in Python would wait for the GIL on its own account.
+The batches are small, so that what is timed is the way and not the memory. Each measurement leaves
+one JSON line.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def show(records: list[dict[str, Any]]) -> str:
             )
             wanted = f", promised {promised}" if contender == "op" else ""
             lines.append(
-                f"{case:8} {contender:10} {time_us:9.1f} us   from_generator takes {ratio:.2f} times it{wanted}"
+                f"{case:8} {contender:10} {time_us:9.1f} us   from_generator takes {ratio:.2f} "
+                f"times it{wanted}"
             )
     return "\n".join(lines)
 

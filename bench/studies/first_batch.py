@@ -5,14 +5,13 @@
     python bench/studies/first_batch.py --workers 1 16 64 --cases script --repetitions 5
     python bench/studies/first_batch.py --pause 3  # the program builds its model between the loader and its first epoch
 
-Each repetition is a fresh process; the contenders take turns. It imports what its dataset needs, and is timed from the
-loader's construction to its first batch, without the pause. `first_s` is the process's first loader, `second_s` another
-one, made while the first is open, `import_s` the import of the loader's class ahead of both. "forkserver, alone" has no
-warm forkserver.
-All modules are compiled before, as installed ones are.
-`cpu_s` is what the process and all below it have computed for the first; `memory_bytes` the memory of all processes
-below it, without shared memory; a page that several share is divided among them. The last lines give the medians
-as a table.
+Each repetition is a fresh process; the contenders take turns. It imports what its dataset needs,
+and is timed from the loader's construction to its first batch, without the pause. `first_s` is the
+process's first loader, `second_s` another one, made while the first is open, `import_s` the import
+of the loader's class ahead of both. "forkserver, alone" has no warm forkserver. All modules are
+compiled before, as installed ones are. `cpu_s` is what the process and all below it have computed
+for the first; `memory_bytes` the memory of all processes below it, without shared memory; a page
+that several share is divided among them. The last lines give the medians as a table.
 
     array         two arrays
     script        a class of the script itself

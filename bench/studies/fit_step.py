@@ -3,10 +3,11 @@
     python bench/studies/fit_step.py     # the backends that are installed, five repetitions
     python bench/studies/fit_step.py --backend jax --repetitions 9 --output results.jsonl
 
-Each run is a fresh process; contenders take turns. A batch is 4 x 3584 x 224 x 3 float32 (38.5 MB) of which the model
-reads one pixel, so that what is left is the step itself. `ringfeed` has a worker process that fills a slot at once,
-by leaving it as it is; `constant` is the barest adapter there can be, which hands out the same DLPack tensor again and
-again. The time of a step is the difference between a long and a short `fit`, over the difference in steps.
+Each run is a fresh process; contenders take turns. A batch is 4 x 3584 x 224 x 3 float32 (38.5 MB)
+of which the model reads one pixel, so that what is left is the step itself. `ringfeed` has a worker
+process that fills a slot at once, by leaving it as it is; `constant` is the barest adapter there
+can be, which hands out the same DLPack tensor again and again. The time of a step is the difference
+between a long and a short `fit`, over the difference in steps.
 """
 
 from __future__ import annotations

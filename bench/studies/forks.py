@@ -3,9 +3,10 @@
     python bench/studies/forks.py            # half a minute; one JSON line a row, and a table
     python bench/studies/forks.py --forks 5  # a short look
 
-Each row is a fresh process that imports what the forkserver does and touches so much memory besides; its children end
-at once. `call_us` is how long the call takes in the forkserver, `end_us` until the child is waited for; the rest of a
-worker's start is in `first_batch.py`. A kernel that gives no huge pages is seen by `huge_bytes`.
+Each row is a fresh process that imports what the forkserver does and touches so much memory
+besides; its children end at once. `call_us` is how long the call takes in the forkserver, `end_us`
+until the child is waited for; the rest of a worker's start is in `first_batch.py`. A kernel that
+gives no huge pages is seen by `huge_bytes`.
 """
 
 from __future__ import annotations

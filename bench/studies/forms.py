@@ -10,7 +10,8 @@
     memory       rows of up to 1000 vectors, 100 in the mean: ragged by the longest, ragged with a total, padded in the
                  slot, and padded to the longest by the dataset: bytes planned, bytes touched, time
 
-All in one process, taking turns; ratios are taken within a repetition. Each repetition leaves one JSON line.
+All in one process, taking turns; ratios are taken within a repetition. Each repetition leaves one
+JSON line.
 """
 
 from __future__ import annotations

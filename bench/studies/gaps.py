@@ -170,8 +170,8 @@ def measure(name: str, method: str, kills: int, seed: int) -> dict[str, Any]:
 def predicted(name: str, usual_s: float, first_s: float) -> float:
     """The gap that is to be expected, beside the usual one.
 
-    The survivor fills a batch alone, and the sample that was lost again; where there is none, a worker has to be
-    started as the first one was; where enough batches are ready, nothing waits.
+    The survivor fills a batch alone, and the sample that was lost again; where there is none, a
+    worker has to be started as the first one was; where enough batches are ready, nothing waits.
     """
     workers = CASES[name].workers
     sample_s = usual_s * workers / ROWS

@@ -3,9 +3,10 @@
     python bench/studies/keras_install.py    # examples/keras_unchanged.py, three times each
     python bench/studies/keras_install.py --repetitions 1 --pictures 256 --output results.jsonl
 
-Each run is a fresh process; the two take turns. The script asks for two worker processes. Its first epoch counts
-apart: it starts the workers, and traces the model. Memory is the peak of the private pages of all processes of the
-run, and of the shared memory between them, looked at every 50 ms. The losses must be the same to the last bit.
+Each run is a fresh process; the two take turns. The script asks for two worker processes. Its first
+epoch counts apart: it starts the workers, and traces the model. Memory is the peak of the private
+pages of all processes of the run, and of the shared memory between them, looked at every 50 ms. The
+losses must be the same to the last bit.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def show(contender: str, figures: dict[str, Any]) -> None:
     later = median(figures["epoch_s"][1:] or figures["epoch_s"])
     print(
         f"{contender:10}{figures['epoch_s'][0]:8.2f} s the first epoch{later:8.2f} s a later one"
-        f"{figures['peak_own_bytes'] / 1e6:8.0f} MB private{figures['peak_shared_bytes'] / 1e6:8.1f} MB shared",
+        f"{figures['peak_own_bytes'] / 1e6:8.0f} MB "
+        f"private{figures['peak_shared_bytes'] / 1e6:8.1f} MB shared",
         flush=True,
     )
 

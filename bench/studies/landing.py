@@ -1,8 +1,9 @@
 """A bridge's part of a ticket, without a cluster: claim, land, give up. `python bench/studies/landing.py`.
 
-Rows as an actor sends them are landed in slots, ticket by ticket, beside NumPy's own copy of the same bytes into memory
-as cold as those: how many times as long a ticket takes, and the GB/s. Then what a claim costs with hundreds held, and
-how long after a break all of them are published and their slots bound again.
+Rows as an actor sends them are landed in slots, ticket by ticket, beside NumPy's own copy of the
+same bytes into memory as cold as those: how many times as long a ticket takes, and the GB/s. Then
+what a claim costs with hundreds held, and how long after a break all of them are published and
+their slots bound again.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ def main() -> None:
         cast, _ = land(Array(shape, "float32", scale=1 / 255), given, seconds)
         size = given.nbytes
         print(
-            f"{size / 1e6:5.1f} MB: {took * 1e3:.3f} ms, {size / took / 1e9:.1f} GB/s, {took / copy:.2f} times NumPy's "
-            f"copy; to float32 {cast * 1e3:.3f} ms, {5 * size / cast / 1e9:.1f} GB/s read and written"
+            f"{size / 1e6:5.1f} MB: {took * 1e3:.3f} ms, {size / took / 1e9:.1f} GB/s, "
+            f"{took / copy:.2f} times NumPy's copy; to float32 {cast * 1e3:.3f} ms, "
+            f"{5 * size / cast / 1e9:.1f} GB/s read and written"
         )
     claims, broken = hold(20)
     print(

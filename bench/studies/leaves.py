@@ -4,9 +4,9 @@
     torch       torch's default_collate of the same samples in the same batches, where torch is there
     own         reading the samples and nothing else, which is in both of the others
 
-All in one process, taking turns, another one first in each repetition; ratios are taken within a repetition: of
-ringfeed to the sample of a row and an int, which is the cheapest, and of torch to ringfeed. Each repetition of a kind
-leaves one JSON line.
+All in one process, taking turns, another one first in each repetition; ratios are taken within a
+repetition: of ringfeed to the sample of a row and an int, which is the cheapest, and of torch to
+ringfeed. Each repetition of a kind leaves one JSON line.
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ def show(records: list[dict[str, Any]]) -> str:
             else "-"
         )
         lines.append(
-            f"{kind:22} {times[0]:>7} {times[1]:>9} {times[2]:>7}      {ratios[0]:>11}   {ratios[1]:>19}"
+            f"{kind:22} {times[0]:>7} {times[1]:>9} {times[2]:>7}      {ratios[0]:>11}   "
+            f"{ratios[1]:>19}"
         )
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """The plan against the kernel, in bytes: `python bench/studies/memory.py`, or `--quick` for the two smallest cases.
 
-Six kinds of batches, from 1 kB to 38.5 MB, with spawned and with forked workers. Each case is a fresh process that
-takes an epoch, in which every slot is used, and asks `loader.stats().memory` when all workers have come to rest.
+Six kinds of batches, from 1 kB to 38.5 MB, with spawned and with forked workers. Each case is a
+fresh process that takes an epoch, in which every slot is used, and asks `loader.stats().memory`
+when all workers have come to rest.
 
     planned      loader.memory
     reserved     what the kernel has given to the memfds of slots, control block and dataset (st_blocks)
@@ -9,10 +10,10 @@ takes an epoch, in which every slot is used, and asks `loader.stats().memory` wh
                  things that no mapping shows: the pickle of a dataset, which is kept for the workers to come, and
                  what each worker has made of it: its private bytes (smaps_rollup) less those of one without
 
-The last can only be told where it is much: elsewhere it is left out, of the plan too. Forked workers have no copy in
-the plan; what they copy by touching it is shown. The kernel cuts Pss to whole kB for each mapping of each process: by
-so much a small plan may be off besides the two percent that are promised. Each case leaves one JSON line; the script
-fails if one is further off.
+The last can only be told where it is much: elsewhere it is left out, of the plan too. Forked
+workers have no copy in the plan; what they copy by touching it is shown. The kernel cuts Pss to
+whole kB for each mapping of each process: by so much a small plan may be off besides the two
+percent that are promised. Each case leaves one JSON line; the script fails if one is further off.
 """
 
 from __future__ import annotations

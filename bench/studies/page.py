@@ -1,8 +1,9 @@
 """How large the page of a traced run is, and how soon a browser has drawn it: `python bench/studies/page.py`.
 
-A trace of so many events is made up (a consumer, 8 workers and 12 slots), and its page is opened in Chromium at two
-widths. Prints a line of JSON for each; `--pictures` keeps what was seen. `--plotly` has plotly draw the same timeline,
-as lines with WebGL and as bars, and nothing else of the page. Needs bokeh and Chromium.
+A trace of so many events is made up (a consumer, 8 workers and 12 slots), and its page is opened in
+Chromium at two widths. Prints a line of JSON for each; `--pictures` keeps what was seen. `--plotly`
+has plotly draw the same timeline, as lines with WebGL and as bars, and nothing else of the page.
+Needs bokeh and Chromium.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a million path strings take in each worker: `python bench/studies/paths.py`, or `--quick` for 20,000 of them.
 
-Eight workers read every string once, in one epoch. Then the kernel says what is private to each of them (Private_Clean
-and Private_Dirty in smaps_rollup), less what is private to the workers of the same loader over a dataset without
-strings. Each case is a process of its own.
+Eight workers read every string once, in one epoch. Then the kernel says what is private to each of
+them (Private_Clean and Private_Dirty in smaps_rollup), less what is private to the workers of the
+same loader over a dataset without strings. Each case is a process of its own.
 
     list      a list of str, as most datasets have it
     Frozen    ringfeed.datasets.Frozen of that list
@@ -151,7 +151,8 @@ def main() -> None:
         lines.writelines(json.dumps({**facts, **record}) + "\n" for record in records)
     for record in records:
         print(
-            f"{record['way']:16} {record['kind']:7} {show_bytes(max(record['bytes'], 0)):>9} a worker"
+            f"{record['way']:16} {record['kind']:7} {show_bytes(max(record['bytes'], 0)):>9} a "
+            "worker"
         )
     if any(
         record["kind"] == "Frozen" and record["bytes"] >= MOST

@@ -1,8 +1,8 @@
 """Measure what a killed worker costs the consumer: `python bench/studies/recovery.py`, or `--quick` for a short look.
 
-Each run is a fresh process, see gaps.py: one loader, whose workers are killed one after another, each at a random
-moment and once the one before has been replaced. Every run leaves one JSON line; `--render` puts a table of them into
-README.md.
+Each run is a fresh process, see gaps.py: one loader, whose workers are killed one after another,
+each at a random moment and once the one before has been replaced. Every run leaves one JSON line;
+`--render` puts a table of them into README.md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def render(records: list[dict[str, Any]]) -> str:
     """Where it was measured, and a row for each case and start method."""
     good = [record for record in records if "figures" in record]
     rows = [_row(name, method, good) for name in CASES for method in METHODS]
-    conditions = f"{page.where(records)}; batches of {ROWS} samples of {SAMPLE_S * 1e3:g} ms; {records[0]['time'][:10]}."
+    conditions = (
+        f"{page.where(records)}; batches of {ROWS} samples of {SAMPLE_S * 1e3:g} ms; "
+        f"{records[0]['time'][:10]}."
+    )
     errors = [
         f"- {one['case']}, {one['settings']['start_method']}: {one['error']}"
         for one in records

@@ -11,8 +11,8 @@
     --memory          ten epochs over object stores of 80 MB: nothing spilled, memory over the plan
     --simulate-check  cluster_size.py beside real runs
 
-Each training is a process of its own (remote_run.py); the cluster is tests/support/cluster.py. All that is measured is
-a line of JSON in --out; the last line that is printed is the answer.
+Each training is a process of its own (remote_run.py); the cluster is tests/support/cluster.py. All
+that is measured is a line of JSON in --out; the last line that is printed is the answer.
 """
 
 from __future__ import annotations

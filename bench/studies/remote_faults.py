@@ -67,7 +67,10 @@ def hashes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 "text": f"{name}: {'equal' if is_same else 'DIFFERS'}",
             }
     differ = [name for name, each in found.items() if each != wanted]
-    text = f"{len(found)} ways, {len(differ)} differ from one local worker{': ' if differ else ''}{'; '.join(differ)}"
+    text = (
+        f"{len(found)} ways, {len(differ)} differ from one local "
+        f"worker{': ' if differ else ''}{'; '.join(differ)}"
+    )
     yield {"case": "all", "wanted": wanted, "kept": not differ, "text": text}
 
 
@@ -161,9 +164,8 @@ def _killed(kind: str, often: int, promised_s: float) -> dict[str, Any]:
     is_right, left = all(one["is_right"] for one in rounds), any(one["left"] for one in rounds)
     text = (
         f"{kind}: {often} times, {sum(len(one['found']['hashes']) for one in rounds)} epochs "
-        f"{'equal' if is_right else 'DIFFER'}, longest pause {longest_s:.2f} s (promised {promised_s:g}; "
-        f"{over} above it)"
-        f"{', actors LEFT' if left else ''}"
+        f"{'equal' if is_right else 'DIFFER'}, longest pause {longest_s:.2f} s (promised "
+        f"{promised_s:g}; {over} above it){', actors LEFT' if left else ''}"
     )
     kept = is_right and not left and longest_s <= promised_s
     return {"case": kind, "kept": kept, "longest_s": longest_s, "rounds": rounds, "text": text}

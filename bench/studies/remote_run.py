@@ -1,7 +1,8 @@
 """A training whose rows actors make, as a process of its own: `remote.py` starts it, and kills what it likes meanwhile.
 
-It reads whole epochs until all actors are there, says so, and then counts: for so many seconds, or until the file
-``stop`` is there, to the end of the epoch that it is in. Its last line is what it has found, as JSON.
+It reads whole epochs until all actors are there, says so, and then counts: for so many seconds, or
+until the file ``stop`` is there, to the end of the epoch that it is in. Its last line is what it
+has found, as JSON.
 """
 
 from __future__ import annotations

@@ -86,7 +86,10 @@ def sizes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
             most = BRIDGE_S_PER_GB.get(megabytes, math.inf)
             kept &= batch_ms <= promised_ms and s_per_gb <= most
             times.append(f"{megabytes} MB {batch_ms:.1f} ms {s_per_gb:.2f} s/GB")
-            text = f"{megabytes} MB: {batch_ms:.2f} ms (promised {promised_ms:g}), bridge {s_per_gb:.2f} s/GB"
+            text = (
+                f"{megabytes} MB: {batch_ms:.2f} ms (promised {promised_ms:g}), bridge "
+                f"{s_per_gb:.2f} s/GB"
+            )
             yield {
                 "case": megabytes,
                 "batch_ms": batch_ms,
@@ -158,9 +161,10 @@ def against(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     first_s = max([0.0, *(took_s for _, took_s in ours["pauses"])])
     cpu_s = ours["bridge_cpu_s"] / ours["samples"]
     text = (
-        f"longest pause of epochs {first_s:.2f} s, Ray Data's first batch of epoch 2 {theirs['first_s']:.2f} s; "
-        f"driver CPU a sample {1e6 * cpu_s:.0f} us, {1e6 * theirs['cpu_s']:.0f} us; ahead at most the plan's "
-        f"{ours['plan_bytes'] / 1e6:.0f} MB"
+        f"longest pause of epochs {first_s:.2f} s, Ray Data's first batch of epoch 2 "
+        f"{theirs['first_s']:.2f} s; driver CPU a sample {1e6 * cpu_s:.0f} us, "
+        f"{1e6 * theirs['cpu_s']:.0f} us; ahead at most the plan's {ours['plan_bytes'] / 1e6:.0f} "
+        "MB"
     )
     kept = first_s < FIRST_S and cpu_s <= theirs["cpu_s"] / 2
     yield {"case": "all", "ours": ours, "theirs": theirs, "kept": kept, "text": text}
@@ -191,8 +195,8 @@ def memory(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
             training.end()
         spilled = [str(path) for path in made.spilled]
     text = (
-        f"{len(spilled)} objects spilled; trainer and bridge {most / 1e6:.0f} MB with their interpreters, "
-        f"plan {found['plan_bytes'] / 1e6:.0f} MB"
+        f"{len(spilled)} objects spilled; trainer and bridge {most / 1e6:.0f} MB with their "
+        f"interpreters, plan {found['plan_bytes'] / 1e6:.0f} MB"
     )
     yield {
         "case": "all",

@@ -70,7 +70,10 @@ class Training:
         while b"\n" not in self._said:
             if not select.select([pipe], [], [], max(0.0, until_s - time.monotonic()))[0]:
                 self.end()
-                message = f"the training says nothing for {timeout_s:g} s; the end of its errors: {self._written}"
+                message = (
+                    f"the training says nothing for {timeout_s:g} s; the end of its errors: "
+                    f"{self._written}"
+                )
                 raise TimeoutError(message)
             if not (said := os.read(pipe, 1 << 16)):
                 self.end()

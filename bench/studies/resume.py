@@ -1,8 +1,8 @@
 """How soon a loader goes on amid an epoch: `python bench/studies/resume.py`, or `--quick`.
 
-Each contender shuffles numbers, is stopped after so many samples, and saves its state. A fresh process loads that, and
-takes the first batch; another begins the epoch from its start, for comparison. Contenders take turns; each repetition
-leaves one JSON line.
+Each contender shuffles numbers, is stopped after so many samples, and saves its state. A fresh
+process loads that, and takes the first batch; another begins the epoch from its start, for
+comparison. Contenders take turns; each repetition leaves one JSON line.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ def show(lines: list[dict[str, Any]]) -> None:
         )
         resumed, started = (median(pair[side]["memory"] for pair in pairs) for side in (0, 1))
         print(
-            f"{name}: state {figures['state_s'] * 1e6:.0f} us, {figures['state_bytes']:.0f} bytes; first batch "
-            f"{resumed_s:.3f} s from it, {started_s:.3f} s from the start; "
+            f"{name}: state {figures['state_s'] * 1e6:.0f} us, {figures['state_bytes']:.0f} bytes; "
+            f"first batch {resumed_s:.3f} s from it, {started_s:.3f} s from the start; "
             f"{resumed / 1e6:.0f} and {started / 1e6:.0f} MB"
         )
 

@@ -1,8 +1,9 @@
 """CPU seconds of a batch that K trainings read by `ringfeed.share`, against K loaders: `python bench/studies/share.py`.
 
-Pictures are decoded; K trainings are processes that read all batches and look at one row of each. Told is the CPU of
-all processes (trainings, host, workers) after the first epoch, for a batch of one training. `ratio` is the share's
-over that of K loaders: the promise is at most 1.1 / K. The two take turns; each repetition leaves one JSON line.
+Pictures are decoded; K trainings are processes that read all batches and look at one row of each.
+Told is the CPU of all processes (trainings, host, workers) after the first epoch, for a batch of
+one training. `ratio` is the share's over that of K loaders: the promise is at most 1.1 / K. The two
+take turns; each repetition leaves one JSON line.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Pictures:
     """Encoded pictures of one file, decoded when they are asked for.
 
-    They are PNG, whose decoding takes as long in each process. That of JPEG, by libjpeg in Pillow, takes a third longer
-    or shorter by where its buffers come to lie in the heap, which would decide a comparison of processes.
+    They are PNG, whose decoding takes as long in each process. That of JPEG, by libjpeg in Pillow,
+    takes a third longer or shorter by where its buffers come to lie in the heap, which would decide
+    a comparison of processes.
     """
 
     def __init__(self, path: Path, count: int) -> None:
@@ -166,7 +168,10 @@ def main() -> int:
                 lines.append(json.dumps({**line, "ratio": share / alone}))
             is_kept = median(ratios) <= PROMISED / ranks
             kept = kept and is_kept
-            told = f"K = {ranks}: {median(ratios):.3f} of {ranks} loaders' CPU, promised {PROMISED / ranks:.3f}"
+            told = (
+                f"K = {ranks}: {median(ratios):.3f} of {ranks} loaders' CPU, promised "
+                f"{PROMISED / ranks:.3f}"
+            )
             print(told, "" if is_kept else "NOT KEPT", flush=True)
     if chosen.out is not None:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)

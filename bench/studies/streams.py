@@ -6,10 +6,10 @@
     interleaved   `Interleave` of the files: a worker for each, as far as there are workers
     torch         torch's DataLoader, an iterable that gives each worker its part of the files, where torch is installed
 
-All in one process, taking turns, another one first in each repetition; ratios are taken within a repetition, each of
-which has workers of its own: where their memory lies makes some of them a tenth faster than others. `balance`
-is what the processes' CPU seconds allow at best, as a share of `by number`: the steadier figure on a busy machine.
-Each repetition leaves one JSON line.
+All in one process, taking turns, another one first in each repetition; ratios are taken within a
+repetition, each of which has workers of its own: where their memory lies makes some of them a tenth
+faster than others. `balance` is what the processes' CPU seconds allow at best, as a share of `by
+number`: the steadier figure on a busy machine. Each repetition leaves one JSON line.
 """
 
 from __future__ import annotations

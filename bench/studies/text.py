@@ -5,9 +5,10 @@
     buckets    batches of 32 of like length, by `ringfeed.orders.Buckets`, padded to the longest of their own
     budget     the same, with as many texts as make up what `max` computes in a batch: 32 times the longest
 
-The corpus are the paragraphs of the docstrings of installed packages, and a small convolutional network learns to tell
-the packages. All in one process, with the same weights at the beginning and the same texts in each epoch, taking turns,
-another one first in each repetition; ratios are taken within a repetition. Each repetition leaves one JSON line.
+The corpus are the paragraphs of the docstrings of installed packages, and a small convolutional
+network learns to tell the packages. All in one process, with the same weights at the beginning and
+the same texts in each epoch, taking turns, another one first in each repetition; ratios are taken
+within a repetition. Each repetition leaves one JSON line.
 """
 
 from __future__ import annotations
@@ -213,7 +214,8 @@ def show(records: list[dict[str, Any]]) -> str:
         ratio = median(record["runs"]["max"]["s"] / record["runs"][name]["s"] for record in records)
         accuracy = records[-1]["runs"][name]["accuracy"]
         lines.append(
-            f"{name:8} {first['padding'][name]:>8.0%} {median(speeds):>16,.0f} {ratio:>8.2f}x {accuracy:>9.0%}"
+            f"{name:8} {first['padding'][name]:>8.0%} {median(speeds):>16,.0f} {ratio:>8.2f}x "
+            f"{accuracy:>9.0%}"
         )
     lines.append(f"promised: {PROMISED} times max with buckets; {first['tokens']:,} tokens")
     return "\n".join(lines)

@@ -7,11 +7,11 @@
     114 leaves  32 samples, each a dict of 114 small arrays
     collate     the first of these, collated by a function of the user's
 
-Two workers each, which stay. Each turn reads some epochs in a row, which count as one time; `Loader` reads the next
-epoch ahead ("Loader, ahead") or, as torch does, begins it when it is asked for ("Loader"). The contenders take turns,
-another one first in each repetition, and a ratio is taken within a repetition. ``--quick`` for a short look. Each
-repetition leaves one JSON line, with the milliseconds of CPU a batch of this process and of its workers; medians of
-ratios come last.
+Two workers each, which stay. Each turn reads some epochs in a row, which count as one time;
+`Loader` reads the next epoch ahead ("Loader, ahead") or, as torch does, begins it when it is asked
+for ("Loader"). The contenders take turns, another one first in each repetition, and a ratio is
+taken within a repetition. ``--quick`` for a short look. Each repetition leaves one JSON line, with
+the milliseconds of CPU a batch of this process and of its workers; medians of ratios come last.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
     torch            its DataLoader with as many workers, and as many batches ahead as there are slots
     torch 16, any    the same with 16 workers; with in_order=False
 
-A repetition is a fresh process; all take turns. Each leaves one JSON line. Torch is left out where it is
-not installed.
+A repetition is a fresh process; all take turns. Each leaves one JSON line. Torch is left out where
+it is not installed.
 """
 
 from __future__ import annotations
@@ -197,7 +197,10 @@ def main() -> None:
                 )
     for (case, contender), shares in found.items():
         print(
-            f"{case:>6} {contender:>12} {median(shares):8.1%} of {IN_FLIGHT / CASES[case]:,.0f} a second",
+            (
+                f"{case:>6} {contender:>12} {median(shares):8.1%} of "
+                f"{IN_FLIGHT / CASES[case]:,.0f} a second"
+            ),
             flush=True,
         )
 

@@ -1,6 +1,7 @@
 """Datasets as a user would write them. Worker processes import this module, so that nothing heavy stands at its top.
 
-Every dataset is a pure function of the index: any batch can be computed again, and compared with what was delivered.
+Every dataset is a pure function of the index: any batch can be computed again, and compared with
+what was delivered.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     for x, y in loader:
         train_step(x, y)
 
-See `Loader` for everything else. Orders of your own are in `ringfeed.orders`, several datasets as one in
-`ringfeed.datasets`, workers on a cluster in `ringfeed.ray`, the drop-ins in `ringfeed.keras` and `ringfeed.torch`.
+See `Loader` for everything else. Orders of your own are in `ringfeed.orders`, several datasets as
+one in `ringfeed.datasets`, workers on a cluster in `ringfeed.ray`, the drop-ins in `ringfeed.keras`
+and `ringfeed.torch`.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ if sys.platform != "linux":
 archive = getattr(__spec__ and __spec__.loader, "archive", None)
 if archive is not None:
     message = (
-        f"ringfeed cannot run from the archive {archive}: no system loads extension modules from one; install ringfeed "
-        f"in a folder (pip install --target FOLDER ringfeed), and put that on sys.path before the archive"
+        f"ringfeed cannot run from the archive {archive}: no system loads extension modules from "
+        "one; install ringfeed in a folder (pip install --target FOLDER ringfeed), and put that "
+        "on sys.path before the archive"
     )
     raise ImportError(message)
 del archive
@@ -139,7 +141,10 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:  # so that `import ringfeed` is enough for `ringfeed.keras.feed`
         return importlib.import_module(f"ringfeed.{name}")
     if name in _MOVED:
-        message = f"module 'ringfeed' has no attribute {name!r}: it is ringfeed.{_MOVED[name]}.{name} since 0.3"
+        message = (
+            f"module 'ringfeed' has no attribute {name!r}: it is ringfeed.{_MOVED[name]}.{name} "
+            "since 0.3"
+        )
         raise AttributeError(message)
     return _import(name)
 

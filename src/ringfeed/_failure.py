@@ -1,13 +1,15 @@
 """Why a row is not there, on its way from the worker to the consumer, in the few kilobytes of a failure record.
 
-A record is a byte that says the kind, and what is known of the row's error or of what has ended its iterable:
+A record is a byte that says the kind, and what is known of the row's error or of what has ended its
+iterable:
 
 ERROR     the row's exception, those that led to it, and where in the user's code each was raised
 NOTHING   a whole batch of None: the epoch goes on without it, and it counts as no failure
 END       the epoch ends before this row; those before it are delivered
 
-The consumer makes the same exceptions again, each with a traceback of the user's frames alone, so that Python prints
-them as if they had been raised there: the user's own error comes first, and none of our frames is in its traceback.
+The consumer makes the same exceptions again, each with a traceback of the user's frames alone, so
+that Python prints them as if they had been raised there: the user's own error comes first, and none
+of our frames is in its traceback.
 """
 
 from __future__ import annotations

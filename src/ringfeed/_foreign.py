@@ -1,6 +1,7 @@
 """What a loader's parameters are called elsewhere, and were called before 0.3: one error says the word of each here.
 
-A word of torch's or Keras' means what it means there in `ringfeed.torch.DataLoader` and `ringfeed.keras.feed` alone.
+A word of torch's or Keras' means what it means there in `ringfeed.torch.DataLoader` and
+`ringfeed.keras.feed` alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 _TORCH = {
     "num_workers": "here that is workers=",
     "drop_last": "here that is drop_remainder=",
-    "pin_memory": "here to_torch(device='cuda') registers the slots and copies to the GPU; leave it out",
+    "pin_memory": (
+        "here to_torch(device='cuda') registers the slots and copies to the GPU; leave it out"
+    ),
     "pin_memory_device": "here that is to_torch(device=)",
     "prefetch_factor": "here that is slots=, the batches that exist in all",
     "persistent_workers": "here workers always stay; leave it out",
@@ -32,7 +35,9 @@ _DOORS = (
 )
 _REMOVED = {
     "pin": "leave it out: to_torch(device='cuda') and to_jax(device) register the slots",
-    "prefetch_epochs": "leave it out: worker processes read ahead, but not of a dataset with on_epoch_end()",
+    "prefetch_epochs": (
+        "leave it out: worker processes read ahead, but not of a dataset with on_epoch_end()"
+    ),
     "max_restarts": "leave it out: max_attempts= says how many workers may die of a sample",
     "fingerprint": "give the dataset an attribute of this name, as in dataset.fingerprint = 'v1'",
 }
@@ -59,8 +64,8 @@ def refuse_foreign(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> 
     """Raise TypeError for what is no argument of a loader: other loaders' words, those of before, values by place."""
     if len(given) > 1:
         message = (
-            f"{name}() takes the dataset alone without a name, and got {len(given) - 1} more; give them by name, as in "
-            f"batch_size={given[1]!r}"
+            f"{name}() takes the dataset alone without a name, and got {len(given) - 1} more; give "
+            f"them by name, as in batch_size={given[1]!r}"
         )
         raise TypeError(message)
     said = [f"{name}() has no {names}= since 0.3; {remedy}" for names, remedy in _removed(named)]

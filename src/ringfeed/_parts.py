@@ -1,7 +1,7 @@
 """Parts of the user's modules in a worker: the classes, functions and globals that a dataset needs of them.
 
-They are sent once, and the dataset's pickles refer to them by name, as if their module had been imported. What was not
-sent is found by importing the module.
+They are sent once, and the dataset's pickles refer to them by name, as if their module had been
+imported. What was not sent is found by importing the module.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ os.register_at_fork(after_in_child=Forks.note)
 class Worker:
     """Knows whether this process works for a loader of another one: it is a worker, or it forks them.
 
-    A module of the user's that makes a loader makes one here, too, where it is imported. That one must start nothing
-    before its first epoch: its forkserver would import the module, and make the next one.
+    A module of the user's that makes a loader makes one here, too, where it is imported. That one
+    must start nothing before its first epoch: its forkserver would import the module, and make the
+    next one.
     """
 
     is_here = False
@@ -68,11 +69,12 @@ class Exit:
 class Finalizer:
     """Calls something soon after an object dies, or else at the exit; what Ctrl-C keeps it from, a second call does.
 
-    Objects die wherever the garbage collector runs: in any thread, amid any allocation, under any lock. So nothing
-    that waits for a lock or a thread may be called there. A thread of its own makes the call, and `finish` waits for
-    it where no lock is held.
+    Objects die wherever the garbage collector runs: in any thread, amid any allocation, under any
+    lock. So nothing that waits for a lock or a thread may be called there. A thread of its own
+    makes the call, and `finish` waits for it where no lock is held.
 
-    Python ignores Ctrl-C in finalizers, on the first line of `weakref.finalize` too, which is then never called again.
+    Python ignores Ctrl-C in finalizers, on the first line of `weakref.finalize` too, which is then
+    never called again.
     """
 
     _open: ClassVar[dict[Finalizer, None]] = {}  # whose call is still to come

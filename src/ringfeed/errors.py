@@ -39,8 +39,8 @@ class ShipError(RingfeedError, TypeError):
 class WorkerError(RingfeedError, RuntimeError):
     """A sample raised in its worker or killed it or wrote over shared memory, or workers die before they start to work.
 
-    When ``dataset[i]`` raised, ``__cause__`` is that exception, with its own chain and the traceback of the worker: the
-    user's frames, without ours.
+    When ``dataset[i]`` raised, ``__cause__`` is that exception, with its own chain and the
+    traceback of the worker: the user's frames, without ours.
     """
 
 
@@ -55,15 +55,17 @@ class StallError(RingfeedError, TimeoutError):
 class SlotsHeldError(RingfeedError, BufferError):
     """Every slot is held by views the caller keeps alive, so that no batch can be filled.
 
-    Only where a loop of two slots let go of each batch at first and then keeps two; otherwise see `SlotsHeldWarning`.
+    Only where a loop of two slots let go of each batch at first and then keeps two; otherwise see
+    `SlotsHeldWarning`.
     """
 
 
 class SlotsHeldWarning(UserWarning):
     """Every slot but one is held by views the caller keeps alive: from here on batches may be private copies.
 
-    Given once a loader, at the caller's line. ``warnings.simplefilter("error", ringfeed.SlotsHeldWarning)`` makes it an
-    error, after which the next ``next()`` gives the batch that was to come.
+    Given once a loader, at the caller's line. ``warnings.simplefilter("error",
+    ringfeed.SlotsHeldWarning)`` makes it an error, after which the next ``next()`` gives the batch
+    that was to come.
     """
 
 

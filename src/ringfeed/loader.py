@@ -77,69 +77,80 @@ class Loader(Generic[Batch_co]):
         for images, labels in loader:
             train_step(images, labels)
 
-    Each ``for`` is one epoch. A batch has the structure of a sample, in writable ndarrays over the slot itself: a view
-    is valid as long as it is referenced, and its slot comes back when the last view dies. Where views hold every slot
-    but one, the next batch is a private copy, with one `SlotsHeldWarning`. With the same seed every batch is
-    bit-identical whatever the number of workers, slots and the start method, if ``dataset[i]`` depends only on ``i``
-    and `ringfeed.rng()`. A worker that dies, at any instruction, is replaced and its rows run again: nothing is lost,
-    doubled or reordered. ``Loader[tuple[NDArray[np.uint8], NDArray[np.int64]]]`` tells a type checker what a batch is.
+    Each ``for`` is one epoch. A batch has the structure of a sample, in writable ndarrays over the
+    slot itself: a view is valid as long as it is referenced, and its slot comes back when the last
+    view dies. Where views hold every slot but one, the next batch is a private copy, with one
+    `SlotsHeldWarning`. With the same seed every batch is bit-identical whatever the number of
+    workers, slots and the start method, if ``dataset[i]`` depends only on ``i`` and
+    `ringfeed.rng()`. A worker that dies, at any instruction, is replaced and its rows run again:
+    nothing is lost, doubled or reordered. ``Loader[tuple[NDArray[np.uint8], NDArray[np.int64]]]``
+    tells a type checker what a batch is.
 
     Each parameter in full stands in docs/settings.md.
 
     **What is read**
 
-    dataset: an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a number, or
-        nested tuples, lists, dicts or NamedTuples of them; a tuple or dict of equally long arrays; with
-        ``batch_size=None``, one whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``; an iterable, or a
-        function that returns one, which one worker reads in order; a `Mix`, a `Pack`, an `Interleave`; an iterator,
-        which a thread of this process reads for one epoch. The first sample is read, unless ``spec`` is given: of a
-        copy, where worker processes read the others.
+    dataset: an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an
+        array, a number, or nested tuples, lists, dicts or NamedTuples of them; a tuple or dict of
+        equally long arrays; with ``batch_size=None``, one whose ``dataset[i]`` is a whole batch,
+        such as a Keras ``PyDataset``; an iterable, or a function that returns one, which one worker
+        reads in order; a `Mix`, a `Pack`, an `Interleave`; an iterator, which a thread of this
+        process reads for one epoch. The first sample is read, unless ``spec`` is given: of a copy,
+        where worker processes read the others.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
-    max_batch_size: with ``batch_size=None``, ``collate_fn`` and ``batch_sampler``, the most rows of a batch.
-    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
-        0 looks like.
+    max_batch_size: with ``batch_size=None``, ``collate_fn`` and ``batch_sampler``, the most rows of
+        a batch.
+    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by
+        default what sample 0 looks like.
 
     **What the workers make of it**
 
     transform: a function of each sample, which returns a sample, or changes it in place.
-    batch_transform: a function of each batch, as a view of its slot, which changes it or returns one of its shapes.
+    batch_transform: a function of each batch, as a view of its slot, which changes it or returns
+        one of its shapes.
     collate_fn: a function of a list of samples that returns the batch, as torch has it.
-    worker_init_fn: a function of a worker's number, called once in each worker before its first sample.
+    worker_init_fn: a function of a worker's number, called once in each worker before its first
+        sample.
 
     **In which order**
 
-    shuffle: a new order each epoch, a pure function of (seed, epoch). True mixes all samples; a number, such as
-        ``10_000``, those of a window: see `WindowShuffle`.
-    seed: what the orders and `ringfeed.rng` begin with; None: drawn once, and shown by the loader's ``repr``.
-    sampler: the order, instead of ``shuffle``: one of ringfeed's samplers, an iterable of dataset indices, or a
-        function from the number of an epoch to one.
-    batch_sampler: the samples of each batch: `Buckets`, or an iterable of lists of dataset indices, or a function from
-        the number of an epoch to one.
+    shuffle: a new order each epoch, a pure function of (seed, epoch). True mixes all samples; a
+        number, such as ``10_000``, those of a window: see `WindowShuffle`.
+    seed: what the orders and `ringfeed.rng` begin with; None: drawn once, and shown by the loader's
+        ``repr``.
+    sampler: the order, instead of ``shuffle``: one of ringfeed's samplers, an iterable of dataset
+        indices, or a function from the number of an epoch to one.
+    batch_sampler: the samples of each batch: `Buckets`, or an iterable of lists of dataset indices,
+        or a function from the number of an epoch to one.
     drop_remainder: leave out a last batch that would be shorter.
-    shard: of several processes that train together, which one this is, as in ``Shard(rank, world_size, uneven="pad")``;
-        "auto" to find it.
+    shard: of several processes that train together, which one this is, as in ``Shard(rank,
+        world_size, uneven="pad")``; "auto" to find it.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample.
 
     **How fast**
 
-    workers: None for the number of CPUs that this process may use; 0 to fill in this process, when a batch is asked
-        for; "auto" to follow what the measured waits ask for.
-    concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for a network.
-    backend: "process" for worker processes, which one small process forks that has imported what the dataset needs;
-        "spawn" for a fresh Python each, "fork" for copies of this process; "thread" for datasets that release the GIL
-        or cannot be pickled; or a `ringfeed.ray.Ray`. No worker process imports your main module.
+    workers: None for the number of CPUs that this process may use; 0 to fill in this process, when
+        a batch is asked for; "auto" to follow what the measured waits ask for.
+    concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for
+        a network.
+    backend: "process" for worker processes, which one small process forks that has imported what
+        the dataset needs; "spawn" for a fresh Python each, "fork" for copies of this process;
+        "thread" for datasets that release the GIL or cannot be pickled; or a `ringfeed.ray.Ray`. No
+        worker process imports your main module.
 
     **How much memory**
 
-    slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that all
-        shared memory may take ("512MB"), which gives the number of slots. ``slots="auto"`` opens slots as they help.
+    slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or
+        the bytes that all shared memory may take ("512MB"), which gives the number of slots.
+        ``slots="auto"`` opens slots as they help.
     copy: hand out copies: a batch that is kept holds no slot, and no warning is given.
 
     **What happens on a failure**
 
-    timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"), or before the
-        workers that are stuck are killed and their rows run again ("restart"). Nothing ends a first sample that this
-        thread reads: where it is neither forked for nor awaited.
+    timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"),
+        or before the workers that are stuck are killed and their rows run again ("restart").
+        Nothing ends a first sample that this thread reads: where it is neither forked for nor
+        awaited.
     on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
     max_attempts: how many workers may die of a sample before the sample counts as failed.
     """
@@ -217,7 +228,10 @@ class Loader(Generic[Batch_co]):
         )
         open_readers(source, options.concurrency, options.readers, max_attempts)
         if reseed and options.backend == "thread":
-            message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
+            message = (
+                "reseed=True seeds states that all threads share; use backend='process', or "
+                "ringfeed.rng()"
+            )
             raise ValueError(message)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(
@@ -226,16 +240,18 @@ class Loader(Generic[Batch_co]):
         self._asked, self._options, self._position = asked, options, self._runner.position
         if drop_remainder and (length := source.length()) and batch_size and length < batch_size:
             message = (
-                f"drop_remainder=True leaves no batch at all: {length} samples are fewer than batch_size={batch_size}; "
-                f"make batch_size smaller, or keep the last batch with drop_remainder=False"
+                f"drop_remainder=True leaves no batch at all: {length} samples are fewer than "
+                f"batch_size={batch_size}; make batch_size smaller, or keep the last batch with "
+                "drop_remainder=False"
             )
             warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled or copied."""
         message = (
-            "a Loader cannot be pickled or copied, as it has workers and shared memory of its own; make another one of "
-            "its dataset, and give it this one's state_dict() to go on from here"
+            "a Loader cannot be pickled or copied, as it has workers and shared memory of its "
+            "own; make another one of its dataset, and give it this one's state_dict() to go on "
+            "from here"
         )
         raise TypeError(message)
 
@@ -340,7 +356,10 @@ class Loader(Generic[Batch_co]):
         from ringfeed._html import table  # noqa: PLC0415 - for notebooks
 
         count = self._stream.length
-        epoch = f"number {self.epoch} is next, {'of unknown length' if count is None else f'{count:,} batches each'}"
+        epoch = (
+            f"number {self.epoch} is next, "
+            f"{'of unknown length' if count is None else f'{count:,} batches each'}"
+        )
         return table(
             repr(self).strip("<>"),
             [("epochs", epoch), ("memory", str(self.plan)), *self.stats().lines()],
@@ -387,11 +406,12 @@ class Loader(Generic[Batch_co]):
             for step in range(100_000):
                 images, labels = next(batches)
 
-        It gives what as many ``for`` loops give, with the same hooks between the epochs, and `state_dict`, `skip`,
-        `set_epoch` and `remaining` mean the same. The first epoch begins with the first ``next()``; the rest of one,
-        after `load_state_dict`, counts as one: ``repeat(10 - loader.epoch)`` ends after the tenth in any case. An error
-        of a batch, or of a hook, does not end it: the next ``next()`` goes on. ``len()`` counts the batches of so many
-        whole epochs. Where two epochs in a row have no batch, it ends in any case.
+        It gives what as many ``for`` loops give, with the same hooks between the epochs, and
+        `state_dict`, `skip`, `set_epoch` and `remaining` mean the same. The first epoch begins with
+        the first ``next()``; the rest of one, after `load_state_dict`, counts as one: ``repeat(10 -
+        loader.epoch)`` ends after the tenth in any case. An error of a batch, or of a hook, does
+        not end it: the next ``next()`` goes on. ``len()`` counts the batches of so many whole
+        epochs. Where two epochs in a row have no batch, it ends in any case.
         """
         from ringfeed.engine._repeated import Repeated  # noqa: PLC0415 - only where it is asked for
 
@@ -424,8 +444,8 @@ class Loader(Generic[Batch_co]):
     def padding(self) -> int:
         """Rows, 0 or 1, at the end of this rank's last batch of the epoch, that repeat a sample: see `Shard`.
 
-        Of the epoch under way, or else the next. Give such a row weight 0 where each sample must count once. TypeError
-        as for ``len()``.
+        Of the epoch under way, or else the next. Give such a row weight 0 where each sample must
+        count once. TypeError as for ``len()``.
         """
         padding = self._position.padding
         return len(self) if padding is None else padding
@@ -433,14 +453,14 @@ class Loader(Generic[Batch_co]):
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is, as flat JSON: what `load_state_dict` of another run's loader goes on from.
 
-        It counts the samples of the epoch's order that were handed out, whatever was read ahead; at the end of an epoch
-        it is the start of the next. Workers, slots, backend and start method are not in it. In microseconds, from any
-        thread and from a signal handler.
+        It counts the samples of the epoch's order that were handed out, whatever was read ahead; at
+        the end of an epoch it is the start of the next. Workers, slots, backend and start method
+        are not in it. In microseconds, from any thread and from a signal handler.
 
         An iterable is read again up to its place, unless it has states of its own: docs/resume.md.
 
-        batches: how many of this epoch the training loop has had, where only it knows: tf.data and Keras read ahead of
-            the step, and without ``batches`` StateError is raised there.
+        batches: how many of this epoch the training loop has had, where only it knows: tf.data and
+            Keras read ahead of the step, and without ``batches`` StateError is raised there.
         """
         check_count("batches", batches, 0, MOST)
         return self._identity.state(self._position.place(batches))
@@ -448,10 +468,11 @@ class Loader(Generic[Batch_co]):
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
 
-        Batch size and world size may be others, as may all that is not in the state; a loader with ``seed=None`` takes
-        the seed of the state. `Buckets` needs the state's world size amid an epoch. StateError where dataset, order or
-        seed are others; with ``strict=False`` that is a warning, and the epoch begins anew. An iterator that was made
-        before raises SupersededError at its next ``next()``.
+        Batch size and world size may be others, as may all that is not in the state; a loader with
+        ``seed=None`` takes the seed of the state. `Buckets` needs the state's world size amid an
+        epoch. StateError where dataset, order or seed are others; with ``strict=False`` that is a
+        warning, and the epoch begins anew. An iterator that was made before raises SupersededError
+        at its next ``next()``.
         """
         place = self._identity.place(state, strict=strict)
         self._runner.set_seed(self._identity.seed(state))
@@ -485,11 +506,12 @@ class Loader(Generic[Batch_co]):
             with loader.trace("run.html"):
                 model.fit(loader.to_keras())
 
-        A name that ends in ``.html`` makes one page for any browser: the timeline, the stalls, the memory, what limits
-        the run. It needs ``pip install 'ringfeed[report]'``, or else raises ModuleNotFoundError here. Any other name
-        gets a trace for https://ui.perfetto.dev and chrome://tracing, of which ``ringfeed report run.json`` makes the
-        page later. A thread looks at the ring every millisecond, which takes about one percent of a CPU. OSError where
-        there can be no such file.
+        A name that ends in ``.html`` makes one page for any browser: the timeline, the stalls, the
+        memory, what limits the run. It needs ``pip install 'ringfeed[report]'``, or else raises
+        ModuleNotFoundError here. Any other name gets a trace for https://ui.perfetto.dev and
+        chrome://tracing, of which ``ringfeed report run.json`` makes the page later. A thread looks
+        at the ring every millisecond, which takes about one percent of a CPU. OSError where there
+        can be no such file.
         """
         from ringfeed.monitor.trace import begin_trace  # noqa: PLC0415 - only where it is needed
 
@@ -534,15 +556,16 @@ class Loader(Generic[Batch_co]):
     ) -> DataAdapter:
         """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots.
 
-        ``cast``: leaves that become floating point after the hand-over. The slots hold them as the uint8 that they are,
-        in a quarter of the memory of float32. It is
+        ``cast``: leaves that become floating point after the hand-over. The slots hold them as the
+        uint8 that they are, in a quarter of the memory of float32. It is
 
         - a dtype, such as ``"float32"``, or a `ringfeed.Cast`, for every uint8 leaf; or
-        - a sample's structure of these and of None, for leaves of any numbers, as in ``("float32", None)`` or
-          ``{"image": Cast(scale=1 / 255), "label": "float32"}``. None, or no key: the leaf stays as it is.
+        - a sample's structure of these and of None, for leaves of any numbers, as in ``("float32",
+          None)`` or ``{"image": Cast(scale=1 / 255), "label": "float32"}``. None, or no key: the
+          leaf stays as it is.
 
-        Raises SpecError for what cannot be cast so, and ValueError with a `PrioritizedSampler`, for whose batches
-        ``fit`` has no place.
+        Raises SpecError for what cannot be cast so, and ValueError with a `PrioritizedSampler`, for
+        whose batches ``fit`` has no place.
         """
         self._asked.refuse_weights()
         from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
@@ -566,9 +589,10 @@ class Loader(Generic[Batch_co]):
     ) -> Epochs:
         """Return epochs whose batches are torch tensors over the slots.
 
-        ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of its own; the slot
-        comes back when the copy has passed. The slots are registered with the CUDA driver, so that the GPU copies
-        beside what it computes; a warning says where that cannot be. ``cast``: as for `to_keras`; done on the device.
+        ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of
+        its own; the slot comes back when the copy has passed. The slots are registered with the
+        CUDA driver, so that the GPU copies beside what it computes; a warning says where that
+        cannot be. ``cast``: as for `to_keras`; done on the device.
         """
         from ringfeed.frameworks.torch import to_torch  # noqa: PLC0415 - imports torch
 
@@ -577,10 +601,10 @@ class Loader(Generic[Batch_co]):
     def to_jax(self, device: jax.Device | str | None = None, *, cast: CastTree = None) -> Epochs:
         """Return epochs whose batches are jax arrays over the slots.
 
-        ``device``, a ``jax.Device`` or the name of a platform: on that device, each copied by JAX ahead of the step
-        that wants it; the slot comes back when the copy is there. The slots are registered by JAX's own client where
-        it can (``dma_map``), since it puts what others registered through a buffer of its own.
-        ``cast``: as for `to_keras`; done on the device.
+        ``device``, a ``jax.Device`` or the name of a platform: on that device, each copied by JAX
+        ahead of the step that wants it; the slot comes back when the copy is there. The slots are
+        registered by JAX's own client where it can (``dma_map``), since it puts what others
+        registered through a buffer of its own. ``cast``: as for `to_keras`; done on the device.
         """
         from ringfeed.frameworks.jax import to_jax  # noqa: PLC0415 - imports JAX
 

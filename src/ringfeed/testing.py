@@ -33,24 +33,25 @@ if TYPE_CHECKING:
     )
 
 _GLOBAL = (
-    "dataset[i] draws from a global random state (random, numpy.random, torch); draw from ringfeed.rng(), or give the "
-    "loader reseed=True"
+    "dataset[i] draws from a global random state (random, numpy.random, torch); draw from "
+    "ringfeed.rng(), or give the loader reseed=True"
 )
 _HOOK = (
-    "on_epoch_begin() or on_epoch_end() changes the dataset in a way that running it again does not; give the dataset "
-    "state_dict() and load_state_dict(), or have it draw from a generator of its own with a fixed seed"
+    "on_epoch_begin() or on_epoch_end() changes the dataset in a way that running it again does "
+    "not; give the dataset state_dict() and load_state_dict(), or have it draw from a generator "
+    "of its own with a fixed seed"
 )
 _CLOCK = (
-    "dataset[i] depends on a clock, on the operating system's random numbers, on a generator of its own, or on what it "
-    "was asked for before; make it depend on i and ringfeed.rng() alone"
+    "dataset[i] depends on a clock, on the operating system's random numbers, on a generator of "
+    "its own, or on what it was asked for before; make it depend on i and ringfeed.rng() alone"
 )
 _SAMPLER = (
-    "the sampler gives another order each time it is made; seed it by the epoch, or give it state_dict() and "
-    "load_state_dict()"
+    "the sampler gives another order each time it is made; seed it by the epoch, or give it "
+    "state_dict() and load_state_dict()"
 )
 _ITERABLE = (
-    "the iterable gives other elements each time it is read, or its load_state_dict() does not bring it to where its "
-    "state_dict() was taken"
+    "the iterable gives other elements each time it is read, or its load_state_dict() does not "
+    "bring it to where its state_dict() was taken"
 )
 
 
@@ -59,12 +60,14 @@ def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cut
 
     It names the first batch and leaf that differ, and what is likely to be the cause.
 
-    make_loader: returns a new loader, and a new dataset and sampler with it, each time: as another process would make
-        them. A `PrioritizedSampler` gets updates that depend on the batch, and its own state is kept and loaded, too.
-    epochs: of each run. cuts: how many places to cut at, spread over the run, the first and the last batch among them.
+    make_loader: returns a new loader, and a new dataset and sampler with it, each time: as another
+        process would make them. A `PrioritizedSampler` gets updates that depend on the batch, and
+        its own state is kept and loaded, too.
+    epochs: of each run. cuts: how many places to cut at, spread over the run, the first and the
+        last batch among them.
 
-    Each run reads the whole dataset ``epochs`` times; there are ``cuts + 2`` of them. Batches are compared by hashes,
-    so memory stays that of one loader.
+    Each run reads the whole dataset ``epochs`` times; there are ``cuts + 2`` of them. Batches are
+    compared by hashes, so memory stays that of one loader.
     """
     make_loader = _with_one_seed(make_loader)
     whole = _run(make_loader, epochs)
@@ -101,7 +104,10 @@ def _run(
         if state is not None:
             loader.load_state_dict(state)
             if loader.state_dict() != state:
-                message = f"load_state_dict() and then state_dict() give {loader.state_dict()}, expected {state}"
+                message = (
+                    f"load_state_dict() and then state_dict() give {loader.state_dict()}, expected "
+                    f"{state}"
+                )
                 raise StateError(message)
         return [*_batches(loader, epochs)]
 

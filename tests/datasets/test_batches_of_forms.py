@@ -163,22 +163,22 @@ REFUSED: list[tuple[Any, Any, Any, str]] = [
         RAGGED,
         np.zeros(2),
         lambda batch: [np.zeros(7)] * len(batch),
-        "dataset[0]: batch needs 14 elements, expected at most total=12 a batch; raise total= in spec=, or return "
-        "fewer rows",
+        "dataset[0]: batch needs 14 elements, expected at most total=12 a batch; raise total= in "
+        "spec=, or return fewer rows",
     ),
     (
         RAGGED,
         np.zeros(2),
         lambda batch: [np.zeros(9)] * len(batch),
-        "dataset[0]: sample has shape (9,), expected at most (8,); crop it in __getitem__, or give a larger max_shape "
-        "in spec=",
+        "dataset[0]: sample has shape (9,), expected at most (8,); crop it in __getitem__, or "
+        "give a larger max_shape in spec=",
     ),
     (
         Text(8),
         "ab",
         lambda batch: batch.values.fill(255),
-        "dataset[0]: batch has bytes that are no UTF-8 (invalid start byte at byte 0 of a text), expected text; decode "
-        "it with errors='replace', or give ringfeed.Bytes in spec=",
+        "dataset[0]: batch has bytes that are no UTF-8 (invalid start byte at byte 0 of a text), "
+        "expected text; decode it with errors='replace', or give ringfeed.Bytes in spec=",
     ),
 ]
 

@@ -365,7 +365,8 @@ def test_a_batch_that_fails_is_named(way: str) -> None:
         with pytest.raises(WorkerError) as caught:
             next(epoch)
         assert str(caught.value) == (
-            "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): collate_fn raised ValueError: eleven"
+            "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): collate_fn raised ValueError: "
+            "eleven"
         )
         assert type(caught.value.__cause__) is ValueError
         assert len([*epoch]) == 4
@@ -374,8 +375,8 @@ def test_a_batch_that_fails_is_named(way: str) -> None:
         assert sorted(loader.stats().skipped) == [*range(11, 22)]
     with Loader(Plain(), batch_size=11, **settings) as loader:
         assert raised(WorkerError, lambda: [*loader]) == (
-            "the batch of dataset[i] (i = 11, 12, 13, 14, 15, 16, 17, 18) and 3 more: collate_fn raised ValueError: "
-            "eleven"
+            "the batch of dataset[i] (i = 11, 12, 13, 14, 15, 16, 17, 18) and 3 more: collate_fn "
+            "raised ValueError: eleven"
         )
 
 
@@ -402,7 +403,8 @@ def test_a_function_that_exits_is_named(way: str) -> None:
     assert raised(
         WorkerError, lambda: Loader(Plain(), batch_size=7, collate_fn=ending, **WAYS[way])
     ) == (
-        "the batch of dataset[i] (i = 0, 1, 2, 3, 4, 5, 6), made for the spec: collate_fn raised SystemExit: 0"
+        "the batch of dataset[i] (i = 0, 1, 2, 3, 4, 5, 6), made for the spec: collate_fn raised "
+        "SystemExit: 0"
     )
 
 
@@ -474,24 +476,26 @@ def spec_of() -> dict[str, Array]:
                 "x": np.zeros((7, 3 - (samples[0]["y"] > 0)), np.float32),
             },
             "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['x'] has rows of shape "
-            "(2,), expected (3,); every sample must have the shape of the spec: crop, pad or resize it in collate_fn; "
-            "or have batches of many shapes by spec= with variable= and max_batch_size=",
+            "(2,), expected (3,); every sample must have the shape of the spec: crop, pad or "
+            "resize it in collate_fn; or have batches of many shapes by spec= with variable= and "
+            "max_batch_size=",
         ),
         (
             lambda samples: {
                 **stacked(samples),
                 "x": np.zeros((7 + (samples[0]["y"] > 0), 3), np.float32),
             },
-            "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['x'] has 8 rows, expected "
-            "at most 7; return smaller batches, or raise max_batch_size",
+            "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['x'] has 8 rows, "
+            "expected at most 7; return smaller batches, or raise max_batch_size",
         ),
         (
             lambda samples: {
                 **stacked(samples),
                 "y": np.zeros(7 - (samples[0]["y"] > 0), np.int64),
             },
-            "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['y'] has 6 rows, expected "
-            "7 as in the leaves before it; give all leaves of a batch the same number of rows",
+            "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['y'] has 6 rows, "
+            "expected 7 as in the leaves before it; give all leaves of a batch the same number of "
+            "rows",
         ),
         (
             lambda samples: stacked(samples) if samples[0]["y"] == 0 else samples,
@@ -518,11 +522,12 @@ def test_what_it_returns_first_is_checked() -> None:
     assert raised(
         SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=failing, on_error="skip")
     ) == (
-        f"{where}, made for the spec: collate_fn raised ValueError: never; on_error='skip' cannot leave it out before "
-        "the spec is known: give spec="
+        f"{where}, made for the spec: collate_fn raised ValueError: never; on_error='skip' cannot "
+        "leave it out before the spec is known: give spec="
     )
     assert raised(SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=lambda _: None)) == (
-        f"{where}: collate_fn returned None, so there is no batch to infer the spec from; give spec="
+        f"{where}: collate_fn returned None, so there is no batch to infer the spec from; give "
+        "spec="
     )
     assert raised(
         SpecError, lambda: Loader(Plain(), batch_size=3, collate_fn=lambda rows: rows)
@@ -546,21 +551,21 @@ def test_what_it_returns_first_is_checked() -> None:
         (
             {"collate_fn": lambda images, labels: (images, labels)},
             TypeError,
-            "collate_fn=<lambda>(images, labels) cannot be called as it is to be (missing a required argument: "
-            "'labels'), expected a function of a list of samples, and of rng where it draws random numbers; give "
-            "lambda samples: ...",
+            "collate_fn=<lambda>(images, labels) cannot be called as it is to be (missing a "
+            "required argument: 'labels'), expected a function of a list of samples, and of rng "
+            "where it draws random numbers; give lambda samples: ...",
         ),
         (
             {"collate_fn": stacked, "sampler": PrioritizedSampler(LENGTH)},
             ValueError,
-            "PrioritizedSampler has an index and a weight for each row, and collate_fn= may make any rows of the "
-            "samples; give transform= or batch_transform=",
+            "PrioritizedSampler has an index and a weight for each row, and collate_fn= may make "
+            "any rows of the samples; give transform= or batch_transform=",
         ),
         (
             {"max_batch_size": 7},
             ValueError,
-            "max_batch_size=7 is for datasets of whole batches, for batch_sampler= and for collate_fn=; with "
-            "batch_size= alone leave it out",
+            "max_batch_size=7 is for datasets of whole batches, for batch_sampler= and for "
+            "collate_fn=; with batch_size= alone leave it out",
         ),
     ],
 )

@@ -143,8 +143,8 @@ def test_columns_with_other_rows_are_refused(
     """Columns whose rows are no longer those of the spec are an error before anything is read, on every backend."""
     x = np.arange(80.0).reshape(8, 10)
     expected = (
-        f"the arrays of the dataset are {now} now, expected {{'x': Array((10,), 'float64')}} as when the loader was "
-        f"made; {KEPT}"
+        f"the arrays of the dataset are {now} now, expected {{'x': Array((10,), 'float64')}} as "
+        f"when the loader was made; {KEPT}"
     )
     with ringfeed.Loader(
         Columns(lambda own: own.update(change), x=x), batch_size=4, **how
@@ -163,7 +163,10 @@ def test_columns_that_are_no_arrays_any_more_are_refused(how: dict[str, Any]) ->
     ) as loader:
         with pytest.raises(ringfeed.SpecError) as caught:
             list(loader)
-        expected = "dataset['x'] is of type list, expected an array as when the loader was made; give numpy.asarray() of it"
+        expected = (
+            "dataset['x'] is of type list, expected an array as when the loader was made; give "
+            "numpy.asarray() of it"
+        )
         assert str(caught.value) == expected
 
 
@@ -174,7 +177,10 @@ def test_columns_of_unlike_lengths_are_refused(how: dict[str, Any]) -> None:
     with ringfeed.Loader(change, batch_size=2, **how) as loader:
         with pytest.raises(ringfeed.SpecError) as caught:
             list(loader)
-        expected = "the arrays of a dataset must be equally long, but their shapes are (4,), (3,); cut them to one length"
+        expected = (
+            "the arrays of a dataset must be equally long, but their shapes are (4,), (3,); cut "
+            "them to one length"
+        )
         assert str(caught.value) == expected
 
 
@@ -220,9 +226,9 @@ def test_a_column_that_changes_amid_an_epoch_is_never_read_beyond_its_rows(
                 pass
         index = str(caught.value)[len("dataset[") :].partition("]")[0]
         expected = (
-            f"dataset[{index}]: sample['x'] has shape (5,), expected (10,); every sample must have the shape of the "
-            f"spec: crop, pad or resize it in __getitem__; or have samples of many shapes by spec= with variable=, "
-            f"form='pad' or form='ragged'"
+            f"dataset[{index}]: sample['x'] has shape (5,), expected (10,); every sample must have "
+            "the shape of the spec: crop, pad or resize it in __getitem__; or have samples of "
+            "many shapes by spec= with variable=, form='pad' or form='ragged'"
         )
         assert str(caught.value) == expected
 

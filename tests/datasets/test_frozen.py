@@ -155,8 +155,8 @@ class Unpicklable:
         (np.arange(3), "items is an array, which workers share as it is; leave it so"),
         (
             [1, Unpicklable()],
-            "items[1] is of type Unpicklable, which cannot be pickled (no way); expected str, bytes, numbers, arrays, "
-            "structures of them, or what pickle takes",
+            "items[1] is of type Unpicklable, which cannot be pickled (no way); expected str, "
+            "bytes, numbers, arrays, structures of them, or what pickle takes",
         ),
     ],
 )
@@ -299,8 +299,8 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
     [
         (
             Holder(paths=STRINGS, labels=[1] * 20_000),
-            "dataset.paths, a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
-            "ringfeed.datasets.Frozen(paths) it is one copy for all",
+            "dataset.paths, a list of 100,000 items, is some 10.4 MB in each worker that reads "
+            "it: as ringfeed.datasets.Frozen(paths) it is one copy for all",
         ),
         (
             Holder(
@@ -308,13 +308,13 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
                     pairs=tuple((name, 1000 + number) for number, name in enumerate(STRINGS))
                 )
             ),
-            "dataset.inner.pairs, a tuple of 100,000 items, is some 20.8 MB in each worker that reads it: as "
-            "ringfeed.datasets.Frozen(inner.pairs) it is one copy for all",
+            "dataset.inner.pairs, a tuple of 100,000 items, is some 20.8 MB in each worker that "
+            "reads it: as ringfeed.datasets.Frozen(inner.pairs) it is one copy for all",
         ),
         (
             Holder(table={"path": STRINGS, "label": [1] * 100_000}),
-            "dataset.table['path'], a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
-            "ringfeed.datasets.Frozen(table['path']) it is one copy for all",
+            "dataset.table['path'], a list of 100,000 items, is some 10.4 MB in each worker that "
+            "reads it: as ringfeed.datasets.Frozen(table['path']) it is one copy for all",
         ),
         (
             STRINGS,
@@ -324,8 +324,8 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
         ),
         (
             Holder(column=np.array(STRINGS, object)),
-            "dataset.column, an object array of 100,000 items, is some 10.4 MB in each worker that reads it: as "
-            "ringfeed.datasets.Frozen(column) it is one copy for all",
+            "dataset.column, an object array of 100,000 items, is some 10.4 MB in each worker "
+            "that reads it: as ringfeed.datasets.Frozen(column) it is one copy for all",
         ),
         (
             Holder(

@@ -115,7 +115,8 @@ def test_workers_share_converted_columns() -> None:
 def test_columns_of_two_lengths() -> None:
     """The text gives all shapes, as for arrays."""
     assert refusal((Tensor(X), Tensor(Y[:99]))) == (
-        "the arrays of a dataset must be equally long, but their shapes are (100, 2), (99,); cut them to one length"
+        "the arrays of a dataset must be equally long, but their shapes are (100, 2), (99,); cut "
+        "them to one length"
     )
 
 
@@ -164,25 +165,35 @@ FEW = "expected a tuple of columns or many samples; give tuple() of it for"
         ),
         (
             [X, X],
-            f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, numpy.stack() of it for 2",
+            (
+                f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, "
+                "numpy.stack() of it for 2"
+            ),
         ),
         (
             [X, Y],
-            f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, numpy.stack() of it for 2",
+            (
+                f"the dataset is a list of 2 arrays of length 100, {FEW} 100 samples, "
+                "numpy.stack() of it for 2"
+            ),
         ),
         (
             [Tensor(X)],
-            f"the dataset is a list of 1 array of length 100, {FEW} 100 samples, numpy.stack() of it for 1",
+            (
+                f"the dataset is a list of 1 array of length 100, {FEW} 100 samples, numpy.stack() "
+                "of it for 1"
+            ),
         ),
         (
             (X, OnDevice(Y)),
-            "dataset[1] is a test_given.OnDevice, of which NumPy can make no array (copy it to host memory first); "
-            "give a NumPy array in its place",
+            "dataset[1] is a test_given.OnDevice, of which NumPy can make no array (copy it to "
+            "host memory first); give a NumPy array in its place",
         ),
         (
             (foreign("zarr.core.Array", Tensor)(X), Y),
-            "dataset[0] is a zarr.Array, which is read piece by piece, expected an array in memory; give "
-            "numpy.asarray() of it if it fits there, or an object whose __getitem__(i) reads row i of each column",
+            "dataset[0] is a zarr.Array, which is read piece by piece, expected an array in "
+            "memory; give numpy.asarray() of it if it fits there, or an object whose "
+            "__getitem__(i) reads row i of each column",
         ),
     ],
 )
@@ -239,10 +250,13 @@ class Indexed:
 
 LOADER = foreign("torch.utils.data.dataloader.DataLoader", __iter__=lambda _: iter([X, X]))
 GIVES = (
-    "gives the batches of a loader, expected a dataset of samples; give the dataset of that loader, or batch_size=None "
-    "to have its batches as they are"
+    "gives the batches of a loader, expected a dataset of samples; give the dataset of that "
+    "loader, or batch_size=None to have its batches as they are"
 )
-FRAME = "has no rows by number, expected a dataset; give its columns: {name: table[name].to_numpy() for name in table."
+FRAME = (
+    "has no rows by number, expected a dataset; give its columns: "
+    "{name: table[name].to_numpy() for name in table."
+)
 
 
 @pytest.mark.parametrize(
@@ -250,32 +264,33 @@ FRAME = "has no rows by number, expected a dataset; give its columns: {name: tab
     [
         (
             "a.parquet",
-            "'a.parquet' is a str, expected a dataset and not the name of one; read it into arrays, or give an object "
-            "whose __getitem__(i) reads sample i",
+            "'a.parquet' is a str, expected a dataset and not the name of one; read it into "
+            "arrays, or give an object whose __getitem__(i) reads sample i",
         ),
         (
             Path("a.npy"),
-            f"{Path('a.npy')!r} is a {type(Path()).__name__}, expected a dataset and not the name of one; read it into "
-            f"arrays, or give an object whose __getitem__(i) reads sample i",
+            f"{Path('a.npy')!r} is a {type(Path()).__name__}, expected a dataset and not the name "
+            "of one; read it into arrays, or give an object whose __getitem__(i) reads sample i",
         ),
         (foreign("pandas.core.frame.DataFrame", Tensor)(X), f"a DataFrame {FRAME}columns}}"),
         (foreign("polars.dataframe.frame.DataFrame", Tensor)(X), f"a DataFrame {FRAME}columns}}"),
         (foreign("pyarrow.lib.Table", Tensor)(X), f"a Table {FRAME}column_names}}"),
         (
             LOADER(),
-            "a DataLoader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, or "
-            "batch_size=None to have its batches as they are",
+            "a DataLoader makes batches itself, expected a dataset of samples; give what it "
+            "loads, its .dataset, or batch_size=None to have its batches as they are",
         ),
         (
             ringfeed.Loader((X, X), workers=0),
-            "a Loader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, or "
-            "batch_size=None to have its batches as they are",
+            "a Loader makes batches itself, expected a dataset of samples; give what it loads, "
+            "its .dataset, or batch_size=None to have its batches as they are",
         ),
         (Indexed, "Indexed is a class, expected a dataset; give an instance: Indexed(...)"),
         (
             needy,
-            "needy(path: 'str') -> 'Iterator[int]' cannot be called without arguments (missing a required argument: "
-            "'path'), as a function that returns an iterable is; give lambda: needy(...)",
+            "needy(path: 'str') -> 'Iterator[int]' cannot be called without arguments (missing a "
+            "required argument: 'path'), as a function that returns an iterable is; give lambda: "
+            "needy(...)",
         ),
     ],
 )
@@ -302,8 +317,8 @@ def test_a_tf_dataset_is_read_here_alone() -> None:
         "tensorflow.python.data.ops.dataset_ops.DatasetV2", __iter__=lambda _: iter(X)
     )()
     assert refusal(dataset, TypeError, workers=1) == (
-        "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files that it is made of, or use "
-        "backend='thread' to have it read here"
+        "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files that it "
+        "is made of, or use backend='thread' to have it read here"
     )
     with ringfeed.Loader(dataset, batch_size=100, workers=1, backend="thread", copy=True) as loader:
         assert np.array_equal(next(iter(loader)), X)
@@ -354,22 +369,26 @@ def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> Non
             2,
             1,
             1,
-            "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: give spec=",
+            (
+                "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: "
+                "give spec="
+            ),
         ),
         (
             None,
             1,
             1,
-            "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: give spec= and "
-            "max_batch_size=",
+            "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: "
+            "give spec= and max_batch_size=",
         ),
         (
             2,
             3,
             3,
-            "SpecError: dataset[0]: sample is None, expected an array or number, or a tuple, list or dict of them; "
-            "return one of these from __getitem__; on_error='skip' leaves out samples that are None, and the 2 samples "
-            "read after it failed, too; on_error='skip' leaves none out before the spec is known: give spec=",
+            "SpecError: dataset[0]: sample is None, expected an array or number, or a tuple, list "
+            "or dict of them; return one of these from __getitem__; on_error='skip' leaves out "
+            "samples that are None, and the 2 samples read after it failed, too; on_error='skip' "
+            "leaves none out before the spec is known: give spec=",
         ),
     ],
 )
@@ -406,5 +425,6 @@ def test_a_masked_sampler_is_refused(as_function: bool) -> None:  # noqa: FBT001
         with pytest.raises(TypeError) as caught:
             iter(loader)
         assert str(caught.value) == (
-            "sampler is a masked array, expected a plain one; .compressed() leaves masked numbers out"
+            "sampler is a masked array, expected a plain one; .compressed() leaves masked numbers "
+            "out"
         )

@@ -1,6 +1,7 @@
 """Bad input, widely: whatever a dataset returns arrives bit for bit, or is an error that says where and what.
 
-The oracle of `judge` decides which; every way of reading a dataset must agree with it, and all with one another.
+The oracle of `judge` decides which; every way of reading a dataset must agree with it, and all with
+one another.
 """
 
 from __future__ import annotations

@@ -43,7 +43,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "fork": {"workers": 2, "backend": "fork"},
     "process": {"workers": 1, "backend": "process"},
 }
-ALIKE = "a Mix needs samples of one structure, shape and dtype: convert those of one dataset in its __getitem__"
+ALIKE = (
+    "a Mix needs samples of one structure, shape and dtype: convert those of one dataset in its "
+    "__getitem__"
+)
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -406,14 +409,17 @@ def mishap(deed: str, **settings: Any) -> Loader:
         (
             "wrong_shape",
             SpecError,
-            "dataset 1[17]: sample[0] has shape (5, 8), expected (5, 7); every sample must have the shape of the spec: "
-            "crop, pad or resize it in __getitem__; or have samples of many shapes by spec= with variable=, "
-            "form='pad' or form='ragged'",
+            "dataset 1[17]: sample[0] has shape (5, 8), expected (5, 7); every sample must have "
+            "the shape of the spec: crop, pad or resize it in __getitem__; or have samples of "
+            "many shapes by spec= with variable=, form='pad' or form='ragged'",
         ),
         (
             "wrong_structure",
             SpecError,
-            "dataset 1[17]: sample is a list of 3, expected a tuple of 3; return the same structure for every index",
+            (
+                "dataset 1[17]: sample is a list of 3, expected a tuple of 3; return the same "
+                "structure for every index"
+            ),
         ),
     ],
 )
@@ -427,7 +433,8 @@ def test_a_sample_that_kills_is_named() -> None:
     """So does the error of a sample that ends its workers."""
     with mishap("dies", workers=1, max_attempts=1) as loader:
         assert raised(ringfeed.WorkerError, lambda: next(iter(loader))) == (
-            "dataset 1[17] ended its worker; the last one was killed by SIGKILL; try it with workers=0"
+            "dataset 1[17] ended its worker; the last one was killed by SIGKILL; try it with "
+            "workers=0"
         )
 
 
@@ -506,7 +513,10 @@ UNLIKE: dict[str, tuple[list[Any], str]] = {
     ),
     "keys": (
         [[{"a": 1}], [{"b": 1}]],
-        "dataset 1[0]: sample lacks ['a'] and has also ['b'], expected the keys ['a'] as in dataset 0; ",
+        (
+            "dataset 1[0]: sample lacks ['a'] and has also ['b'], expected the keys ['a'] as in "
+            "dataset 0; "
+        ),
     ),
 }
 
@@ -540,14 +550,14 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "mix": (
         lambda: Mix([[1], Mix([[1]])]),
         TypeError,
-        "dataset 1 of Mix() is a Mix; give its datasets to the outer one, each with its share of the weight that the "
-        "inner one would have",
+        "dataset 1 of Mix() is a Mix; give its datasets to the outer one, each with its share of "
+        "the weight that the inner one would have",
     ),
     "iterable": (
         lambda: Mix([[1], iter([1])]),
         TypeError,
-        "dataset 1 of Mix() is an iterable (a list_iterator), whose elements have no numbers; give an object with "
-        "__len__ and __getitem__, or iterables to Interleave()",
+        "dataset 1 of Mix() is an iterable (a list_iterator), whose elements have no numbers; "
+        "give an object with __len__ and __getitem__, or iterables to Interleave()",
     ),
     "weights": (
         lambda: Mix([[1], [2]], [1]),
@@ -562,8 +572,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "set": (
         lambda: setattr(Mix([[1]], [1]), "weights", [2]),
         AttributeError,
-        "the weights of a Mix are fixed, since batches are planned far ahead by them; give weights= a function, as in "
-        "lambda epoch, batch: now, and change what it returns",
+        "the weights of a Mix are fixed, since batches are planned far ahead by them; give "
+        "weights= a function, as in lambda epoch, batch: now, and change what it returns",
     ),
     "empty": (
         lambda: Loader(Mix([[1], []]), workers=0),
@@ -573,7 +583,10 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "unmeasured": (
         lambda: Loader(Mix([[1], Unmeasured()]), workers=0),
         TypeError,
-        "dataset 1 of the Mix (a Unmeasured) has no length, so its share is unknown; give it a __len__",
+        (
+            "dataset 1 of the Mix (a Unmeasured) has no length, so its share is unknown; give it "
+            "a __len__"
+        ),
     ),
     "per_batch": (
         lambda: Loader(Mix([Batches(), Batches()], per_batch=True), batch_size=None, workers=0),
@@ -583,38 +596,38 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "sampler": (
         lambda: Loader(Mix([[1], [2]]), sampler=[0], workers=0),
         ValueError,
-        "sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
-        "shuffle=True or False",
+        "sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and "
+        "the loader shuffle=True or False",
     ),
     "window": (
         lambda: Loader(Mix([[1], [2]]), shuffle=100, workers=0),  # type: ignore[arg-type]
         ValueError,
-        "shuffle=100 is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
-        "shuffle=True or False",
+        "shuffle=100 is for one dataset, and a Mix has an order of its own; give Mix() weights=, "
+        "and the loader shuffle=True or False",
     ),
     "lists": (
         lambda: Loader(Mix([[1], [2]]), batch_sampler=[[0]], workers=0),
         ValueError,
-        "batch_sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
-        "shuffle=True or False",
+        "batch_sampler= is for one dataset, and a Mix has an order of its own; give Mix() "
+        "weights=, and the loader shuffle=True or False",
     ),
     "no dataset": (
         lambda: Loader(Mix([[1], "train"]), workers=0),
         TypeError,
-        "dataset 1: 'train' is a str, expected a dataset and not the name of one; read it into arrays, or give an "
-        "object whose __getitem__(i) reads sample i",
+        "dataset 1: 'train' is a str, expected a dataset and not the name of one; read it into "
+        "arrays, or give an object whose __getitem__(i) reads sample i",
     ),
     "arrays": (
         lambda: Loader(Mix([[1], (np.zeros(3), np.zeros(4))]), workers=0),
         SpecError,
-        "dataset 1: the arrays of a dataset must be equally long, but their shapes are (3,), (4,); cut them to one "
-        "length",
+        "dataset 1: the arrays of a dataset must be equally long, but their shapes are (3,), "
+        "(4,); cut them to one length",
     ),
     "sample": (
         lambda: Loader(Mix([[1], ["text"]]), workers=0),
         SpecError,
-        "dataset 1[0]: sample is a str, expected an array or number, or spec= for it; give spec=ringfeed.Text(64), "
-        "where Text has the most bytes of one sample",
+        "dataset 1[0]: sample is a str, expected an array or number, or spec= for it; give "
+        "spec=ringfeed.Text(64), where Text has the most bytes of one sample",
     ),
 }
 

@@ -377,37 +377,41 @@ def test_a_sample_that_fails_is_named(way: str) -> None:
     [
         (
             lambda sample: {name: leaf[1:] for name, leaf in sample.items()},
-            "sample['tokens'] has 8 elements, expected 9, as lengths= says; give Pack() the lengths of the samples as "
-            "__getitem__ returns them",
+            "sample['tokens'] has 8 elements, expected 9, as lengths= says; give Pack() the "
+            "lengths of the samples as __getitem__ returns them",
         ),
         (
             lambda sample: {**sample, "drawn": 3},
-            "sample['drawn'] is of type int, expected a sequence; return an array of one row an element, a list of "
-            "numbers, or a dict of these, from __getitem__",
-        ),
-        (
-            lambda sample: {**sample, "drawn": np.float32(3)},
-            "sample['drawn'] has shape (), expected a sequence; return an array of one row an element, a list of "
-            "numbers, or a dict of these, from __getitem__",
-        ),
-        (
-            lambda sample: {**sample, "drawn": ["a"]},
-            "sample['drawn'] is a list that NumPy makes <U1 of, expected numbers; return an array of one row an "
+            "sample['drawn'] is of type int, expected a sequence; return an array of one row an "
             "element, a list of numbers, or a dict of these, from __getitem__",
         ),
         (
-            lambda sample: {**sample, "drawn": [[1], [1, 2]]},
-            "sample['drawn'] is a list of unlike elements, expected numbers, or lists of one length; return an array "
+            lambda sample: {**sample, "drawn": np.float32(3)},
+            "sample['drawn'] has shape (), expected a sequence; return an array of one row an "
+            "element, a list of numbers, or a dict of these, from __getitem__",
+        ),
+        (
+            lambda sample: {**sample, "drawn": ["a"]},
+            "sample['drawn'] is a list that NumPy makes <U1 of, expected numbers; return an array "
             "of one row an element, a list of numbers, or a dict of these, from __getitem__",
         ),
         (
+            lambda sample: {**sample, "drawn": [[1], [1, 2]]},
+            "sample['drawn'] is a list of unlike elements, expected numbers, or lists of one "
+            "length; return an array of one row an element, a list of numbers, or a dict of "
+            "these, from __getitem__",
+        ),
+        (
             lambda sample: {**sample, "drawn": sample["drawn"].astype(np.float64)},
-            "sample['drawn'] has float64 elements of shape (2,), expected float32 of shape (2,); return elements of "
-            "one dtype and shape for every index",
+            "sample['drawn'] has float64 elements of shape (2,), expected float32 of shape (2,); "
+            "return elements of one dtype and shape for every index",
         ),
         (
             lambda sample: {"tokens": sample["tokens"]},
-            "sample has the keys ['tokens'], expected ['tokens', 'drawn']; return the same keys for every index",
+            (
+                "sample has the keys ['tokens'], expected ['tokens', 'drawn']; return the same "
+                "keys for every index"
+            ),
         ),
     ],
 )
@@ -432,8 +436,8 @@ def test_a_row_that_ends_workers_is_named_with_its_samples() -> None:
     names = ", ".join(f"dataset[{sample}]" for sample in samples[:4])
     more = f" and {len(samples) - 4} more" if len(samples) > 4 else ""
     assert text == (
-        f"row {row} of the Pack ({names}{more}) ended its worker; the last one was killed by SIGKILL; try it with "
-        "workers=0"
+        f"row {row} of the Pack ({names}{more}) ended its worker; the last one was killed by "
+        "SIGKILL; try it with workers=0"
     )
 
 
@@ -465,8 +469,9 @@ def test_what_raises_at_once() -> None:
     """With the first row: as it is raised, or with "skip" with a way out."""
     assert raised(ValueError, lambda: Loader(Pack(Never(), [5] * 3, 8))) == "never"
     assert raised(SpecError, lambda: Loader(Pack(Never(), [5] * 3, 8), on_error="skip")) == (
-        "row 0 of the Pack, read for the spec, raised ValueError: never, and the 2 rows read after it failed, too; "
-        "on_error='skip' leaves none out before the spec is known: give spec="
+        "row 0 of the Pack, read for the spec, raised ValueError: never, and the 2 rows read "
+        "after it failed, too; on_error='skip' leaves none out before the spec is known: give "
+        "spec="
     )
 
 
@@ -483,9 +488,10 @@ def test_what_cannot_travel_is_named_as_the_user_knows_it() -> None:
 
 FIVE = [np.arange(5)] * 3
 EXPECTED = (
-    "but a row of the Pack is a dict as {'tokens': Array((8,), 'int64'), 'segment_ids': Array((8,), 'int32'), "
-    "'positions': Array((8,), 'int32'), 'cu_seqlens': Array((2,), 'int32')}; give the keys of your samples in the "
-    "place of 'tokens', or leave spec= out"
+    "but a row of the Pack is a dict as "
+    "{'tokens': Array((8,), 'int64'), 'segment_ids': Array((8,), 'int32'), 'positions': "
+    "Array((8,), 'int32'), 'cu_seqlens': Array((2,), "
+    "'int32')}; give the keys of your samples in the place of 'tokens', or leave spec= out"
 )
 
 
@@ -527,8 +533,8 @@ EXPECTED = (
             (FIVE, [5, 9, 5], 8),
             {},
             ValueError,
-            "lengths[1] is 9, more than max_length=8, and strategy='ffd' keeps samples whole; raise max_length=, cut "
-            "the sample in the dataset, or give strategy='wrap'",
+            "lengths[1] is 9, more than max_length=8, and strategy='ffd' keeps samples whole; "
+            "raise max_length=, cut the sample in the dataset, or give strategy='wrap'",
         ),
         ((FIVE, [5] * 3, 0), {}, ValueError, "max_length is 0, expected an integer of 1 or more"),
         (
@@ -553,15 +559,15 @@ EXPECTED = (
             (iter(FIVE), [5] * 3, 8),
             {},
             TypeError,
-            "the dataset of Pack() is an iterable (a list_iterator), whose samples have no numbers; give an object "
-            "with __len__ and __getitem__",
+            "the dataset of Pack() is an iterable (a list_iterator), whose samples have no "
+            "numbers; give an object with __len__ and __getitem__",
         ),
         (
             (Interleave([iter(FIVE)]), [5] * 3, 8),
             {},
             TypeError,
-            "the dataset of Pack() is an iterable (a Interleave), whose samples have no numbers; give an object with "
-            "__len__ and __getitem__",
+            "the dataset of Pack() is an iterable (a Interleave), whose samples have no numbers; "
+            "give an object with __len__ and __getitem__",
         ),
         (
             (Mix([FIVE]), [5] * 3, 8),
@@ -595,28 +601,31 @@ def test_what_cannot_be_packed(given: Any, settings: Any, kind: type[Exception],
             [5] * 3,
             {"batch_size": None},
             ValueError,
-            "Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack out",
+            (
+                "Pack makes rows, of which the loader makes batches; with batch_size=None leave "
+                "Pack out"
+            ),
         ),
         (
             [5] * 3,
             {"shuffle": 100},
             ValueError,
-            "shuffle=100 is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True or "
-            "False",
+            "shuffle=100 is for samples, and a Pack has an order of rows of its own; give the "
+            "loader shuffle=True or False",
         ),
         (
             [5] * 3,
             {"sampler": [0, 1]},
             ValueError,
-            "sampler= is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True or "
-            "False",
+            "sampler= is for samples, and a Pack has an order of rows of its own; give the loader "
+            "shuffle=True or False",
         ),
         (
             [5] * 3,
             {"batch_sampler": [[0, 1]]},
             ValueError,
-            "batch_sampler= is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True "
-            "or False",
+            "batch_sampler= is for samples, and a Pack has an order of rows of its own; give the "
+            "loader shuffle=True or False",
         ),
         (
             [5] * 3,
@@ -643,8 +652,8 @@ def test_names_of_its_own() -> None:
     """A sample may have them where Pack adds none."""
     clash = [{"positions": row} for row in FIVE]
     assert raised(SpecError, lambda: Loader(Pack(clash, [5] * 3, 8), workers=0)) == (
-        "the samples of the Pack have 'positions' of their own, which Pack() adds; give segment_ids=False, or leave it "
-        "out in __getitem__"
+        "the samples of the Pack have 'positions' of their own, which Pack() adds; give "
+        "segment_ids=False, or leave it out in __getitem__"
     )
     with Loader(Pack(clash, [5] * 3, 8, segment_ids=False), workers=0, batch_size=3) as made:
         assert next(iter(made))["positions"][:, :5].tolist() == [[0, 1, 2, 3, 4]] * 3

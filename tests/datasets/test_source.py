@@ -239,14 +239,17 @@ class Kerasy(Batches):
             7,
             {},
             TypeError,
-            "an int is no dataset: it has neither __getitem__ nor __iter__; give an object with __len__ and "
-            "__getitem__, a tuple or dict of arrays, or an iterable",
+            "an int is no dataset: it has neither __getitem__ nor __iter__; give an object with "
+            "__len__ and __getitem__, a tuple or dict of arrays, or an iterable",
         ),
         (
             Unsized(),
             {},
             TypeError,
-            "the dataset (a Unsized) has no __len__, so the loader cannot know its indices; add one, or give sampler=",
+            (
+                "the dataset (a Unsized) has no __len__, so the loader cannot know its indices; "
+                "add one, or give sampler="
+            ),
         ),
         (
             [],
@@ -258,20 +261,26 @@ class Kerasy(Batches):
             Kerasy(),
             {},
             ValueError,
-            "batch_size=32 for a Kerasy, which is a Keras dataset: its items are whole batches already; give "
-            "batch_size=None",
+            "batch_size=32 for a Kerasy, which is a Keras dataset: its items are whole batches "
+            "already; give batch_size=None",
         ),
         (
             (np.zeros(5), np.zeros(6)),
             {},
             ringfeed.SpecError,
-            "the arrays of a dataset must be equally long, but their shapes are (5,), (6,); cut them to one length",
+            (
+                "the arrays of a dataset must be equally long, but their shapes are (5,), (6,); "
+                "cut them to one length"
+            ),
         ),
         (
             np.zeros(5),
             {"batch_size": None},
             ValueError,
-            "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size",
+            (
+                "batch_size=None is for datasets of whole batches; arrays hold samples: give a "
+                "batch_size"
+            ),
         ),
         (
             Batches(),
@@ -283,8 +292,8 @@ class Kerasy(Batches):
             Oracle(5),
             {"max_batch_size": 5},
             ValueError,
-            "max_batch_size=5 is for datasets of whole batches, for batch_sampler= and for collate_fn=; with "
-            "batch_size= alone leave it out",
+            "max_batch_size=5 is for datasets of whole batches, for batch_sampler= and for "
+            "collate_fn=; with batch_size= alone leave it out",
         ),
         (
             Batches(),
@@ -299,7 +308,10 @@ class Kerasy(Batches):
             np.zeros(5, np.int8),
             {"spec": ringfeed.Array((), "int16")},
             ringfeed.SpecError,
-            "spec= says Array((), 'int16'), but the arrays are Spec(Array((), 'int8')); leave spec= out",
+            (
+                "spec= says Array((), 'int16'), but the arrays are Spec(Array((), 'int8')); leave "
+                "spec= out"
+            ),
         ),
     ],
     ids=str,
@@ -359,7 +371,10 @@ def test_what_is_refused(
         (
             {"reseed": True, "backend": "thread"},
             ValueError,
-            "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()",
+            (
+                "reseed=True seeds states that all threads share; use backend='process', or "
+                "ringfeed.rng()"
+            ),
         ),
         (
             {"slots": 1},
@@ -560,23 +575,26 @@ def test_whole_batches_of_any_stride() -> None:
     [
         (
             (np.zeros(9, np.int32), np.zeros((9, 2), np.float32)),
-            "dataset[2]: batch[0] has 9 rows, expected at most 6; return smaller batches, or raise max_batch_size",
+            (
+                "dataset[2]: batch[0] has 9 rows, expected at most 6; return smaller batches, or "
+                "raise max_batch_size"
+            ),
         ),
         (
             (np.zeros(6, np.int32), np.zeros((5, 2), np.float32)),
-            "dataset[2]: batch[1] has 5 rows, expected 6 as in the leaves before it; give all leaves of a batch the "
-            "same number of rows",
+            "dataset[2]: batch[1] has 5 rows, expected 6 as in the leaves before it; give all "
+            "leaves of a batch the same number of rows",
         ),
         (
             (np.zeros(6, np.int32), np.zeros((6, 3), np.float32)),
-            "dataset[2]: batch[1] has rows of shape (3,), expected (2,); every sample must have the shape of the spec: "
-            "crop, pad or resize it in __getitem__; or have batches of many shapes by spec= with variable= and "
-            "max_batch_size=",
+            "dataset[2]: batch[1] has rows of shape (3,), expected (2,); every sample must have "
+            "the shape of the spec: crop, pad or resize it in __getitem__; or have batches of "
+            "many shapes by spec= with variable= and max_batch_size=",
         ),
         (
             (np.zeros(6, np.int32), np.zeros((6, 2))),
-            "dataset[2]: batch[1] has dtype float64, expected float32; convert it in __getitem__, give this dtype in "
-            "spec=, or have it converted by cast=True of its Array",
+            "dataset[2]: batch[1] has dtype float64, expected float32; convert it in __getitem__, "
+            "give this dtype in spec=, or have it converted by cast=True of its Array",
         ),
     ],
 )
@@ -671,8 +689,8 @@ def test_endless_getitems_are_cut_off() -> None:
     with pytest.raises(ringfeed.WorkerError) as caught:
         batches(Endless(4), batch_size=4)
     assert str(caught.value) == (
-        "dataset[0] raised ValueError: __getitems__ returned more than 1 samples for as many indices (3 more of this "
-        "batch failed)"
+        "dataset[0] raised ValueError: __getitems__ returned more than 1 samples for as many "
+        "indices (3 more of this batch failed)"
     )
 
 
@@ -687,8 +705,8 @@ def test_rng_in_getitems_is_refused() -> None:
     with pytest.raises(ringfeed.WorkerError) as caught:
         batches(Drawing(4), batch_size=4)
     assert str(caught.value) == (
-        "dataset[0] raised RuntimeError: ringfeed.rng() belongs to one sample, and __getitems__ makes many; draw in "
-        "__getitem__, and leave __getitems__ out (3 more of this batch failed)"
+        "dataset[0] raised RuntimeError: ringfeed.rng() belongs to one sample, and __getitems__ "
+        "makes many; draw in __getitem__, and leave __getitems__ out (3 more of this batch failed)"
     )
 
 
@@ -757,18 +775,24 @@ class Careless(ReadInto):
         (
             "replaces",
             ringfeed.SpecError,
-            "dataset[5]: out['image'] was replaced, expected to be written into; use out['image'][...] = in read_into",
+            (
+                "dataset[5]: out['image'] was replaced, expected to be written into; use "
+                "out['image'][...] = in read_into"
+            ),
         ),
         (
             "removes",
             ringfeed.SpecError,
-            "dataset[5]: out lacks ['image', 'label'], expected the keys ['image', 'label']; return the same keys for "
-            "every index",
+            "dataset[5]: out lacks ['image', 'label'], expected the keys ['image', 'label']; "
+            "return the same keys for every index",
         ),
         (
             "returns",
             ringfeed.WorkerError,
-            "dataset[5] raised TypeError: read_into returned a dict, expected None; write the sample into out",
+            (
+                "dataset[5] raised TypeError: read_into returned a dict, expected None; write the "
+                "sample into out"
+            ),
         ),
     ],
 )
@@ -815,8 +839,8 @@ ROWS = "a batch of {} rows, expected at most 4294967295; make it smaller"
         (
             (2**40, 0, 2**17),
             {"batch_size": 8},
-            "sample has shape (1099511627776, 0, 131072), which holds nothing, but with 8 rows NumPy counts more than "
-            "63 bits of bytes along its other axes; make them smaller",
+            "sample has shape (1099511627776, 0, 131072), which holds nothing, but with 8 rows "
+            "NumPy counts more than 63 bits of bytes along its other axes; make them smaller",
         ),
     ],
 )

@@ -247,8 +247,8 @@ def test_an_iterator_is_shared_out() -> None:
 # ---- what goes wrong ----
 
 EARLY = (
-    "the iterable ended after 29 elements, and len() says 40, by which the batches of all ranks were planned; correct "
-    "len(), or leave __len__ out and give drop_remainder=True"
+    "the iterable ended after 29 elements, and len() says 40, by which the batches of all ranks "
+    "were planned; correct len(), or leave __len__ out and give drop_remainder=True"
 )
 
 
@@ -306,8 +306,9 @@ def test_what_has_no_plan_is_refused() -> None:
     with pytest.raises(ValueError, match="rank 1 of 2") as raised:
         Loader(Interleave([Rows(9), Rows(9), Rows(9)]), shard=Shard(1, 2, "drop"), workers=0)
     assert str(raised.value) == (
-        "rank 1 of 2 of 3 iterables in turn: only reading all of them shows which have ended; give each rank its own "
-        "of them, leave shard= out, and count the steps of an epoch with repeat()"
+        "rank 1 of 2 of 3 iterables in turn: only reading all of them shows which have ended; "
+        "give each rank its own of them, leave shard= out, and count the steps of an epoch with "
+        "repeat()"
     )
 
 
@@ -413,7 +414,8 @@ def test_a_transform_that_ends_every_worker_is_in_its_place(kind: Any) -> None:
     given, errors = until_it_fails(loaders(2, kind(43), "fork", uneven="drop", transform=deadly)[1])
     assert [batch[0] for batch in given[:2]] == [4, 12]
     assert errors[0] == (
-        "element 22 of the iterable ended 3 workers; the last one was killed by SIGKILL; try it with workers=0"
+        "element 22 of the iterable ended 3 workers; the last one was killed by SIGKILL; try it "
+        "with workers=0"
     )
 
 
@@ -424,7 +426,10 @@ def test_a_stuck_reader_is_shown() -> None:
     assert [next(batches)[0].tolist() for _ in range(2)] == [[4, 5, 6, 7], [12, 13, 14, 15]]
     wait_until(lambda: inside(loader) == [20])
     lose_patience(loader, 0.1)
-    text = "no batch for 0.1 s: 1 of 1 workers inside element 20 of the iterable, or those of other ranks around; raise"
+    text = (
+        "no batch for 0.1 s: 1 of 1 workers inside element 20 of the iterable, or those of other "
+        "ranks around; raise"
+    )
     with pytest.raises(ringfeed.StallError, match=text):
         next(batches)
 

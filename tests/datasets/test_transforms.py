@@ -398,16 +398,16 @@ def test_a_transform_that_raises_at_once() -> None:
 
     assert raised(ValueError, lambda: Loader(Samples(), transform=failing)) == "never"
     assert raised(SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip")) == (
-        "dataset[0], read for the spec, raised ValueError: never, and the 31 samples read after it failed, too; "
-        "on_error='skip' leaves none out before the spec is known: give spec="
+        "dataset[0], read for the spec, raised ValueError: never, and the 31 samples read after "
+        "it failed, too; on_error='skip' leaves none out before the spec is known: give spec="
     )
     spec = Array((), "int64")
     assert raised(
         SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip", spec=spec)
     ) == (
-        "dataset[0], read to see what the functions given to the loader make of it, raised ValueError: never, and the "
-        "31 samples read after it failed, too; on_error='skip' leaves none out before that is known: put a good one "
-        "first"
+        "dataset[0], read to see what the functions given to the loader make of it, raised "
+        "ValueError: never, and the 31 samples read after it failed, too; on_error='skip' leaves "
+        "none out before that is known: put a good one first"
     )
 
 
@@ -427,19 +427,19 @@ def replaced(sample: dict[str, Any]) -> None:
     [
         (
             sometimes,
-            "dataset[11]: transform returned None, expected a sample as of the first one; return it always, or never "
-            "and change it in place",
+            "dataset[11]: transform returned None, expected a sample as of the first one; return "
+            "it always, or never and change it in place",
         ),
         (
             replaced,
-            "dataset[1]: sample['x'] was replaced, expected to be written into; use sample['x'][...] = in transform "
-            "(39 more of this batch failed)",
+            "dataset[1]: sample['x'] was replaced, expected to be written into; use "
+            "sample['x'][...] = in transform (39 more of this batch failed)",
         ),
         (
             lambda sample: sample["x"][: 3 - (sample["y"] == 11)] + 0,
-            "dataset[11]: sample has shape (2,), expected (3,); every sample must have the shape of the spec: crop, "
-            "pad or resize it in __getitem__; or have samples of many shapes by spec= with variable=, "
-            "form='pad' or form='ragged'",
+            "dataset[11]: sample has shape (2,), expected (3,); every sample must have the shape "
+            "of the spec: crop, pad or resize it in __getitem__; or have samples of many shapes "
+            "by spec= with variable=, form='pad' or form='ragged'",
         ),
     ],
 )
@@ -457,14 +457,15 @@ def test_what_cannot_be_changed_in_place_is_refused() -> None:
         sample["x"] += len(names.get(sample["y"], ""))
 
     assert raised(TypeError, lambda: Loader(Samples(), transform=looked_up)) == (
-        "transform returned None, so it is given samples as arrays over the slot, numbers too, and that raised "
-        "TypeError: unhashable type: 'numpy.ndarray'; return a new sample instead"
+        "transform returned None, so it is given samples as arrays over the slot, numbers too, "
+        "and that raised TypeError: unhashable type: 'numpy.ndarray'; return a new sample instead"
     )
     spec = Array((4,), "float32", scale=1 / 255)
     pictures = np.zeros((9, 4), np.uint8)
     assert raised(SpecError, lambda: Loader(pictures, spec=spec, transform=lambda _: None)) == (
-        "sample is converted by its Array, but transform changes it in the slot, where it is float32 already; return "
-        "a new sample, or leave scale=, offset=, mean=, std= and layout= out"
+        "sample is converted by its Array, but transform changes it in the slot, where it is "
+        "float32 already; return a new sample, or leave scale=, offset=, mean=, std= and layout= "
+        "out"
     )
 
 
@@ -475,8 +476,9 @@ def test_what_cannot_be_changed_in_place_is_refused() -> None:
         (
             lambda image, label: image + label,
             TypeError,
-            "transform=<lambda>(image, label) cannot be called as it is to be (missing a required argument: 'label'), "
-            "expected a function of a sample, and of rng where it draws random numbers; give lambda sample: ...",
+            "transform=<lambda>(image, label) cannot be called as it is to be (missing a required "
+            "argument: 'label'), expected a function of a sample, and of rng where it draws "
+            "random numbers; give lambda sample: ...",
         ),
     ],
 )
@@ -488,7 +490,8 @@ def test_what_is_no_transform(function: Any, kind: type[Exception], text: str) -
 def test_whole_batches_have_no_transform() -> None:
     """With batch_size=None there are no samples."""
     assert raised(ValueError, lambda: Loader([X], batch_size=None, transform=changed)) == (
-        "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; give batch_transform="
+        "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; "
+        "give batch_transform="
     )
 
 
@@ -754,22 +757,25 @@ def put_in_place(batch: dict[str, Any]) -> None:
     [
         (
             put_in_place,
-            "dataset[0]: batch['x'] was replaced, expected to be written into; use batch['x'][...] = in "
-            "batch_transform",
+            "dataset[0]: batch['x'] was replaced, expected to be written into; use "
+            "batch['x'][...] = in batch_transform",
         ),
         (
             lambda batch: {**batch, "x": batch["x"][:, :2]},
-            "dataset[0]: batch['x'] has shape (7, 2), expected (7, 3) as before batch_transform; change shapes in "
-            "transform=",
+            "dataset[0]: batch['x'] has shape (7, 2), expected (7, 3) as before batch_transform; "
+            "change shapes in transform=",
         ),
         (
             lambda batch: {**batch, "y": batch["y"][:4]},
-            "dataset[0]: batch['y'] has shape (4,), expected (7,) as before batch_transform; change shapes in "
-            "transform=",
+            "dataset[0]: batch['y'] has shape (4,), expected (7,) as before batch_transform; "
+            "change shapes in transform=",
         ),
         (
             lambda batch: batch["x"],
-            "dataset[0]: batch is of type ndarray, expected a dict; return the same structure for every index",
+            (
+                "dataset[0]: batch is of type ndarray, expected a dict; return the same structure "
+                "for every index"
+            ),
         ),
     ],
 )
@@ -785,8 +791,9 @@ def test_what_is_no_batch_transform() -> None:
         "batch_transform is of type int, expected a function of a batch"
     )
     assert raised(TypeError, lambda: Loader(Samples(), batch_transform=lambda x, y: x + y)) == (
-        "batch_transform=<lambda>(x, y) cannot be called as it is to be (missing a required argument: 'y'), expected a "
-        "function of a batch, and of rng where it draws random numbers; give lambda batch: ..."
+        "batch_transform=<lambda>(x, y) cannot be called as it is to be (missing a required "
+        "argument: 'y'), expected a function of a batch, and of rng where it draws random "
+        "numbers; give lambda batch: ..."
     )
 
 
@@ -924,6 +931,6 @@ def test_what_is_no_worker_init_fn() -> None:
         "worker_init_fn is of type str, expected a function of the number of a worker"
     )
     assert raised(TypeError, lambda: Loader(Samples(), worker_init_fn=lambda: None)) == (
-        "worker_init_fn=<lambda>() cannot be called as it is to be (too many positional arguments), expected a "
-        "function of the number of a worker; give lambda worker: ..."
+        "worker_init_fn=<lambda>() cannot be called as it is to be (too many positional "
+        "arguments), expected a function of the number of a worker; give lambda worker: ..."
     )

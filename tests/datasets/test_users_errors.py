@@ -104,7 +104,10 @@ for batch in ringfeed.Loader(Pictures(), batch_size=2, {WAY}):
 
 DIRECT = "The above exception was the direct cause of the following exception:"
 NEXT = "  File ringfeed, in __next__"
-LOOP = "  File script, in <module>\n    for batch in ringfeed.Loader(dataset, batch_size=2, seed=3, {WAY}):"
+LOOP = (
+    "  File script, in <module>\n    for batch in ringfeed.Loader(dataset, batch_size=2, seed=3, "
+    "{WAY}):"
+)
 DECODE = "  File script, in decode\n    raise KeyError(\"no picture 2\")\nKeyError: 'no picture 2'"
 PRINTED = [
     # a sample

@@ -133,7 +133,10 @@ def test_none_as_a_leaf_is_an_error() -> None:
             return numbers, None if index == 1 else rest
 
     with ringfeed.Loader(Half(3, ()), batch_size=None, workers=0) as loader:
-        text = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
+        text = (
+            "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset "
+            "of single samples"
+        )
         assert outcomes(loader) == [
             0,
             f"dataset[1]: batch[1] is None, expected an array with a leading row axis; {text}",
@@ -278,28 +281,28 @@ def test_a_scribbled_shape_stays_within_the_field() -> None:
 SHAPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     (
         {"picture": np.zeros((2, 7, 5, 3), np.float32)},
-        "batch['picture'] has rows of shape (7, 5, 3), expected (6, 5, 3) or less along the axes (0, 1); crop it in "
-        "__getitem__, or give a larger shape in spec=",
+        "batch['picture'] has rows of shape (7, 5, 3), expected (6, 5, 3) or less along the axes "
+        "(0, 1); crop it in __getitem__, or give a larger shape in spec=",
     ),
     (
         {"picture": np.zeros((2, 1, 1, 1), np.float32)},
-        "batch['picture'] has rows of shape (1, 1, 1), expected (6, 5, 3) or less along the axes (0, 1); crop, pad or "
-        "resize it in __getitem__, or name the axis in variable= of spec=",
+        "batch['picture'] has rows of shape (1, 1, 1), expected (6, 5, 3) or less along the axes "
+        "(0, 1); crop, pad or resize it in __getitem__, or name the axis in variable= of spec=",
     ),
     (
         {"picture": np.zeros((2, 6, 5), np.float32)},
-        "batch['picture'] has rows of shape (6, 5), expected (6, 5, 3) or less along the axes (0, 1); every batch must "
-        "have the axes of the spec: reshape it in __getitem__",
+        "batch['picture'] has rows of shape (6, 5), expected (6, 5, 3) or less along the axes (0, "
+        "1); every batch must have the axes of the spec: reshape it in __getitem__",
     ),
     (
         {"text": np.zeros((2, 8), np.int64)},
-        "batch['text'] has rows of shape (8,), expected (7,) or less; crop it in __getitem__, or give a larger shape "
-        "in spec=",
+        "batch['text'] has rows of shape (8,), expected (7,) or less; crop it in __getitem__, or "
+        "give a larger shape in spec=",
     ),
     (
         {"text": np.zeros((2, 7), np.int32)},
-        "batch['text'] has dtype int32, expected int64; convert it in __getitem__, give this dtype in spec=, or have "
-        "it converted by cast=True of its Array",
+        "batch['text'] has dtype int32, expected int64; convert it in __getitem__, give this "
+        "dtype in spec=, or have it converted by cast=True of its Array",
     ),
 ]
 
@@ -366,9 +369,9 @@ def test_samples_that_are_converted_are_not_padded() -> None:
             workers=0,
         )
     assert str(caught.value) == (
-        "sample has variable=(0,) and converts its samples, expected samples that are not converted, as they are "
-        "padded with zeros to make a batch of several; give batch_size=1, convert them in __getitem__, or leave "
-        "scale=, offset=, mean= and std= out"
+        "sample has variable=(0,) and converts its samples, expected samples that are not "
+        "converted, as they are padded with zeros to make a batch of several; give batch_size=1, "
+        "convert them in __getitem__, or leave scale=, offset=, mean= and std= out"
     )
 
 
@@ -429,8 +432,8 @@ def test_a_sample_beyond_the_largest_shape_is_refused() -> None:
     ):
         next(iter(loader))
     assert str(caught.value) == (
-        "dataset[3]: sample[0] has shape (3, 4, 3), expected (2, 7, 3) or less along the axes (0, 1); crop it in "
-        "__getitem__, or give a larger shape in spec="
+        "dataset[3]: sample[0] has shape (3, 4, 3), expected (2, 7, 3) or less along the axes (0, "
+        "1); crop it in __getitem__, or give a larger shape in spec="
     )
 
 
@@ -519,8 +522,8 @@ def test_leaves_of_unequal_rows_are_refused(leaf: int, where: int, got: int, exp
         with pytest.raises(ringfeed.SpecError) as caught:
             next(batches)
     assert str(caught.value) == (
-        f"dataset[1]: batch[{where}] has {got} rows, expected {expected} as in the leaves before it; give all leaves "
-        "of a batch the same number of rows"
+        f"dataset[1]: batch[{where}] has {got} rows, expected {expected} as in the leaves before "
+        "it; give all leaves of a batch the same number of rows"
     )
 
 
@@ -529,7 +532,10 @@ def test_more_rows_than_reserved() -> None:
     with ringfeed.Loader(Rows(2, 3), batch_size=None, workers=0) as loader:
         assert outcomes(loader) == [
             0,
-            "dataset[1]: batch[0] has 3 rows, expected at most 2; return smaller batches, or raise max_batch_size",
+            (
+                "dataset[1]: batch[0] has 3 rows, expected at most 2; return smaller batches, or "
+                "raise max_batch_size"
+            ),
         ]
 
 
@@ -595,7 +601,8 @@ def test_a_dataset_without_end(make: Callable[[], Any], how: dict[str, Any]) -> 
         with pytest.raises(TypeError) as caught:
             len(loader)
         assert str(caught.value) == (
-            "the length of this loader is unknown: its dataset has no len(), and goes on without end"
+            "the length of this loader is unknown: its dataset has no len(), and goes on without "
+            "end"
         )
 
 

@@ -39,8 +39,9 @@ def test_a_pack_says_what_a_sample_has_raised_in_its_own_words() -> None:
             on_error="skip",
         )
     assert str(caught.value) == (
-        f"row 0 of the Pack, read for the spec, raised ValueError: {NOTES}, and the 24 rows read after it failed, too; "
-        f"on_error='skip' leaves none out before the spec is known: give spec="
+        f"row 0 of the Pack, read for the spec, raised ValueError: {NOTES}, and the 24 rows read "
+        "after it failed, too; on_error='skip' leaves none out before the spec is known: give "
+        "spec="
     )
 
 
@@ -71,8 +72,8 @@ def test_a_key_that_is_a_methods_name_stays() -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         ringfeed.Loader([1, 2, 3, 4] * 20, batch_size=4, workers=0, collate_fn=collate)
     assert str(caught.value) == (
-        "the batch of dataset[i] (i = 0, 1, 2, 3): batch['__getitem__'][0] is of type str, expected an array with a "
-        "leading row axis; return arrays with a row axis from collate_fn"
+        "the batch of dataset[i] (i = 0, 1, 2, 3): batch['__getitem__'][0] is of type str, "
+        "expected an array with a leading row axis; return arrays with a row axis from collate_fn"
     )
 
 
@@ -190,6 +191,7 @@ def test_a_mix_names_what_differs_by_its_own_keys() -> None:
             ringfeed.datasets.Mix([[{key: (1, 2)}] * 4, [{key: 3}] * 4]), batch_size=2, workers=0
         )
     assert str(caught.value) == (
-        f"dataset 1[0]: sample[{key!r}] is an array, expected a tuple of 2 as in dataset 0; a Mix needs samples of one "
-        f"structure, shape and dtype: convert those of one dataset in its __getitem__"
+        f"dataset 1[0]: sample[{key!r}] is an array, expected a tuple of 2 as in dataset 0; a Mix "
+        "needs samples of one structure, shape and dtype: convert those of one dataset in its "
+        "__getitem__"
     )

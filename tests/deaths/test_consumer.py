@@ -1,6 +1,7 @@
 """The consumer ends, in whatever way: its workers, its memory and its files are gone soon after.
 
-Also what it must not do to them: a Ctrl-C in its terminal, or the end of the thread that started them.
+Also what it must not do to them: a Ctrl-C in its terminal, or the end of the thread that started
+them.
 """
 
 from __future__ import annotations
@@ -443,7 +444,8 @@ def test_the_thread_that_started_the_workers_ends(method: Any) -> None:
         assert (pids(loader), loader.stats().restarts) == (before, 0)
 
 
-# A module from before ours outlives them, as a framework's may: Python has set their names to None by then.
+# A module from before ours outlives them, as a framework's may: Python has set their names to None
+# by then.
 LATE = """
 import shelve, sys
 import fakedevice, ringfeed

@@ -1,7 +1,7 @@
 """The crash matrix: where a worker ends, and how, by start method, and what the consumer must see.
 
-A death costs nothing but time: the batches are whole and in order, and the restarts are counted. An error comes with
-its whole text, in its place.
+A death costs nothing but time: the batches are whole and in order, and the restarts are counted. An
+error comes with its whole text, in its place.
 """
 
 from __future__ import annotations
@@ -268,7 +268,10 @@ def test_poison_is_an_error_in_its_place(where: str, method: str, tmp_path: Path
     expected: list[Any] = whole_epoch(dataset.length)
     for number, deed in enumerate(ALL):
         index = SPACING * number + FIRST
-        text = f"dataset[{index}] ended 2 workers; the last one {exit_reason_of(deed)}; try it with workers=0"
+        text = (
+            f"dataset[{index}] ended 2 workers; the last one {exit_reason_of(deed)}; try it with "
+            "workers=0"
+        )
         expected[index // BATCH] = text
     assert found == expected
 
@@ -457,8 +460,8 @@ def test_workers_that_always_end_in_start_up(method: str, tmp_path: Path) -> Non
             next(iter(loader))
         wait_until(lambda: loader.stats().restarts == 3)
     assert str(caught.value) == (
-        "3 workers in a row ended before they filled anything; the last exited with status 3; look at its output "
-        "above, or try workers=0"
+        "3 workers in a row ended before they filled anything; the last exited with status 3; "
+        "look at its output above, or try workers=0"
     )
 
 

@@ -126,7 +126,10 @@ def test_the_words_of_workers() -> None:
         (Setting(2, 2), "training waits 94% of the time and the workers are 100% busy: 2 workers"),
         (
             Setting(4, 2),
-            "2 workers gained 100%; training waits 88% of the time and the workers are 100% busy: 4 workers",
+            (
+                "2 workers gained 100%; training waits 88% of the time and the workers are 100% "
+                "busy: 4 workers"
+            ),
         ),
         (Setting(2, 2), "4 workers gained nothing (+0%): back to 2 workers and 2 slots"),
     ]
@@ -152,12 +155,15 @@ def test_the_words_of_slots() -> None:
         (Setting(2, 2), "training waits 75% of the time and the workers are 100% busy: 2 workers"),
         (
             Setting(2, 4),
-            "2 workers gained nothing (+0%); training waits 75% of the time and the workers are 50% busy, so they "
-            "wait for slots: 4 slots",
+            "2 workers gained nothing (+0%); training waits 75% of the time and the workers are "
+            "50% busy, so they wait for slots: 4 slots",
         ),
         (
             Setting(4, 4),
-            "4 slots gained 98%; training waits 50% of the time and the workers are 100% busy: 4 workers",
+            (
+                "4 slots gained 98%; training waits 50% of the time and the workers are 100% "
+                "busy: 4 workers"
+            ),
         ),
     ]
     assert tuner.setting == Setting(4, 8)
@@ -188,12 +194,18 @@ def test_held_slots_get_others_at_once() -> None:
         (
             Setting(2, 3),
             Setting(2, 3),
-            "3 slots gained 98%, there may be no more than 2 workers, training waits 50% of the time",
+            (
+                "3 slots gained 98%, there may be no more than 2 workers, training waits 50% of "
+                "the time"
+            ),
         ),
         (
             Setting(5, 4),
             Setting(4, 4),
-            "5 workers gained nothing (+0%), there may be no more than 4 slots, training waits 25% of the time",
+            (
+                "5 workers gained nothing (+0%), there may be no more than 4 slots, training "
+                "waits 25% of the time"
+            ),
         ),
     ],
 )
@@ -342,8 +354,8 @@ def test_another_regime_is_noticed() -> None:
     queue.job = replace(job, **change)
     moves = tune(queue, tuner, 120)
     assert moves[0].why == (
-        "training waited 0.0% of the time before; training waits 69% of the time and the workers are 100% busy: "
-        "2 workers"
+        "training waited 0.0% of the time before; training waits 69% of the time and the workers "
+        "are 100% busy: 2 workers"
     )
 
 

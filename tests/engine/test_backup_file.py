@@ -79,8 +79,9 @@ def test_damage_of_every_kind_is_a_state_error(tmp_path: Path) -> None:
             cause = error.__cause__
             kinds.add(type(cause))
             assert str(error) == (
-                f"the backup {str(tmp_path / LATEST)!r} is damaged ({type(cause).__name__}: {cause}); delete "
-                f"{str(tmp_path)!r} to begin anew, and give double_checkpoint=True to keep two"
+                f"the backup {str(tmp_path / LATEST)!r} is damaged ({type(cause).__name__}: "
+                f"{cause}); delete {str(tmp_path)!r} to begin anew, and give "
+                "double_checkpoint=True to keep two"
             )
     assert len(kinds) > 3
 
@@ -125,8 +126,8 @@ def refused(directory: BackupDirectory) -> str:
 def words(path: Path) -> str:
     """Return what is said of a directory in use."""
     return (
-        f"backup_dir {str(path)!r} is in use by another fit, and each would overwrite the backups of the other; give "
-        f"each fit a directory of its own, or wait for that one to end"
+        f"backup_dir {str(path)!r} is in use by another fit, and each would overwrite the backups "
+        "of the other; give each fit a directory of its own, or wait for that one to end"
     )
 
 

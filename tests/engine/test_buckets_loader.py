@@ -200,8 +200,8 @@ def test_other_ranks_go_on_from_the_end_of_an_epoch() -> None:
         at_end = one.state_dict()
     assert (at_end["epoch"], at_end["samples"]) == (1, 0)
     text = (
-        "the state was taken with world_size 2 amid an epoch, and this loader has world_size 1, with other batches; "
-        "give it 2 ranks up to the end of an epoch"
+        "the state was taken with world_size 2 amid an epoch, and this loader has world_size 1, "
+        "with other batches; give it 2 ranks up to the end of an epoch"
     )
     with loader() as alone:
         epochs = [batches(alone), batches(alone)]
@@ -223,8 +223,8 @@ def test_another_cut_is_another_order() -> None:
     with loader(ringfeed.orders.Buckets(LENGTHS, max_tokens=170, window=60)) as other:
         text = (
             f"the state was taken with order '{state['order']}', and this loader has order "
-            f"'{other.state_dict()['order']}'; give the loader the same shuffle=, sampler= and weights; or load it "
-            f"with strict=False, which begins epoch 0 anew"
+            f"'{other.state_dict()['order']}'; give the loader the same shuffle=, sampler= and "
+            "weights; or load it with strict=False, which begins epoch 0 anew"
         )
         with pytest.raises(ringfeed.StateError) as e:
             other.load_state_dict(state)

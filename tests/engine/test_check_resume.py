@@ -86,27 +86,30 @@ def test_what_resumes_passes(settings: dict[str, Any]) -> None:
     [
         (
             OfGlobalState,
-            "batch 0 of epoch 0 differs in sample['noise'] in a second run that was not cut. A likely cause: "
-            "dataset[i] draws from a global random state (random, numpy.random, torch); draw from ringfeed.rng(), or "
-            "give the loader reseed=True",
+            "batch 0 of epoch 0 differs in sample['noise'] in a second run that was not cut. A "
+            "likely cause: dataset[i] draws from a global random state (random, numpy.random, "
+            "torch); draw from ringfeed.rng(), or give the loader reseed=True",
         ),
         (
             OfTheClock,
-            "batch 0 of epoch 0 differs in sample['noise'] in a second run that was not cut. A likely cause: "
-            "dataset[i] depends on a clock, on the operating system's random numbers, on a generator of its own, or on "
-            "what it was asked for before; make it depend on i and ringfeed.rng() alone",
+            "batch 0 of epoch 0 differs in sample['noise'] in a second run that was not cut. A "
+            "likely cause: dataset[i] depends on a clock, on the operating system's random "
+            "numbers, on a generator of its own, or on what it was asked for before; make it "
+            "depend on i and ringfeed.rng() alone",
         ),
         (
             OfItsOwn,
-            "batch 1 of epoch 0 differs in sample['noise'] after a resume at sample 8 of epoch 0. A likely cause: "
-            "dataset[i] depends on a clock, on the operating system's random numbers, on a generator of its own, or on "
-            "what it was asked for before; make it depend on i and ringfeed.rng() alone",
+            "batch 1 of epoch 0 differs in sample['noise'] after a resume at sample 8 of epoch 0. "
+            "A likely cause: dataset[i] depends on a clock, on the operating system's random "
+            "numbers, on a generator of its own, or on what it was asked for before; make it "
+            "depend on i and ringfeed.rng() alone",
         ),
         (
             OfItsHook,
-            "batch 0 of epoch 1 differs in sample['index'] in a second run that was not cut. A likely cause: "
-            "on_epoch_begin() or on_epoch_end() changes the dataset in a way that running it again does not; give the "
-            "dataset state_dict() and load_state_dict(), or have it draw from a generator of its own with a fixed seed",
+            "batch 0 of epoch 1 differs in sample['index'] in a second run that was not cut. A "
+            "likely cause: on_epoch_begin() or on_epoch_end() changes the dataset in a way that "
+            "running it again does not; give the dataset state_dict() and load_state_dict(), or "
+            "have it draw from a generator of its own with a fixed seed",
         ),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -125,8 +128,9 @@ def test_a_sampler_that_draws_anew() -> None:
         return make(Samples, sampler=np.random.default_rng().permutation(50))
 
     message = (
-        "batch 0 of epoch 0 differs in sample['index'] in a second run that was not cut. A likely cause: the sampler "
-        "gives another order each time it is made; seed it by the epoch, or give it state_dict() and load_state_dict()"
+        "batch 0 of epoch 0 differs in sample['index'] in a second run that was not cut. A likely "
+        "cause: the sampler gives another order each time it is made; seed it by the epoch, or "
+        "give it state_dict() and load_state_dict()"
     )
     with pytest.raises(AssertionError) as raised:
         check_resume(loader)

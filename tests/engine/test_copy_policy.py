@@ -41,8 +41,9 @@ def expected_text(
     """Return the warning's text but for its times."""
     ages = ", ".join(["T"] * held)
     return (
-        f"{held} of {slots} slots are held by arrays that are still referenced (taken {ages} s ago{where}), "
-        f"so batches are handed out as private copies until a slot comes back; {WAYS_OUT}{more}"
+        f"{held} of {slots} slots are held by arrays that are still referenced (taken {ages} s "
+        f"ago{where}), so batches are handed out as private copies until a slot comes back; "
+        f"{WAYS_OUT}{more}"
     )
 
 
@@ -187,8 +188,8 @@ def test_two_slots_held_too_late_are_an_error_after_a_second() -> None:
         with pytest.raises(ringfeed.SlotsHeldError) as caught:
             next(batches)
         assert told(caught.value) == (
-            "all 2 slots are held by arrays that are still referenced (taken T, T s ago; ringfeed.debug() says where), "
-            f"so no batch can be filled; {WAYS_OUT}"
+            "all 2 slots are held by arrays that are still referenced (taken T, T s ago; "
+            f"ringfeed.debug() says where), so no batch can be filled; {WAYS_OUT}"
         )
         assert flat(map(check, kept)) == [14, 15, 16, 17]
         del kept[0]

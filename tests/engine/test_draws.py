@@ -248,7 +248,8 @@ def test_a_sample_that_kills() -> None:
         with pytest.raises(ringfeed.WorkerError) as raised:
             next(iter(loader))
         assert str(raised.value) == (
-            "dataset[17] ended its worker; the last one was killed by SIGKILL; try it with workers=0"
+            "dataset[17] ended its worker; the last one was killed by SIGKILL; try it with "
+            "workers=0"
         )
 
 
@@ -271,7 +272,10 @@ def test_a_stall_names_the_sample() -> None:
     with loader_of(sampler, Misbehaving("sleeps"), **settings) as loader:
         with pytest.raises(ringfeed.StallError) as raised:
             next(iter(loader))
-        said = "no batch for 1 s: 1 of 1 workers inside dataset[i] (i = 17); raise timeout_s or look there"
+        said = (
+            "no batch for 1 s: 1 of 1 workers inside dataset[i] (i = 17); raise timeout_s or look "
+            "there"
+        )
         assert str(raised.value).splitlines()[0] == said + FORK_HINT
 
 
@@ -290,28 +294,29 @@ def test_nothing_to_draw_is_an_error_of_the_loop(workers: int) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"shard": ringfeed.Shard(0, 2)},
-        "PrioritizedSampler with world_size=2: no rank knows the updates of the others, so their orders would differ; "
-        "give each process a dataset and a sampler of its own, and leave shard= out",
+        "PrioritizedSampler with world_size=2: no rank knows the updates of the others, so their "
+        "orders would differ; give each process a dataset and a sampler of its own, and leave "
+        "shard= out",
     ),
     (
         {"batch_size": None},
-        "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a whole batch; give a dataset "
-        "of samples and a batch_size",
+        "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a whole "
+        "batch; give a dataset of samples and a batch_size",
     ),
     (
         {"dataset": np.arange(7)},
-        "PrioritizedSampler is of 60 samples, but the dataset has 7; give the dataset's length as n, for a replay "
-        "buffer its capacity",
+        "PrioritizedSampler is of 60 samples, but the dataset has 7; give the dataset's length as "
+        "n, for a replay buffer its capacity",
     ),
     (
         {"dataset": lambda: iter(range(9))},
-        "sampler= needs a dataset whose samples have numbers, and an iterable comes in its own order; shuffle inside "
-        "the iterable, or give a dataset with __len__ and __getitem__",
+        "sampler= needs a dataset whose samples have numbers, and an iterable comes in its own "
+        "order; shuffle inside the iterable, or give a dataset with __len__ and __getitem__",
     ),
     (
         {"dataset": Mix([np.arange(7), np.arange(3)])},
-        "sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
-        "shuffle=True or False",
+        "sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and "
+        "the loader shuffle=True or False",
     ),
     ({"shuffle": True}, "shuffle=True and sampler= exclude each other: give the one or the other"),
 ]
@@ -332,9 +337,10 @@ def test_keras_has_no_place_for_its_batches() -> None:
     with loader_of(sampler_of()) as loader, pytest.raises(ValueError, match="to_keras") as raised:
         loader.to_keras()
     assert str(raised.value) == (
-        "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these are "
-        "(sample, index, weight); write the loop: for (x, y), index, weight in loader: "
-        "model.train_on_batch(x, y, sample_weight=weight), and then sampler.update(index, errors)"
+        "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, "
+        "sample_weight), and these are (sample, index, weight); write the loop: for (x, y), "
+        "index, weight in loader: model.train_on_batch(x, y, sample_weight=weight), and then "
+        "sampler.update(index, errors)"
     )
 
 
@@ -393,8 +399,9 @@ def test_a_state_without_that_of_its_sampler() -> None:
         with pytest.raises(ringfeed.StateError) as raised:
             iter(loader)
         assert str(raised.value) == (
-            "the loader's state was taken after 4 updates of its PrioritizedSampler, and this one has had 0; load the "
-            "sampler's own state too, taken with the loader's between two batches"
+            "the loader's state was taken after 4 updates of its PrioritizedSampler, and this one "
+            "has had 0; load the sampler's own state too, taken with the loader's between two "
+            "batches"
         )
     sampler = sampler_of()
     sampler.load_state_dict(powers)

@@ -30,24 +30,27 @@ ERRORS = {
     "exits": (ringfeed.WorkerError, "dataset[17] raised SystemExit: 3"),
     "wrong_shape": (
         ringfeed.SpecError,
-        "dataset[17]: sample[0] has shape (5, 8), expected (5, 7); every sample must have the shape of the spec: "
-        "crop, pad or resize it in __getitem__; or have samples of many shapes by spec= with variable=, form='pad' or "
-        "form='ragged'",
+        "dataset[17]: sample[0] has shape (5, 8), expected (5, 7); every sample must have the "
+        "shape of the spec: crop, pad or resize it in __getitem__; or have samples of many shapes "
+        "by spec= with variable=, form='pad' or form='ragged'",
     ),
     "wrong_dtype": (
         ringfeed.SpecError,
-        "dataset[17]: sample[0] has dtype float32, expected uint8; convert it in __getitem__, or give this dtype in "
-        "spec=",
+        "dataset[17]: sample[0] has dtype float32, expected uint8; convert it in __getitem__, or "
+        "give this dtype in spec=",
     ),
     "wrong_structure": (
         ringfeed.SpecError,
-        "dataset[17]: sample is a list of 3, expected a tuple of 3; return the same structure for every index",
+        (
+            "dataset[17]: sample is a list of 3, expected a tuple of 3; return the same structure "
+            "for every index"
+        ),
     ),
     "too_large": (
         ringfeed.SpecError,
-        "dataset[17]: sample[1] is the int 1180591620717411303424, expected a value for dtype int64; a Python int goes "
-        "into an integer or float dtype that holds it exactly: convert it in __getitem__, or give another dtype in "
-        "spec=",
+        "dataset[17]: sample[1] is the int 1180591620717411303424, expected a value for dtype "
+        "int64; a Python int goes into an integer or float dtype that holds it exactly: convert "
+        "it in __getitem__, or give another dtype in spec=",
     ),
 }
 
@@ -142,8 +145,8 @@ def test_workers_that_have_ended_for_good() -> None:
         with pytest.raises(ringfeed.WorkerError) as caught:
             list(map(check, iterator))
         assert str(caught.value) == (
-            "0 workers in a row ended before they filled anything; the last was killed by SIGKILL; look at its output "
-            "above, or try workers=0"
+            "0 workers in a row ended before they filled anything; the last was killed by "
+            "SIGKILL; look at its output above, or try workers=0"
         )
         assert check(next(iter(loader))) == list(range(8))
 
@@ -210,12 +213,16 @@ def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
         with pytest.raises(ringfeed.StallError) as caught:
             next(batches)
         first, _, text = str(caught.value).partition("\n")
-    expected = "no batch for 0.1 s: 1 of 2 workers inside dataset[i] (i = 17); raise timeout_s or look there"
+    expected = (
+        "no batch for 0.1 s: 1 of 2 workers inside dataset[i] (i = 17); raise timeout_s or look "
+        "there"
+    )
     if how.get("backend") == "fork":
         expected += (
-            ", or give backend='process', with ringfeed.torch multiprocessing_context='forkserver': a forked "
-            "worker lacks the threads that libraries such as polars and tensorstore have started here, and a call "
-            "that waits for them never ends"
+            ", or give backend='process', with ringfeed.torch "
+            "multiprocessing_context='forkserver': a forked worker lacks the threads that "
+            "libraries such as polars and tensorstore have started here, and a call that waits "
+            "for them never ends"
         )
     assert first == expected
     assert (

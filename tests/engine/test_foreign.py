@@ -21,8 +21,8 @@ KERAS = "; ringfeed.keras.feed() and install() take Keras' datasets as they are"
         ({"num_workers": 2}, f"num_workers= is torch's, and here that is workers={TORCH}"),
         (
             {"batch_size": 2, "drop_last": True, "prefetch_factor": 2},
-            "drop_last= is torch's, and here that is drop_remainder=; prefetch_factor= is torch's, and here that is "
-            f"slots=, the batches that exist in all{TORCH}",
+            "drop_last= is torch's, and here that is drop_remainder=; prefetch_factor= is "
+            f"torch's, and here that is slots=, the batches that exist in all{TORCH}",
         ),
         (
             {"persistent_workers": True},
@@ -34,8 +34,8 @@ KERAS = "; ringfeed.keras.feed() and install() take Keras' datasets as they are"
         ),
         (
             {"timeout": 3, "max_queue_size": 10},
-            f"timeout= is torch's, and here that is timeout_s={TORCH}; max_queue_size= is Keras', and here that is "
-            f"slots={KERAS}",
+            f"timeout= is torch's, and here that is timeout_s={TORCH}; max_queue_size= is Keras', "
+            f"and here that is slots={KERAS}",
         ),
     ],
 )
@@ -55,7 +55,10 @@ def test_words_of_other_loaders_are_translated(settings: Any, text: str) -> None
         ),
         (
             {"rank": 1, "world_size": 4, "uneven": "keep"},
-            "rank= and world_size= and uneven= since 0.3; write shard=ringfeed.Shard(1, 4, uneven='keep')",
+            (
+                "rank= and world_size= and uneven= since 0.3; write shard=ringfeed.Shard(1, 4, "
+                "uneven='keep')"
+            ),
         ),
         ({"world_size": 2}, "world_size= since 0.3; write shard=ringfeed.Shard(0, 2)"),
         ({"uneven": "drop"}, "uneven= since 0.3; write shard=ringfeed.Shard(0, 1, uneven='drop')"),
@@ -67,20 +70,29 @@ def test_words_of_other_loaders_are_translated(settings: Any, text: str) -> None
         ({"start_method": "fork"}, "start_method= since 0.3; write backend='fork'"),
         (
             {"pin": True},
-            "pin= since 0.3; leave it out: to_torch(device='cuda') and to_jax(device) register the slots",
+            (
+                "pin= since 0.3; leave it out: to_torch(device='cuda') and to_jax(device) "
+                "register the slots"
+            ),
         ),
         (
             {"prefetch_epochs": False},
-            "prefetch_epochs= since 0.3; leave it out: worker processes read ahead, but not of a dataset with "
-            "on_epoch_end()",
+            "prefetch_epochs= since 0.3; leave it out: worker processes read ahead, but not of a "
+            "dataset with on_epoch_end()",
         ),
         (
             {"max_restarts": 3},
-            "max_restarts= since 0.3; leave it out: max_attempts= says how many workers may die of a sample",
+            (
+                "max_restarts= since 0.3; leave it out: max_attempts= says how many workers may "
+                "die of a sample"
+            ),
         ),
         (
             {"fingerprint": "v1"},
-            "fingerprint= since 0.3; give the dataset an attribute of this name, as in dataset.fingerprint = 'v1'",
+            (
+                "fingerprint= since 0.3; give the dataset an attribute of this name, as in "
+                "dataset.fingerprint = 'v1'"
+            ),
         ),
     ],
 )
@@ -96,9 +108,9 @@ def test_several_words_of_before_are_one_error() -> None:
     with pytest.raises(TypeError) as error:
         ringfeed.Loader(np.zeros((4, 2)), start_method="spawn", pin=True, num_workers=2)  # type: ignore[call-arg]
     assert str(error.value) == (
-        "Loader() has no start_method= since 0.3; write backend='spawn'; Loader() has no pin= since 0.3; leave it out: "
-        "to_torch(device='cuda') and to_jax(device) register the slots; num_workers= is torch's, and here that is "
-        f"workers={TORCH}"
+        "Loader() has no start_method= since 0.3; write backend='spawn'; Loader() has no pin= "
+        "since 0.3; leave it out: to_torch(device='cuda') and to_jax(device) register the slots; "
+        f"num_workers= is torch's, and here that is workers={TORCH}"
     )
 
 
@@ -126,7 +138,8 @@ def test_names_that_have_moved_say_where_they_are(package: str, names: list[str]
         with pytest.raises(AttributeError) as error:
             getattr(ringfeed, name)
         assert str(error.value) == (
-            f"module 'ringfeed' has no attribute {name!r}: it is ringfeed.{package}.{name} since 0.3"
+            f"module 'ringfeed' has no attribute {name!r}: it is ringfeed.{package}.{name} since "
+            "0.3"
         )
         assert callable(getattr(getattr(ringfeed, package), name))
     assert sorted(getattr(ringfeed, package).__all__) == names
@@ -145,7 +158,8 @@ def test_values_need_names() -> None:
     with pytest.raises(TypeError) as error:
         ringfeed.Loader(np.zeros((4, 2)), 8, True)  # type: ignore[call-arg, misc]  # noqa: FBT003 - what is tested
     assert str(error.value) == (
-        "Loader() takes the dataset alone without a name, and got 2 more; give them by name, as in batch_size=8"
+        "Loader() takes the dataset alone without a name, and got 2 more; give them by name, as "
+        "in batch_size=8"
     )
 
 

@@ -169,10 +169,10 @@ def test_a_batch_over_its_total(workers: int) -> None:
     batches, errors = outcome(Sized(10), TIGHT, workers=workers, backend="fork")
     assert [len(batch) for batch in batches] == [4]
     assert errors == [
-        "the batch of dataset[4], dataset[5], dataset[6], dataset[7]: sample needs 22 elements, expected at most "
-        "total=16 a batch; raise total= in spec=, or make batch_size smaller",
-        "the batch of dataset[8], dataset[9]: sample needs 17 elements, expected at most total=16 a batch; raise "
-        "total= in spec=, or make batch_size smaller",
+        "the batch of dataset[4], dataset[5], dataset[6], dataset[7]: sample needs 22 elements, "
+        "expected at most total=16 a batch; raise total= in spec=, or make batch_size smaller",
+        "the batch of dataset[8], dataset[9]: sample needs 17 elements, expected at most total=16 "
+        "a batch; raise total= in spec=, or make batch_size smaller",
     ]
 
 
@@ -182,8 +182,9 @@ def test_many_samples_over_their_total() -> None:
     assert not errors
     _, errors = outcome(Sized(7), TIGHT, batch_size=7, workers=0)
     assert errors == [
-        "the batch of dataset[0], dataset[1], dataset[2], dataset[3] and 3 more: sample needs 21 elements, expected at "
-        "most total=16 a batch; raise total= in spec=, or make batch_size smaller"
+        "the batch of dataset[0], dataset[1], dataset[2], dataset[3] and 3 more: sample needs 21 "
+        "elements, expected at most total=16 a batch; raise total= in spec=, or make batch_size "
+        "smaller"
     ]
 
 
@@ -229,42 +230,48 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (
         np.zeros((7, 2)),
         Array((None, 2), "float64", max_shape=(6, 2), form="ragged"),
-        "dataset[0]: sample has shape (7, 2), expected at most (6, 2); crop it in __getitem__, or give a larger "
-        "max_shape in spec=",
+        "dataset[0]: sample has shape (7, 2), expected at most (6, 2); crop it in __getitem__, or "
+        "give a larger max_shape in spec=",
     ),
     (
         np.zeros((3, 3)),
         Array((None, 2), "float64", max_shape=(6, 2), form="pad"),
-        "dataset[0]: sample has shape (3, 3), expected (None, 2); only axes that are None in spec= may differ: crop or "
-        "reshape it in __getitem__",
+        "dataset[0]: sample has shape (3, 3), expected (None, 2); only axes that are None in "
+        "spec= may differ: crop or reshape it in __getitem__",
     ),
     (
         np.zeros(3),
         Array((None, 2), "float64", max_shape=(6, 2), form="pad"),
-        "dataset[0]: sample has shape (3,), expected (None, 2); only axes that are None in spec= may differ: crop or "
-        "reshape it in __getitem__",
+        "dataset[0]: sample has shape (3,), expected (None, 2); only axes that are None in spec= "
+        "may differ: crop or reshape it in __getitem__",
     ),
     (
         np.zeros(3, np.float32),
         RAGGED,
-        "dataset[0]: sample has dtype float32, expected float64; convert it in __getitem__, give this dtype in spec=, "
-        "or have it converted by cast=True of its Array",
+        "dataset[0]: sample has dtype float32, expected float64; convert it in __getitem__, give "
+        "this dtype in spec=, or have it converted by cast=True of its Array",
     ),
     (
         None,
         RAGGED,
-        "dataset[0]: sample is None, expected an array of shape (None,) and dtype float64; make it one in __getitem__",
+        (
+            "dataset[0]: sample is None, expected an array of shape (None,) and dtype float64; "
+            "make it one in __getitem__"
+        ),
     ),
     (
         "x" * 11,
         Text(10),
-        "dataset[0]: sample has 11 bytes, expected at most max_size=10; raise max_size in spec=, as in Text(16)",
+        (
+            "dataset[0]: sample has 11 bytes, expected at most max_size=10; raise max_size in "
+            "spec=, as in Text(16)"
+        ),
     ),
     (
         "ab\udc80",
         Text(10),
-        "dataset[0]: sample has the surrogate '\\udc80' at character 2, expected text that UTF-8 can hold; decode the "
-        "file with errors='replace', or give ringfeed.Bytes in spec=",
+        "dataset[0]: sample has the surrogate '\\udc80' at character 2, expected text that UTF-8 "
+        "can hold; decode the file with errors='replace', or give ringfeed.Bytes in spec=",
     ),
     (
         b"x",
@@ -274,14 +281,14 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (
         "x",
         Bytes(10),
-        "dataset[0]: sample is of type str, expected bytes, bytearray, memoryview or an array of uint8 with one axis; "
-        "give ringfeed.Text in spec=",
+        "dataset[0]: sample is of type str, expected bytes, bytearray, memoryview or an array of "
+        "uint8 with one axis; give ringfeed.Text in spec=",
     ),
     (
         5,
         Bytes(10),
-        "dataset[0]: sample is of type int, expected bytes, bytearray, memoryview or an array of uint8 with one "
-        "axis; return one of these from __getitem__",
+        "dataset[0]: sample is of type int, expected bytes, bytearray, memoryview or an array of "
+        "uint8 with one axis; return one of these from __getitem__",
     ),
 ]
 
@@ -333,9 +340,9 @@ def test_strings_without_a_spec() -> None:
     with pytest.raises(SpecError) as raised:
         ringfeed.Loader(Captions(3))
     assert str(raised.value) == (
-        "dataset[0]: sample['caption'] is a str, expected an array or number, or spec= for it; give spec={'image': "
-        "ringfeed.Array((2, 2), 'uint8'), 'caption': ringfeed.Text(256), 'jpeg': ringfeed.Bytes(64)}, where Text has "
-        "the most bytes of one sample"
+        "dataset[0]: sample['caption'] is a str, expected an array or number, or spec= for it; "
+        "give spec={'image': ringfeed.Array((2, 2), 'uint8'), 'caption': ringfeed.Text(256), "
+        "'jpeg': ringfeed.Bytes(64)}, where Text has the most bytes of one sample"
     )
     spec = str(raised.value).partition("give spec=")[2].partition(", where")[0]
     batches, _ = outcome(Captions(3), eval(spec, {"ringfeed": ringfeed}))  # noqa: S307 - the text above
@@ -384,8 +391,8 @@ def test_columns_are_refused() -> None:
     with pytest.raises(SpecError) as raised:
         ringfeed.Loader((np.zeros((9, 3)),), spec=(RAGGED,))
     assert str(raised.value) == (
-        "sample[0] is ragged in spec=, but the dataset is made of arrays, whose rows have one length; give an object "
-        "whose __getitem__(i) returns sample i in its own length"
+        "sample[0] is ragged in spec=, but the dataset is made of arrays, whose rows have one "
+        "length; give an object whose __getitem__(i) returns sample i in its own length"
     )
 
 
@@ -449,13 +456,16 @@ def test_whole_batches_that_do_not_fit() -> None:
 
     _, errors = outcome(Batches(4), TIGHT, batch_size=None, max_batch_size=3)
     assert errors == [
-        "dataset[0]: batch is of type int, expected a list of samples, one a row, an array whose rows are samples of "
-        "one shape, or a ringfeed.Ragged; return one of these from __getitem__",
-        "dataset[1]: batch needs 18 elements, expected at most total=16 a batch; raise total= in spec=, or return "
-        "fewer rows",
-        "dataset[2]: batch has 4 rows, expected at most 3; return smaller batches, or raise max_batch_size",
-        "dataset[3]: sample has shape (13,), expected at most (12,); crop it in __getitem__, or give a larger "
-        "max_shape in spec=",
+        "dataset[0]: batch is of type int, expected a list of samples, one a row, an array whose "
+        "rows are samples of one shape, or a ringfeed.Ragged; return one of these from __getitem__",
+        "dataset[1]: batch needs 18 elements, expected at most total=16 a batch; raise total= in "
+        "spec=, or return fewer rows",
+        (
+            "dataset[2]: batch has 4 rows, expected at most 3; return smaller batches, or raise "
+            "max_batch_size"
+        ),
+        "dataset[3]: sample has shape (13,), expected at most (12,); crop it in __getitem__, or "
+        "give a larger max_shape in spec=",
     ]
 
 
@@ -602,9 +612,10 @@ def test_samples_that_come_in_other_lengths_after_a_death(tmp_path: Path) -> Non
     with loader, pytest.raises(SpecError) as caught:
         next(iter(loader))
     assert str(caught.value) == (
-        "the batch of dataset[0], dataset[1], dataset[2]: sample needs 16 elements of total=16, but samples came in "
-        "other lengths when they were read again after a death, and room was lost; have dataset[i] return the same "
-        "sample each time, as with ringfeed.rng(), or raise total= in spec="
+        "the batch of dataset[0], dataset[1], dataset[2]: sample needs 16 elements of total=16, "
+        "but samples came in other lengths when they were read again after a death, and room was "
+        "lost; have dataset[i] return the same sample each time, as with ringfeed.rng(), or raise "
+        "total= in spec="
     )
 
 
@@ -614,14 +625,14 @@ NOT_FITTING: list[tuple[Array, Any, str]] = [
     (
         Array((None,), "float32", max_shape=(8,), form="ragged"),
         np.float32(1),
-        "dataset[0]: sample has shape (), expected (None,); only axes that are None in spec= may differ: crop or "
-        "reshape it in __getitem__",
+        "dataset[0]: sample has shape (), expected (None,); only axes that are None in spec= may "
+        "differ: crop or reshape it in __getitem__",
     ),
     (
         Bytes(8),
         np.uint8(1),
-        "dataset[0]: sample is of type uint8, expected bytes, bytearray, memoryview or an array of uint8 with one "
-        "axis; return one of these from __getitem__",
+        "dataset[0]: sample is of type uint8, expected bytes, bytearray, memoryview or an array "
+        "of uint8 with one axis; return one of these from __getitem__",
     ),
 ]
 

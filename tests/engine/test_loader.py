@@ -547,7 +547,8 @@ def test_what_is_printed_is_a_line() -> None:
         assert repr(loader) == "<Loader of tuple: batches of 32, no workers, slots: 4, 290.8 kB>"
         assert (repr(loader.plan), str(loader.plan)) == (f"<Plan of {plan}>", plan)
         assert repr(loader.stats()) == (
-            "<Stats: 0 batches of 0 samples in 0.0 s, 0.0 s of it waited; too early to say: 0 batches in 0.0 s>"
+            "<Stats: 0 batches of 0 samples in 0.0 s, 0.0 s of it waited; too early to say: 0 "
+            "batches in 0.0 s>"
         )
         assert repr(loader.stats().memory).splitlines()[0] == f"planned    {plan}"
     with ringfeed.Loader(
@@ -555,7 +556,8 @@ def test_what_is_printed_is_a_line() -> None:
     ) as loader:
         plan = loader.plan
         assert repr(loader).startswith(
-            f"<Loader of list: batches of 32, workers in threads: up to {plan.workers}, slots: up to {plan.slots}, "
+            f"<Loader of list: batches of 32, workers in threads: up to {plan.workers}, slots: up "
+            f"to {plan.slots}, "
         )
     assert repr(ringfeed.Loader.__new__(ringfeed.Loader)).startswith(
         "<ringfeed.loader.Loader object at "

@@ -83,8 +83,8 @@ DEEDS = {
     "have_it_killed": (1, KILLED),
     "leave": (
         2,
-        "3 workers in a row ended before they filled anything; the last exited with status 3; look at its output "
-        "above, or try workers=0",
+        "3 workers in a row ended before they filled anything; the last exited with status 3; "
+        "look at its output above, or try workers=0",
     ),
 }
 
@@ -154,8 +154,8 @@ def test_a_spare_worker_is_not_replaced_where_none_is(tmp_path: Path) -> None:
     with loader:
         train(loader, lambda: bool(script.refusals))
         assert script.refusals == [
-            "0 workers in a row ended before they filled anything; the last exited with status 3; look at its output "
-            "above, or try workers=0"
+            "0 workers in a row ended before they filled anything; the last exited with status 3; "
+            "look at its output above, or try workers=0"
         ]
         assert loader.stats().restarts == 0
 

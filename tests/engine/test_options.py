@@ -166,9 +166,10 @@ def test_a_budget_under_the_least_is_refused() -> None:
     plan = loader_of(np.zeros((8, 1000), np.uint8), slots=2, workers=1).plan
     rest = plan.total - 2 * plan.slot_size - plan.control_size
     assert str(caught.value) == (
-        f"memory='5kB' is 5.0 kB, but 2 slots of {budget.show_bytes(plan.slot_size)}, the control block of "
-        f"{budget.show_bytes(plan.control_size)} and the dataset's {budget.show_bytes(rest)} need "
-        f"{budget.show_bytes(plan.total)}; allow that much, or make batch_size smaller"
+        f"memory='5kB' is 5.0 kB, but 2 slots of {budget.show_bytes(plan.slot_size)}, the control "
+        f"block of {budget.show_bytes(plan.control_size)} and the dataset's "
+        f"{budget.show_bytes(rest)} need {budget.show_bytes(plan.total)}; allow that much, or make "
+        "batch_size smaller"
     )
 
 

@@ -74,7 +74,8 @@ def test_nonsense_memory_is_refused(memory: Any) -> None:
     with pytest.raises(ValueError, match="is no amount of memory") as caught:
         parse_memory(memory)
     assert str(caught.value) == (
-        f"memory={memory!r} is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes"
+        f"memory={memory!r} is no amount of memory; write it as in '512MB', '2GiB' or a number of "
+        "bytes"
     )
 
 
@@ -94,8 +95,8 @@ def test_nonsense_memory_is_refused(memory: Any) -> None:
         (
             {"memory": "50MB"},
             ringfeed.PlanError,
-            "memory='50MB' is 50.0 MB, but 2 slots of 38.6 MB, the control block of 8.2 kB and the dataset's 0 bytes "
-            "need 77.2 MB; allow that much, or make batch_size smaller",
+            "memory='50MB' is 50.0 MB, but 2 slots of 38.6 MB, the control block of 8.2 kB and "
+            "the dataset's 0 bytes need 77.2 MB; allow that much, or make batch_size smaller",
         ),
         (
             {"slots": 100_000},
@@ -125,15 +126,16 @@ def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ringfeed.PlanError) as caught:
         ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
     assert str(caught.value) == (
-        "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 1.0 MB free; use fewer slots, a smaller "
-        "batch_size, or memory=: not even 2 slots of one row fit, so make a row smaller, which is 1.0 MB"
+        "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 1.0 MB free; use fewer "
+        "slots, a smaller batch_size, or memory=: not even 2 slots of one row fit, so make a row "
+        "smaller, which is 1.0 MB"
     )
     monkeypatch.setattr(free_memory, "free_memory", lambda: iter([(10**8, "the machine has")]))
     with pytest.raises(ringfeed.PlanError) as caught:
         ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
     assert str(caught.value) == (
-        "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 100.0 MB free; use fewer slots, a smaller "
-        "batch_size, or memory=: with 2 slots, batches of 49 rows fit"
+        "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 100.0 MB free; use "
+        "fewer slots, a smaller batch_size, or memory=: with 2 slots, batches of 49 rows fit"
     )
 
 

@@ -217,16 +217,16 @@ class Ours(DistributedSampler):
             lambda: iter(ROWS),
             {"shard": ringfeed.Shard(1, 2)},
             ValueError,
-            "rank 1 of 2 of an iterable without len(): where it ends is only seen when the batches before were handed "
-            "out, too late for uneven='pad'; give drop_remainder=True, which leaves out a last global batch that "
-            "is not full, or give the iterable __len__",
+            "rank 1 of 2 of an iterable without len(): where it ends is only seen when the "
+            "batches before were handed out, too late for uneven='pad'; give drop_remainder=True, "
+            "which leaves out a last global batch that is not full, or give the iterable __len__",
         ),
         (
             (ROWS,),
             {"shard": ringfeed.Shard(1, 2), "sampler": Ours()},
             ValueError,
-            "sampler is a Ours, which gives the samples of one process, and rank 1 of 2 would get a part of these; "
-            "leave it out and give shuffle=True, or leave shard= out",
+            "sampler is a Ours, which gives the samples of one process, and rank 1 of 2 would get "
+            "a part of these; leave it out and give shuffle=True, or leave shard= out",
         ),
     ],
 )

@@ -252,7 +252,10 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "fingerprint": (
         changed(fingerprint="abc"),
-        f"the state was taken with fingerprint 'abc', and this loader has fingerprint None; {SAME}{OR}",
+        (
+            "the state was taken with fingerprint 'abc', and this loader has fingerprint None; "
+            f"{SAME}{OR}"
+        ),
     ),
     "seed": (
         changed(seed=6),
@@ -260,8 +263,8 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "order": (
         changed(order="sequential"),
-        "the state was taken with order 'sequential', and this loader has order 'shuffled'; give the loader the same "
-        f"shuffle=, sampler= and weights{OR}",
+        "the state was taken with order 'sequential', and this loader has order 'shuffled'; give "
+        f"the loader the same shuffle=, sampler= and weights{OR}",
     ),
     "past the end": (
         changed(samples=104),
@@ -287,8 +290,8 @@ def test_a_state_of_another_dataset_when_that_is_allowed() -> None:
     with loader_of("shuffled") as loader:
         state = {**loader.state_dict(), "length": 50, "samples": 20, "epoch": 3}
         message = (
-            "the state was taken with length 50, and this loader has length 103; give the dataset that the state was "
-            "taken with; epoch 3 begins anew"
+            "the state was taken with length 50, and this loader has length 103; give the dataset "
+            "that the state was taken with; epoch 3 begins anew"
         )
         with pytest.warns(UserWarning, match=re.escape(message)) as warned:
             loader.load_state_dict(state, strict=False)
@@ -429,8 +432,8 @@ def test_hooks_that_have_run_too_often() -> None:
             pass
         loader.load_state_dict(state)
         message = (
-            "the hooks of this dataset have run 1 times, and the state is of 0; make the dataset and the loader anew, "
-            "or give the dataset state_dict() and load_state_dict()"
+            "the hooks of this dataset have run 1 times, and the state is of 0; make the dataset "
+            "and the loader anew, or give the dataset state_dict() and load_state_dict()"
         )
         with pytest.raises(ringfeed.StateError, match=re.escape(message)):
             iter(loader)
@@ -484,8 +487,8 @@ def test_epochs_that_were_not_broken_off_here() -> None:
         with pytest.raises(ringfeed.StateError) as caught:
             iter(loader)
     assert str(caught.value) == (
-        "after 0 epochs 1 were broken off of this dataset's, and the state is of 2; make the dataset and the loader "
-        "anew, or give the dataset state_dict() and load_state_dict()"
+        "after 0 epochs 1 were broken off of this dataset's, and the state is of 2; make the "
+        "dataset and the loader anew, or give the dataset state_dict() and load_state_dict()"
     )
 
 
@@ -517,7 +520,10 @@ def test_a_state_without_epochs_that_were_broken_off_is_as_ever() -> None:
         ),
         (
             {"broken_off": [[1]]},
-            "the state's broken_off is [[1]], expected a list of lists of two ints of 0 or more; it was changed since",
+            (
+                "the state's broken_off is [[1]], expected a list of lists of two ints of 0 or "
+                "more; it was changed since"
+            ),
         ),
     ],
     ids=["hooks", "broken off"],
@@ -546,8 +552,8 @@ def test_hooks_that_run_again_for_long_end(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(ringfeed.StateError) as caught:
             iter(loader)
         assert str(caught.value) == (
-            "the hooks of this dataset have run 21 times in 21.0 s, and the state is of 30; give the dataset "
-            "state_dict() and load_state_dict(), or raise timeout_s=20"
+            "the hooks of this dataset have run 21 times in 21.0 s, and the state is of 30; give "
+            "the dataset state_dict() and load_state_dict(), or raise timeout_s=20"
         )
         assert len(copies(loader)) == 3
 
@@ -595,8 +601,9 @@ def test_another_length_is_found_when_the_hooks_have_run() -> None:
         with pytest.raises(ringfeed.StateError) as caught:
             iter(loader)
         assert str(caught.value) == (
-            "the state was taken with length 17, and this loader has length 27; give the dataset that the state was "
-            "taken with; or load it with strict=False, which begins epoch 1 anew"
+            "the state was taken with length 17, and this loader has length 27; give the dataset "
+            "that the state was taken with; or load it with strict=False, which begins epoch 1 "
+            "anew"
         )
     with ringfeed.Loader(Shrinking(30), batch_size=4, workers=0) as loader:
         loader.load_state_dict(state, strict=False)
@@ -687,7 +694,8 @@ def test_an_iterator_made_before_a_state_was_loaded_is_superseded(workers: int, 
             with pytest.raises(ringfeed.SupersededError) as caught:
                 next(iterator)
         assert str(caught.value) == (
-            "load_state_dict() has moved this loader since this iterator was made; make a new one, by iter()"
+            "load_state_dict() has moved this loader since this iterator was made; make a new "
+            "one, by iter()"
         )
         assert loader.state_dict() == state
         assert [index for batch in loader for index in batch[0].tolist()] == [*range(30, LENGTH)]

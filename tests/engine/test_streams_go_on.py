@@ -190,7 +190,8 @@ def whole_epoch(log: Path, kind: str = "iterable") -> list[Any]:
     return found
 
 
-# How a state is had is a matter of the kind; where it is had, of the way, and the same for all kinds.
+# How a state is had is a matter of the kind; where it is had, of the way, and the same for all
+# kinds.
 @pytest.mark.parametrize(
     ("kind", "way"),
     [*product(KINDS, ["here", "spawn"]), *product(["iterable"], ["thread", "fork", "process"])],
@@ -427,9 +428,9 @@ def test_a_state_that_leads_to_the_end_is_an_error(way: str, log: Path) -> None:
             rows(loader)
     read = state["streams"][0]["read"]
     assert str(caught.value) == (
-        f"element 3000 of the iterable raised ringfeed.errors.StateError: element {read} of the iterable is not there "
-        f"after load_state_dict(), and it was there when the state was taken; state_dict() does not say where the "
-        f"iterable is, or the iterable was changed since"
+        f"element 3000 of the iterable raised ringfeed.errors.StateError: element {read} of the "
+        "iterable is not there after load_state_dict(), and it was there when the state was "
+        "taken; state_dict() does not say where the iterable is, or the iterable was changed since"
     ).replace("ringfeed.errors.StateError", "StateError")
     assert isinstance(caught.value.__cause__, ringfeed.StateError)
 
@@ -631,8 +632,8 @@ def test_a_place_far_behind_is_refused() -> None:
         with pytest.raises(ringfeed.StateError) as caught:
             loader.state_dict(batches=5)
     assert str(caught.value) == (
-        "the state of 2 iterables is kept for the newest 64 batches that are read ahead, and element 10 lies further "
-        "back; take the state earlier"
+        "the state of 2 iterables is kept for the newest 64 batches that are read ahead, and "
+        "element 10 lies further back; take the state earlier"
     )
 
 

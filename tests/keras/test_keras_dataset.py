@@ -299,8 +299,8 @@ def test_batches_have_no_number() -> None:
     with fed(Plain()) as data, pytest.raises(TypeError) as caught:
         data[3]
     assert str(caught.value) == (
-        "what feed() and to_keras() return has its batches in the order of an epoch, and none by number ([3]); ask the "
-        "dataset for dataset[3], or take the next batch by next(iter(...))"
+        "what feed() and to_keras() return has its batches in the order of an epoch, and none by "
+        "number ([3]); ask the dataset for dataset[3], or take the next batch by next(iter(...))"
     )
 
 
@@ -311,8 +311,9 @@ def test_one_feed_amid_two_calls() -> None:
             data, validation_data=data, epochs=3, steps_per_epoch=2, verbose=0, shuffle=False
         )
     assert str(caught.value) == (
-        "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call amid this "
-        "epoch cannot go on; give validation_data= a feed() or a loader of its own"
+        "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so "
+        "that the call amid this epoch cannot go on; give validation_data= a feed() or a loader "
+        "of its own"
     )
 
 
@@ -344,7 +345,10 @@ def test_rows_by_the_attribute_batch_size() -> None:
 def test_a_larger_batch_says_what_to_do() -> None:
     """A batch of more rows than were foreseen is refused by number, and the remedy is named."""
     batches = [(np.zeros((rows, 2), np.float32),) for rows in (3, 8)]
-    expected = "dataset[1]: batch[0] has 8 rows, expected at most 3; return smaller batches, or raise max_batch_size"
+    expected = (
+        "dataset[1]: batch[0] has 8 rows, expected at most 3; return smaller batches, or raise "
+        "max_batch_size"
+    )
     with fed(Given(batches)) as data, pytest.raises(ringfeed.SpecError) as caught:
         seen_by_fit(data)
     assert str(caught.value) == expected
@@ -369,18 +373,24 @@ REFUSED = {
     "batch_size": (
         lambda: fed(Plain(), batch_size=2),
         TypeError,
-        "batch_size= is not for feed(): the dataset says what a batch is and how many there are; leave it out",
+        (
+            "batch_size= is not for feed(): the dataset says what a batch is and how many there "
+            "are; leave it out"
+        ),
     ),
     "sampler": (
         lambda: fed(Plain(), sampler=[1]),
         TypeError,
-        "sampler= is not for feed(): the dataset says what a batch is and how many there are; leave it out",
+        (
+            "sampler= is not for feed(): the dataset says what a batch is and how many there are; "
+            "leave it out"
+        ),
     ),
     "arrays": (
         lambda: fed((X, Y)),
         TypeError,
-        "a tuple is no Keras dataset, expected a keras.utils.PyDataset or an object whose __getitem__ gives batches; "
-        "give arrays and samples to ringfeed.Loader",
+        "a tuple is no Keras dataset, expected a keras.utils.PyDataset or an object whose "
+        "__getitem__ gives batches; give arrays and samples to ringfeed.Loader",
     ),
     "empty": (
         lambda: fed(Given([])),

@@ -1,6 +1,7 @@
 """Enqueuers beside Keras' own: the same batches in the same order, from Keras 3 and, where it is installed, Keras 2.
 
-Keras' own run in threads, since its processes are forked, which hangs beside TensorFlow; its order is the same.
+Keras' own run in threads, since its processes are forked, which hangs beside TensorFlow; its order
+is the same.
 """
 
 from __future__ import annotations

@@ -329,7 +329,10 @@ def test_processes_open_their_own_files(said: list[str], tmp_path: Path) -> None
     [
         (
             Ragged,
-            "dataset[4]: batch[0] has 32 rows, expected at most 16; return smaller batches, or raise max_batch_size",
+            (
+                "dataset[4]: batch[0] has 32 rows, expected at most 16; return smaller batches, "
+                "or raise max_batch_size"
+            ),
         ),
         (
             lambda: Locked(workers=1, use_multiprocessing=True),
@@ -365,8 +368,9 @@ def test_batches_that_are_no_arrays(said: list[str]) -> None:
         (batch, *_) = list(adapter.get_numpy_iterator())
     assert batch["name"].dtype == object
     assert said == [
-        "Worded is left to Keras: dataset[0]: batch['name'] has dtype object, expected one without Python objects; "
-        "convert it by its .astype('U64') or, returned by __getitem__, give ringfeed.Text(64) in its place in spec="
+        "Worded is left to Keras: dataset[0]: batch['name'] has dtype object, expected one "
+        "without Python objects; convert it by its .astype('U64') or, returned by __getitem__, "
+        "give ringfeed.Text(64) in its place in spec="
     ]
 
 
@@ -443,8 +447,9 @@ def test_a_keras_without_the_place_is_refused(monkeypatch: pytest.MonkeyPatch) -
     """Where Keras looks up its adapter otherwise, nothing is changed and the error says what to do."""
     monkeypatch.setattr(py_dataset_adapter, keras_install.NAME, object)
     text = (
-        "install() finds no PyDatasetAdapter of Keras' own in keras.src.trainers.data_adapters.py_dataset_adapter of "
-        f"Keras {keras.__version__}; give each dataset to ringfeed.keras.feed() instead"
+        "install() finds no PyDatasetAdapter of Keras' own in "
+        f"keras.src.trainers.data_adapters.py_dataset_adapter of Keras {keras.__version__}; give "
+        "each dataset to ringfeed.keras.feed() instead"
     )
     with pytest.raises(ImportError, match=f"^{re.escape(text)}$"):
         ringfeed.keras.install()
@@ -453,5 +458,8 @@ def test_a_keras_without_the_place_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_import_of_ringfeed_brings_no_keras() -> None:
     """Only ``ringfeed.keras`` imports Keras."""
-    code = "import ringfeed, sys; ringfeed.Loader; assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    code = (
+        "import ringfeed, sys; ringfeed.Loader; assert not {'keras', 'tensorflow'} & "
+        "set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

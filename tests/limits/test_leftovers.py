@@ -31,7 +31,10 @@ def test_a_child_is_seen_until_it_is_waited_for() -> None:
 def test_a_grandchild_is_seen() -> None:
     """A process started by a child is reported as well as the child."""
     before = leftovers.present()
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    code = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); "
+        "input()'])"
+    )
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

@@ -44,9 +44,9 @@ RELEASES = {"pidfd_open": "5.3", "pidfd_send_signal": "5.1", "eventfd2": "2.6.27
 def test_calls_that_processes_need(call: str, error: str) -> None:
     """Without one, worker processes are refused with the way out, which works: threads, or none."""
     refusal = (
-        f"WorkerError: worker processes need the system call {call}, which is refused: {REFUSALS[error]}; it takes "
-        f"Linux {RELEASES[call]} or newer, and a container whose seccomp profile allows it; or use "
-        f"backend='thread', or workers=0"
+        f"WorkerError: worker processes need the system call {call}, which is refused: "
+        f"{REFUSALS[error]}; it takes Linux {RELEASES[call]} or newer, and a container whose "
+        "seccomp profile allows it; or use backend='thread', or workers=0"
     )
     assert live(f"refuse({error!r}, {call!r})", *trials(WAYS)) == [refusal] * 3 + ["right"] * 2
 
@@ -55,8 +55,8 @@ def test_calls_that_processes_need(call: str, error: str) -> None:
 def test_no_memfd(error: str) -> None:
     """Without memfd_create there is no segment, in whatever way it is filled."""
     refusal = (
-        f"PlanError: cannot create shared memory: memfd_create: {REFUSALS[error]}; ringfeed needs Linux 3.17 or "
-        f"newer, and a container whose seccomp profile allows memfd_create"
+        f"PlanError: cannot create shared memory: memfd_create: {REFUSALS[error]}; ringfeed needs "
+        "Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
     )
     assert live(f"refuse({error!r}, 'memfd_create')", *trials(WAYS)) == [refusal] * 5
 
@@ -66,8 +66,8 @@ def test_no_memfd(error: str) -> None:
 def test_no_futex(error: str, which: str) -> None:
     """Without futex it is refused before the C library's first wait would abort the process."""
     refusal = (
-        f"WorkerError: ringfeed needs the system call futex, which is refused: {REFUSALS[error]}; it takes Linux "
-        f"2.6.28 or newer, and a container whose seccomp profile allows it"
+        f"WorkerError: ringfeed needs the system call futex, which is refused: {REFUSALS[error]}; "
+        "it takes Linux 2.6.28 or newer, and a container whose seccomp profile allows it"
     )
     assert live(f"refuse({error!r}, 'futex'{which})", *trials(WAYS)) == [refusal] * 5
 
@@ -106,8 +106,8 @@ def test_few_descriptors() -> None:
     # The warm forkserver's are in use, too, where there is one.
     limits = [re.findall(r"the (\d+) in use.*workers=(\d+)", refusal)[0] for refusal in found[6:9]]
     refusals = [
-        f"WorkerError: RLIMIT_NOFILE is 64, and workers=32 needs 108 descriptors beside the {opened} in use; raise it "
-        f"(ulimit -n {int(opened) + 108}), or use workers={most}"
+        "WorkerError: RLIMIT_NOFILE is 64, and workers=32 needs 108 descriptors beside the "
+        f"{opened} in use; raise it (ulimit -n {int(opened) + 108}), or use workers={most}"
         for opened, most in limits
     ]
     assert found == ["right"] * 6 + refusals + ["right"] * 2
@@ -123,8 +123,8 @@ def test_too_few_descriptors_for_any_worker() -> None:
     found = live("limit(NOFILE=16)", *trials(["workers=1", "workers=4, backend='thread'"]))
     opened = re.findall(r"the (\d+) in use", found[0])[0]
     assert found == [
-        f"WorkerError: RLIMIT_NOFILE is 16, and workers=1 needs 15 descriptors beside the {opened} in use; raise it "
-        f"(ulimit -n {int(opened) + 15}), or use backend='thread'",
+        f"WorkerError: RLIMIT_NOFILE is 16, and workers=1 needs 15 descriptors beside the {opened} "
+        f"in use; raise it (ulimit -n {int(opened) + 15}), or use backend='thread'",
         "right",
     ]
 
@@ -145,8 +145,8 @@ def test_no_descriptor_for_a_replacement() -> None:
 def test_little_address_space() -> None:
     """What cannot be mapped is refused with its size and the limit."""
     refusal = (
-        "PlanError: cannot map 64.1 MB of shared memory: Cannot allocate memory; RLIMIT_AS (ulimit -v) is N; raise "
-        "it, use fewer slots, or memory="
+        "PlanError: cannot map 64.1 MB of shared memory: Cannot allocate memory; RLIMIT_AS "
+        "(ulimit -v) is N; raise it, use fewer slots, or memory="
     )
     found = live(
         "limit_beyond('AS', 40 * MB)", *trials(WAYS, ", size=4 * MB"), "outcome(workers=2)"
@@ -157,8 +157,8 @@ def test_little_address_space() -> None:
 def test_no_address_space_at_all() -> None:
     """Where not even the control block can be mapped, that is said."""
     refusal = (
-        "PlanError: cannot map 8.2 kB of shared memory: Cannot allocate memory; RLIMIT_AS (ulimit -v) is N; raise "
-        "it, use fewer slots, or memory="
+        "PlanError: cannot map 8.2 kB of shared memory: Cannot allocate memory; RLIMIT_AS (ulimit "
+        "-v) is N; raise it, use fewer slots, or memory="
     )
     found = live("outcome(workers=1); limit(AS=4096)", "outcome(workers=2)")
     assert [
@@ -173,8 +173,9 @@ def test_little_address_space_of_workers_alone() -> None:
         *trials(["workers=1", "workers=1, size=16 * MB"]),
     )
     refusal = (
-        "WorkerError: a worker could not start: cannot map 256.1 MB of shared memory: Cannot allocate memory; "
-        "RLIMIT_AS (ulimit -v) is 300000000; raise it, use fewer slots, or memory="
+        "WorkerError: a worker could not start: cannot map 256.1 MB of shared memory: Cannot "
+        "allocate memory; RLIMIT_AS (ulimit -v) is 300000000; raise it, use fewer slots, or "
+        "memory="
     )
     assert found == ["right", refusal]
 
@@ -182,8 +183,8 @@ def test_little_address_space_of_workers_alone() -> None:
 def test_small_files_only() -> None:
     """RLIMIT_FSIZE holds for shared memory too; it is asked, since the kernel may answer with a signal."""
     refusal = (
-        "PlanError: RLIMIT_FSIZE (ulimit -f) is 10000000 bytes, and 64.1 MB of shared memory are needed; raise it, "
-        "use fewer slots, or memory="
+        "PlanError: RLIMIT_FSIZE (ulimit -f) is 10000000 bytes, and 64.1 MB of shared memory are "
+        "needed; raise it, use fewer slots, or memory="
     )
     poverty = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); limit(FSIZE=10 * MB)"
     assert live(poverty, *trials(WAYS, ", size=4 * MB"), "outcome(workers=2)") == [refusal] * 5 + [
@@ -200,8 +201,9 @@ def test_few_processes() -> None:
     assert [row[-1] for row in found] == ["right"] * 10
     assert found[-1] == ["right"] * 5
     assert found[0][0] == (
-        "WorkerError: no worker can be started: Resource temporarily unavailable: RLIMIT_NPROC (ulimit -u) is 1, "
-        "RLIMIT_AS (ulimit -v) is unlimited; raise what is reached, or its cgroup's pids.max, or use fewer workers"
+        "WorkerError: no worker can be started: Resource temporarily unavailable: RLIMIT_NPROC "
+        "(ulimit -u) is 1, RLIMIT_AS (ulimit -v) is unlimited; raise what is reached, or its "
+        "cgroup's pids.max, or use fewer workers"
     )
     for most, row in enumerate(found, start=1):
         assert set(row) <= {"right", *_wants(most)}
@@ -210,8 +212,8 @@ def test_few_processes() -> None:
 def _wants(most: int) -> Iterator[str]:
     """Yield what may be said where a user may have so many tasks."""
     limit = (
-        f"RLIMIT_NPROC (ulimit -u) is {most}, RLIMIT_AS (ulimit -v) is unlimited; raise what is reached, or its "
-        f"cgroup's pids.max, or use fewer workers"
+        f"RLIMIT_NPROC (ulimit -u) is {most}, RLIMIT_AS (ulimit -v) is unlimited; raise what is "
+        "reached, or its cgroup's pids.max, or use fewer workers"
     )
     unavailable = f"Resource temporarily unavailable: {limit}"
     guard = f"the thread that guards a worker cannot be started: {unavailable}"
@@ -254,7 +256,10 @@ def test_what_needs_proc_says_so() -> None:
 
 def test_a_file_system_that_is_full() -> None:
     """Pages are had before anybody writes to them: too few are an error, not a SIGBUS."""
-    refusal = "PlanError: cannot reserve 64.1 MB of shared memory: No space left on device; use fewer slots, or memory="
+    refusal = (
+        "PlanError: cannot reserve 64.1 MB of shared memory: No space left on device; use fewer "
+        "slots, or memory="
+    )
     poverty = "cover('/dev/shm', 'size=1m'); put_slots_in('/dev/shm')"
     assert live(poverty, *trials(["workers=0", "workers=2"], ", size=4 * MB")) == [refusal] * 2
 
@@ -267,7 +272,10 @@ def test_a_machine_that_is_full_in_mid_run(way: str) -> None:
     assert slots == [2, 2, 2]
     assert [said(why) for why in whys[:2]] == [
         "four slots",
-        "cannot reserve 20.5 kB of shared memory: No space left on device; use fewer slots, or memory=",
+        (
+            "cannot reserve 20.5 kB of shared memory: No space left on device; use fewer slots, "
+            "or memory="
+        ),
     ]
     assert not any("3 slots" in why or "4 slots" in why for why in whys)
 
@@ -301,7 +309,8 @@ def cgroup() -> Iterator[Path]:
     folder = next(filter(limited, folders), None)
     if folder is None:
         pytest.skip(
-            "no memory cgroup can be made here: only root may, and only where the controller is passed on"
+            "no memory cgroup can be made here: only root may, and only where the controller is "
+            "passed on"
         )
     yield folder
     wait_until(

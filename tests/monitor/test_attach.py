@@ -89,7 +89,8 @@ def test_loaders_keep_their_numbers(trainer: Trainer) -> None:
 def test_worker_processes(trainer: Trainer) -> None:
     """They are known by their pids; one that is stopped is said to be, and goes on where it is let."""
     trainer.do(
-        "loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=1, slots=2); batches = iter(loader)"
+        "loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=1, slots=2); batches = "
+        "iter(loader)"
     )
     trainer.do("held = next(batches)")
     with Target(trainer.pid) as target:
@@ -186,7 +187,10 @@ print(processes())
 def test_another_users_process(trainer: Trainer) -> None:
     """What the kernel refuses is said in words, and not listed."""
     trainer.do(OPEN)
-    text = f"process {trainer.pid} may not be looked at: it belongs to another user, or hides from its own\n[]\n"
+    text = (
+        f"process {trainer.pid} may not be looked at: it belongs to another user, or hides from "
+        "its own\n[]\n"
+    )
     assert run_script(AS_ANOTHER.format(pid=trainer.pid)) == (text, "", 0)
 
 

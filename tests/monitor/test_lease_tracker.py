@@ -149,11 +149,11 @@ def test_the_warning_tells_where_the_held_batches_were_taken() -> None:
         with pytest.warns(ringfeed.SlotsHeldWarning) as seen:
             kept.extend(batch for batch in batches)  # two
         assert [re.sub(r"\d+\.\d", "T", str(warning.message)) for warning in seen] == [
-            "3 of 4 slots are held by arrays that are still referenced (taken T, T, T s ago: "
-            "1 before ringfeed.debug(), "
-            f"1 from {here('one', 'test_the_warning_tells_where_the_held_batches_were_taken')}, "
-            f"1 from {here('two', '<genexpr>')}), so batches are handed out as private copies until a slot comes back; "
-            "copy what you keep, raise slots=, or give copy=True"
+            "3 of 4 slots are held by arrays that are still referenced (taken T, T, T s ago: 1 "
+            "before ringfeed.debug(), 1 from "
+            f"{here('one', 'test_the_warning_tells_where_the_held_batches_were_taken')}, 1 from "
+            f"{here('two', '<genexpr>')}), so batches are handed out as private copies until a "
+            "slot comes back; copy what you keep, raise slots=, or give copy=True"
         ]
         assert (seen[0].filename, seen[0].lineno) == (__file__, line_of("two"))
 

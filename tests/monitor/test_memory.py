@@ -188,7 +188,8 @@ def test_copies_of_statistics_have_no_memory() -> None:
             with pytest.raises(AttributeError) as caught:
                 _ = other.memory
             assert str(caught.value) == (
-                "these statistics are a copy, which has no loader to look at; ask loader.stats().memory"
+                "these statistics are a copy, which has no loader to look at; ask "
+                "loader.stats().memory"
             )
         assert stats.memory.planned == loader.memory
 
@@ -328,12 +329,11 @@ def test_the_text_of_a_loader_that_runs() -> None:
     )
     assert found.resident == 21_600_000
     assert str(found) == (
-        f"planned    {show_bytes(plan.total)}: 2 slots of 12.7 MB, {show_bytes(plan.control_size)} of control, "
-        "30.0 MB of the dataset, 2.0 kB more in each of 2 workers; and 262.1 kB of indices in this process\n"
-        "reserved   55.3 MB\n"
-        "touched    25.3 MB by this process\n"
-        "held       2 of 2 slots, for 12.3, 0.1 s: 1 from train.py:41 in step, 1 from C code\n"
-        "worker 4711: touched 25.3 MB; with its interpreter 61.2 MB, of which 18.3 MB are its own"
+        f"planned    {show_bytes(plan.total)}: 2 slots of 12.7 MB, {show_bytes(plan.control_size)} "
+        "of control, 30.0 MB of the dataset, 2.0 kB more in each of 2 workers; and 262.1 kB of "
+        "indices in this process\nreserved   55.3 MB\ntouched    25.3 MB by this process\nheld    "
+        "   2 of 2 slots, for 12.3, 0.1 s: 1 from train.py:41 in step, 1 from C code\nworker "
+        "4711: touched 25.3 MB; with its interpreter 61.2 MB, of which 18.3 MB are its own"
     )
 
 
@@ -341,11 +341,9 @@ def test_the_text_of_a_loader_that_does_not_run() -> None:
     """The plan, and zeros."""
     plan = make_plan(Spec(Array((256, 256, 3), "uint8")), 64, 64, workers=2, slots=2)
     assert str(Memory(plan, 0, Pages(0, 0), (), ())) == (
-        f"planned    {show_bytes(plan.total)}: 2 slots of 12.7 MB, {show_bytes(plan.control_size)} of control; and "
-        "262.1 kB of indices in this process\n"
-        "reserved   0 bytes\n"
-        "touched    0 bytes by this process\n"
-        "held       0 of 2 slots"
+        f"planned    {show_bytes(plan.total)}: 2 slots of 12.7 MB, {show_bytes(plan.control_size)} "
+        "of control; and 262.1 kB of indices in this process\nreserved   0 bytes\ntouched    0 "
+        "bytes by this process\nheld       0 of 2 slots"
     )
 
 

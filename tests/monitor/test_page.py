@@ -89,9 +89,15 @@ def test_what_is_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     expected = [
         "began 2026-01-01 12:00:00 +0000; 20.0 ms, 5 events, ringfeed 1.2.3",
         "Training waits for its batches training waited 40% of the time",
-        "workers are 97% busy in dataset[i], 1.0 ms a sample: add workers (now 1, for 2 CPUs) or make it cheaper",
+        (
+            "workers are 97% busy in dataset[i], 1.0 ms a sample: add workers (now 1, for 2 CPUs) "
+            "or make it cheaper"
+        ),
         "start-up took 1.5 s before the first batch: workers start",
-        "1 batches 50.0 batches a second 4.0 ms to the first batch 4.0 ms, 20% training waited 15% workers busy",
+        (
+            "1 batches 50.0 batches a second 4.0 ms to the first batch 4.0 ms, 20% training "
+            "waited 15% workers busy"
+        ),
         "The longest waits at for 0.000 s 4.0 ms",
         "The slowest tickets seen in by took dataset[7] worker 0 3.0 ms",
         "Workers busy events longest worker 0 15% 1 3.0 ms",
@@ -162,13 +168,16 @@ def test_nothing_ran(tmp_path: Path) -> None:
         (
             "compute-bound",
             [["training waited 0.1% of the time"], ["workers are 40% busy", "1 worker would do"]],
-            "Batches wait for training: the model is the limit training waited 0.1% of the time workers are 40% busy: "
-            "1 worker would do A loader cannot make this run faster.",
+            "Batches wait for training: the model is the limit training waited 0.1% of the time "
+            "workers are 40% busy: 1 worker would do A loader cannot make this run faster.",
         ),
         (
             "input-bound",
             [["auto: 2 workers: more gave nothing"]],
-            "Training waits for its batches auto: 2 workers: more gave nothing ringfeed profile module:dataset says",
+            (
+                "Training waits for its batches auto: 2 workers: more gave nothing ringfeed "
+                "profile module:dataset says"
+            ),
         ),
         (
             "in this process",
@@ -176,8 +185,8 @@ def test_nothing_ran(tmp_path: Path) -> None:
                 ["90% of the time went into filling batches, 1.0 ms a sample"],
                 ["workers= would do it beside"],
             ],
-            "Batches are filled in the training process itself 90% of the time went into filling batches, 1.0 ms a "
-            "sample workers= would do it beside workers=1 or more",
+            "Batches are filled in the training process itself 90% of the time went into filling "
+            "batches, 1.0 ms a sample workers= would do it beside workers=1 or more",
         ),
         (
             "too early to say",
@@ -216,8 +225,8 @@ def test_a_trace_of_nothing(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "run.json")]) == 0
     text = " ".join(read(tmp_path / "run.html").split())
     assert (
-        "Nothing ran while the trace was made no epoch was under way; put the loop or fit() into the with"
-        in text
+        "Nothing ran while the trace was made no epoch was under way; put the loop or fit() into "
+        "the with" in text
     )
 
 
@@ -227,8 +236,8 @@ def test_a_trace_without_words(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "run.json")]) == 0
     text = " ".join(read(tmp_path / "run.html").split())
     assert (
-        "The trace does not say what limits the run training waited 20% of the time; workers were 15% busy"
-        in text
+        "The trace does not say what limits the run training waited 20% of the time; workers were "
+        "15% busy" in text
     )
 
 
@@ -264,14 +273,20 @@ STEP = {"ph": "X", "pid": 1, "tid": 1000, "name": "step 0", "ts": 1.0, "dur": 2.
         (b"", "run.json is empty: a trace is written when it is stopped"),
         (
             b'{"traceEvents": [',
-            f"run.json is no trace, or was cut off: Expecting value: line 1 column 18 (char 17); {HINT}",
+            (
+                "run.json is no trace, or was cut off: Expecting value: line 1 column 18 (char "
+                f"17); {HINT}"
+            ),
         ),
         (b"[1, 2]", f"run.json is no trace: it has no list of traceEvents; {HINT}"),
         ([], f"run.json is a trace of another program; {HINT}"),
         ([OTHERS], f"run.json is a trace of another program; {HINT}"),
         (
             [GROUP, LINE, 3],
-            f"run.json has an event that is damaged (TypeError: 'int' object is not subscriptable); {HINT}",
+            (
+                "run.json has an event that is damaged (TypeError: 'int' object is not "
+                f"subscriptable); {HINT}"
+            ),
         ),
         (
             [GROUP, LINE, {**STEP, "dur": -1.0}],

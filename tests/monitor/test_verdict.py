@@ -32,68 +32,76 @@ FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
         (
             {"stall_s": 9.8, "startup_s": 9.8, "elapsed_s": 10.0},
             {},
-            "too early to say: 100 batches in 0.2 s; start-up took 9.8 s before the first batch: workers start and "
-            "read the dataset",
+            "too early to say: 100 batches in 0.2 s; start-up took 9.8 s before the first batch: "
+            "workers start and read the dataset",
         ),
         (
             {"stall_s": 9.84, "startup_s": 9.8, "elapsed_s": 19.8, "busy_s": 6.0},
             {"imported": ["jax", "tensorflow"]},
-            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would "
-            "do, saving 77.0 MB; start-up took 9.8 s before the first batch: workers import jax, tensorflow",
+            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker "
+            "would do, 2 slots would do, saving 77.0 MB; start-up took 9.8 s before the first "
+            "batch: workers import jax, tensorflow",
         ),
         (
             {"stall_s": 0.94, "startup_s": 0.9, "elapsed_s": 10.9, "busy_s": 6.0},
             {},
-            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would "
-            "do, saving 77.0 MB",
+            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker "
+            "would do, 2 slots would do, saving 77.0 MB",
         ),
         (
             {"stall_s": 6.3, "busy_s": 39.2},
             {},
-            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 12.2 ms a sample, and "
-            "there are no more than 4 CPUs: make it cheaper (`ringfeed profile` says where)",
+            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], "
+            "12.2 ms a sample, and there are no more than 4 CPUs: make it cheaper (`ringfeed "
+            "profile` says where)",
         ),
         (
             {"stall_s": 6.3, "busy_s": 19.6, "samples": 1_000_000},
             {"workers": 2},
-            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 19.6 us a sample: add "
-            "workers (now 2, for 4 CPUs) or make it cheaper",
+            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], "
+            "19.6 us a sample: add workers (now 2, for 4 CPUs) or make it cheaper",
         ),
         (
             {"stall_s": 1.0, "busy_s": 20.0},
             {},
-            "input-bound: training waited 10% of the time; workers are only 50% busy, so it comes in bursts or they "
-            "wait for slots: raise slots= (now 4), and let go of batches sooner",
+            "input-bound: training waited 10% of the time; workers are only 50% busy, so it comes "
+            "in bursts or they wait for slots: raise slots= (now 4), and let go of batches sooner",
         ),
         (
             {"stall_s": 1.0, "busy_s": 20.0},
             {"readers": 1},
-            "input-bound: training waited 10% of the time; workers are only 50% busy, and one process reads the "
-            "iterable for all of them: make what it does cheaper, leave more of it to transform=, or read parts side "
-            "by side with Interleave",
+            "input-bound: training waited 10% of the time; workers are only 50% busy, and one "
+            "process reads the iterable for all of them: make what it does cheaper, leave more of "
+            "it to transform=, or read parts side by side with Interleave",
         ),
         (
             {"stall_s": 0.04, "busy_s": 6.0},
             {},
-            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would "
-            "do, saving 77.0 MB",
+            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker "
+            "would do, 2 slots would do, saving 77.0 MB",
         ),
         (
             {"stall_s": 0.04, "busy_s": 6.0},
             {"workers": 1, "slots": 2},
-            "compute-bound: training waited 0.4% of the time; workers are 60% busy: nothing to change",
+            (
+                "compute-bound: training waited 0.4% of the time; workers are 60% busy: nothing "
+                "to change"
+            ),
         ),
         (
             {"stall_s": 0.3, "busy_s": 36.0},
             {},
-            "compute-bound: training waited 3.0% of the time; workers are 90% busy: nothing to change",
+            (
+                "compute-bound: training waited 3.0% of the time; workers are 90% busy: nothing "
+                "to change"
+            ),
         ),
         (
             {"stall_s": 6.3, "busy_s": 39.2, "read_s": 0.006, "write_s": 0.005},
             {},
-            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 12.2 ms a sample (of it "
-            "5.0 ms for the copy into the slot, which read_into() saves), and there are no more than 4 CPUs: make it "
-            "cheaper (`ringfeed profile` says where)",
+            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], "
+            "12.2 ms a sample (of it 5.0 ms for the copy into the slot, which read_into() saves), "
+            "and there are no more than 4 CPUs: make it cheaper (`ringfeed profile` says where)",
         ),
         (
             {"stall_s": 6.3, "busy_s": 39.2},
@@ -108,7 +116,10 @@ FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
         (
             {"stall_s": 5.0, "busy_s": 5.0},
             {"workers": 0},
-            "in this process: 50% of the time went into filling batches, 1.6 ms a sample; workers= would do it beside",
+            (
+                "in this process: 50% of the time went into filling batches, 1.6 ms a sample; "
+                "workers= would do it beside"
+            ),
         ),
     ],
 )
@@ -125,8 +136,9 @@ def test_work_before_the_first_batch_is_not_of_the_run() -> None:
     )
     stats.startup_busy_s = 20.0
     assert verdict(stats, **FORM) == (
-        "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would do, "
-        "saving 77.0 MB; start-up took 5.0 s before the first batch: workers start and read the dataset"
+        "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would "
+        "do, 2 slots would do, saving 77.0 MB; start-up took 5.0 s before the first batch: "
+        "workers start and read the dataset"
     )
 
 

@@ -58,7 +58,10 @@ def test_a_command_is_run(keeper: Keeper) -> None:
         ),
         (
             ["no such command"],
-            "['no such command'] ended with status 127:\nno such command: No such file or directory\n",
+            (
+                "['no such command'] ended with status 127:\nno such command: No such file or "
+                "directory\n"
+            ),
         ),
         (["sh", "-c", "kill -9 $$"], "['sh', '-c', 'kill -9 $$'] ended with status -9:\n"),
     ],

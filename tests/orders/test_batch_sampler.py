@@ -232,19 +232,25 @@ def test_lists_are_skipped() -> None:
         (
             [[0, 1], [0, 1, 2]],
             ValueError,
-            "batch 1 of batch_sampler has 3 samples, but a slot has room for 2: give max_batch_size=3, or as many as "
-            "the longest list has",
+            "batch 1 of batch_sampler has 3 samples, but a slot has room for 2: give "
+            "max_batch_size=3, or as many as the longest list has",
         ),
         ([[0, 1], []], ValueError, "batch 1 of batch_sampler is empty, expected 1 to 2 samples"),
         (
             [[0, 1], [3, 20]],
             IndexError,
-            "batch 1 of batch_sampler yielded 20 at position 1, but the dataset has 20 samples (0..19)",
+            (
+                "batch 1 of batch_sampler yielded 20 at position 1, but the dataset has 20 "
+                "samples (0..19)"
+            ),
         ),
         (
             [[0, 1], [-1]],
             IndexError,
-            "batch 1 of batch_sampler yielded -1 at position 0, but the dataset has 20 samples (0..19)",
+            (
+                "batch 1 of batch_sampler yielded -1 at position 0, but the dataset has 20 "
+                "samples (0..19)"
+            ),
         ),
         (
             [[0, 1], [0.5]],
@@ -259,14 +265,14 @@ def test_lists_are_skipped() -> None:
         (
             [[0, 1], 3],
             TypeError,
-            "batch 1 of batch_sampler is 3 of type int, expected a list of sample numbers; what yields single numbers "
-            "is for sampler=",
+            "batch 1 of batch_sampler is 3 of type int, expected a list of sample numbers; what "
+            "yields single numbers is for sampler=",
         ),
         (
             [[0, 1], "ab"],
             TypeError,
-            "batch 1 of batch_sampler is 'ab' of type str, expected a list of sample numbers; what yields single "
-            "numbers is for sampler=",
+            "batch 1 of batch_sampler is 'ab' of type str, expected a list of sample numbers; "
+            "what yields single numbers is for sampler=",
         ),
     ],
 )
@@ -319,7 +325,10 @@ def test_the_default_size_is_shown_as_a_number() -> None:
         (
             {"batch_size": None, "shuffle": True, "drop_remainder": True},
             ValueError,
-            "batch_sampler= says which samples each batch has; leave batch_size= and shuffle= and drop_remainder= out",
+            (
+                "batch_sampler= says which samples each batch has; leave batch_size= and shuffle= "
+                "and drop_remainder= out"
+            ),
         ),
         (
             {"sampler": [1, 2]},
@@ -334,8 +343,8 @@ def test_the_default_size_is_shown_as_a_number() -> None:
         (
             {"batch_sampler": 5},
             TypeError,
-            "batch_sampler is of type int, expected an iterable of lists of sample numbers or a function from the "
-            "number of an epoch to one",
+            "batch_sampler is of type int, expected an iterable of lists of sample numbers or a "
+            "function from the number of an epoch to one",
         ),
         (
             {"batch_sampler": lambda epoch: epoch},
@@ -345,30 +354,37 @@ def test_the_default_size_is_shown_as_a_number() -> None:
         (
             {"batch_sampler": [0, 1, 2]},
             TypeError,
-            "batch 0 of batch_sampler is 0 of type int, expected a list of sample numbers; what yields single numbers "
-            "is for sampler=",
+            "batch 0 of batch_sampler is 0 of type int, expected a list of sample numbers; what "
+            "yields single numbers is for sampler=",
         ),
         (
             {"batch_sampler": []},
             ValueError,
-            "batch_sampler has no lists, so nothing says how many samples a batch has; give max_batch_size=",
+            (
+                "batch_sampler has no lists, so nothing says how many samples a batch has; give "
+                "max_batch_size="
+            ),
         ),
         (
             {"batch_sampler": [[], [1]]},
             ValueError,
-            "batch 0 of batch_sampler is empty, so it does not say how many samples a batch has; give max_batch_size=",
+            (
+                "batch 0 of batch_sampler is empty, so it does not say how many samples a batch "
+                "has; give max_batch_size="
+            ),
         ),
         (
             {"batch_sampler": iter([[1]])},
             ValueError,
-            "batch_sampler is an iterator (list_iterator), which cannot be read ahead of its epoch; give "
-            "max_batch_size=, the most samples that a list has",
+            "batch_sampler is an iterator (list_iterator), which cannot be read ahead of its "
+            "epoch; give max_batch_size=, the most samples that a list has",
         ),
         (
             {"dataset": lambda: iter(range(9))},
             ValueError,
-            "batch_sampler= needs a dataset whose samples have numbers, and an iterable comes in its own order; "
-            "shuffle inside the iterable, or give a dataset with __len__ and __getitem__",
+            "batch_sampler= needs a dataset whose samples have numbers, and an iterable comes in "
+            "its own order; shuffle inside the iterable, or give a dataset with __len__ and "
+            "__getitem__",
         ),
     ],
 )
@@ -389,9 +405,9 @@ def test_an_iterator_serves_one_epoch() -> None:
         with pytest.raises(ValueError, match="iterator") as e:
             iter(batches)
         assert str(e.value) == (
-            "batch_sampler is an iterator (list_iterator) that epoch 0 has read, and cannot be read again for epoch 1; "
-            "give a list, an object whose __iter__ makes a new iterator, or a function from the number of an epoch to "
-            "an iterable"
+            "batch_sampler is an iterator (list_iterator) that epoch 0 has read, and cannot be "
+            "read again for epoch 1; give a list, an object whose __iter__ makes a new iterator, "
+            "or a function from the number of an epoch to an iterable"
         )
         with pytest.raises(TypeError) as unknown:
             len(batches)
@@ -433,8 +449,8 @@ def test_columns_have_lists_too() -> None:
 def test_lists_are_not_cut_into_parts_of_ranks() -> None:
     """Each rank has lists of its own."""
     message = (
-        "batch_sampler= with world_size=2: lists cannot be cut into the parts of ranks; give each rank a batch_sampler "
-        "of its own lists, and leave shard= out"
+        "batch_sampler= with world_size=2: lists cannot be cut into the parts of ranks; give each "
+        "rank a batch_sampler of its own lists, and leave shard= out"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         ringfeed.Loader(

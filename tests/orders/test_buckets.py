@@ -469,8 +469,9 @@ def test_memory_is_what_the_docstring_says() -> None:
 def test_another_process_has_the_same_order() -> None:
     """Whatever its hashes are."""
     program = (
-        "import ringfeed; order = ringfeed.orders.Buckets(range(50), max_tokens=99, window=9).shared_by(2, 'pad', None)"
-        ".bind(50, 3); print(order.order, [batch.tolist() for batch in order.epoch(2).take(99)])"
+        "import ringfeed; order = ringfeed.orders.Buckets(range(50), max_tokens=99, "
+        "window=9).shared_by(2, 'pad', None).bind(50, 3); print(order.order, [batch.tolist() for "
+        "batch in order.epoch(2).take(99)])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

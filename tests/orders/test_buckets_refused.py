@@ -89,8 +89,8 @@ pytestmark = pytest.mark.once
             [3],
             {"batch_sizes": (2, 3), "boundaries": (4, 8)},
             ValueError,
-            "batch_sizes has 2 numbers, expected 3: one for each part that 2 boundaries divide the lengths into, or "
-            "one number for all",
+            "batch_sizes has 2 numbers, expected 3: one for each part that 2 boundaries divide "
+            "the lengths into, or one number for all",
         ),
         ([3], {"batch_sizes": 0}, ValueError, "batch_sizes is 0, expected an integer of 1 or more"),
         (
@@ -109,14 +109,17 @@ pytestmark = pytest.mark.once
             [3],
             {},
             ValueError,
-            "Buckets needs batch_sizes=, the samples of a batch, or max_tokens=, what a batch may cost",
+            (
+                "Buckets needs batch_sizes=, the samples of a batch, or max_tokens=, what a batch "
+                "may cost"
+            ),
         ),
         (
             [3],
             {"batch_sizes": 2, "max_tokens": 9},
             ValueError,
-            "batch_sizes= and max_tokens= exclude each other: give the one or the other; the loader's max_batch_size= "
-            "bounds the samples that max_tokens= gives",
+            "batch_sizes= and max_tokens= exclude each other: give the one or the other; the "
+            "loader's max_batch_size= bounds the samples that max_tokens= gives",
         ),
         ([3], {"max_tokens": "9"}, TypeError, "max_tokens is '9', expected a number above 0"),
         ([3], {"max_tokens": 0}, ValueError, "max_tokens is 0, expected a finite number above 0"),
@@ -130,22 +133,22 @@ pytestmark = pytest.mark.once
             [3, 600, 4],
             {"max_tokens": 512},
             ValueError,
-            "lengths[1] is 600, and a batch of this sample alone costs 600, more than max_tokens=512; raise "
-            "max_tokens=, or leave the sample out of the dataset",
+            "lengths[1] is 600, and a batch of this sample alone costs 600, more than "
+            "max_tokens=512; raise max_tokens=, or leave the sample out of the dataset",
         ),
         (
             [3, 30, 4],
             {"max_tokens": 512, "cost": lambda some: some[-1] ** 2},
             ValueError,
-            "lengths[1] is 30, and a batch of this sample alone costs 900, more than max_tokens=512; raise "
-            "max_tokens=, or leave the sample out of the dataset",
+            "lengths[1] is 30, and a batch of this sample alone costs 900, more than "
+            "max_tokens=512; raise max_tokens=, or leave the sample out of the dataset",
         ),
         (
             [9, 3, 4],
             {"max_tokens": 5, "cost": lambda some: 7 if some[-1] < 4 else 5 * some.size},
             ValueError,
-            "lengths[1] is 3, and a batch of this sample alone costs 7, more than max_tokens=5; raise max_tokens=, or "
-            "leave the sample out of the dataset",
+            "lengths[1] is 3, and a batch of this sample alone costs 7, more than max_tokens=5; "
+            "raise max_tokens=, or leave the sample out of the dataset",
         ),
         (
             [3],
@@ -163,15 +166,15 @@ pytestmark = pytest.mark.once
             [3, 7],
             {"max_tokens": 9, "cost": lambda _: None},
             ValueError,
-            "cost= returned None for 1 samples of lengths 7 to 7, expected a finite number of 0 or more, what a batch "
-            "of them costs",
+            "cost= returned None for 1 samples of lengths 7 to 7, expected a finite number of 0 "
+            "or more, what a batch of them costs",
         ),
         (
             [3, 7],
             {"max_tokens": 9, "cost": lambda _: float("nan")},
             ValueError,
-            "cost= returned nan for 1 samples of lengths 7 to 7, expected a finite number of 0 or more, what a batch "
-            "of them costs",
+            "cost= returned nan for 1 samples of lengths 7 to 7, expected a finite number of 0 or "
+            "more, what a batch of them costs",
         ),
         (
             [3],
@@ -216,8 +219,8 @@ def made(**given_settings: Any) -> ringfeed.Loader:
             lambda: made(
                 batch_sampler=ringfeed.orders.Buckets([1, 2, 3], batch_sizes=4), max_batch_size=2
             ),
-            "batch_sizes has 4, but a batch may have max_batch_size=2 samples; leave max_batch_size= out, or make "
-            "batch_sizes smaller",
+            "batch_sizes has 4, but a batch may have max_batch_size=2 samples; leave "
+            "max_batch_size= out, or make batch_sizes smaller",
         ),
         (
             lambda: made(
@@ -232,8 +235,9 @@ def made(**given_settings: Any) -> ringfeed.Loader:
                 lambda: iter(range(3)),
                 batch_sampler=ringfeed.orders.Buckets([1] * 3, batch_sizes=2),
             ),
-            "batch_sampler= needs a dataset whose samples have numbers, and an iterable comes in its own order; "
-            "shuffle inside the iterable, or give a dataset with __len__ and __getitem__",
+            "batch_sampler= needs a dataset whose samples have numbers, and an iterable comes in "
+            "its own order; shuffle inside the iterable, or give a dataset with __len__ and "
+            "__getitem__",
         ),
         (
             lambda: ringfeed.Loader(
@@ -241,8 +245,8 @@ def made(**given_settings: Any) -> ringfeed.Loader:
                 batch_sampler=ringfeed.orders.Buckets([1] * 2, batch_sizes=2),
                 workers=0,
             ),
-            "batch_sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
-            "shuffle=",
+            "batch_sampler= is for one dataset, and a Mix has an order of its own; give Mix() "
+            "weights=, and the loader shuffle=",
         ),
     ],
 )

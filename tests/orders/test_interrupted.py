@@ -119,8 +119,8 @@ def test_a_generator_that_ctrl_c_has_ended_does_not_look_like_one_that_is_over()
         with pytest.raises(RuntimeError) as caught:
             epoch.take(4)
         assert str(caught.value) == (
-            "KeyboardInterrupt has ended the generator that sampler is read from, at position 2; load the state that "
-            "the loader has now, or begin an epoch"
+            "KeyboardInterrupt has ended the generator that sampler is read from, at position 2; "
+            "load the state that the loader has now, or begin an epoch"
         )
 
 

@@ -177,10 +177,11 @@ def test_all_that_agree_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NOTHING = (
-    "shard='auto' found nothing that knows the rank of this process: torch.distributed, jax.distributed, mpi4py are "
-    "not initialized (or not imported), and the environment has neither TF_CONFIG nor RANK and WORLD_SIZE, "
-    "OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, MV2_COMM_WORLD_RANK and _SIZE; make the loader after the "
-    "framework is initialized, or give shard=ringfeed.Shard(rank, world_size)"
+    "shard='auto' found nothing that knows the rank of this process: torch.distributed, "
+    "jax.distributed, mpi4py are not initialized (or not imported), and the environment has "
+    "neither TF_CONFIG nor RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and "
+    "_SIZE, MV2_COMM_WORLD_RANK and _SIZE; make the loader after the framework is initialized, or "
+    "give shard=ringfeed.Shard(rank, world_size)"
 )
 
 
@@ -220,13 +221,13 @@ def test_where_nothing_is_found_all_that_was_looked_for_is_named(
                 "PMI_SIZE": "2",
                 "TF_CONFIG": config("worker", 1, worker=2),
             },
-            "shard='auto' found rank 1 of 2 in TF_CONFIG, rank 1 of 2 in torchrun, rank 0 of 2 in MPICH, which "
-            "contradict each other; give shard=ringfeed.Shard(rank, world_size)",
+            "shard='auto' found rank 1 of 2 in TF_CONFIG, rank 1 of 2 in torchrun, rank 0 of 2 in "
+            "MPICH, which contradict each other; give shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"RANK": "2", "WORLD_SIZE": "2"},
-            "shard='auto' found rank 2 of 2 in torchrun, expected a rank from 0 to world size - 1; give "
-            "shard=ringfeed.Shard(rank, world_size)",
+            "shard='auto' found rank 2 of 2 in torchrun, expected a rank from 0 to world size - "
+            "1; give shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"RANK": "one", "WORLD_SIZE": ""},
@@ -247,13 +248,15 @@ def test_where_nothing_is_found_all_that_was_looked_for_is_named(
         ),
         (
             {"TF_CONFIG": config("evaluator", 0, chief=1, worker=1, evaluator=1)},
-            "shard='auto' found task type 'evaluator' in a cluster of chief, worker, evaluator in TF_CONFIG, expected "
-            "a chief or worker, and no parameter servers; give shard=ringfeed.Shard(rank, world_size)",
+            "shard='auto' found task type 'evaluator' in a cluster of chief, worker, evaluator in "
+            "TF_CONFIG, expected a chief or worker, and no parameter servers; give "
+            "shard=ringfeed.Shard(rank, world_size)",
         ),
         (
             {"TF_CONFIG": config("worker", 0, chief=1, worker=1, ps=1)},
-            "shard='auto' found task type 'worker' in a cluster of chief, worker, ps in TF_CONFIG, expected "
-            "a chief or worker, and no parameter servers; give shard=ringfeed.Shard(rank, world_size)",
+            "shard='auto' found task type 'worker' in a cluster of chief, worker, ps in "
+            "TF_CONFIG, expected a chief or worker, and no parameter servers; give "
+            "shard=ringfeed.Shard(rank, world_size)",
         ),
     ],
 )

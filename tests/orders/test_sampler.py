@@ -185,8 +185,8 @@ def test_a_position_outside_the_epoch_is_refused(
     assert str(e.value) == text
 
 
-# Uniformity. Every test has fixed seeds and therefore a fixed result; its limit is what truly random orders
-# exceed once in a thousand times.
+# Uniformity. Every test has fixed seeds and therefore a fixed result; its limit is what truly
+# random orders exceed once in a thousand times.
 
 ONE_IN_A_THOUSAND = 3.0902  # standard deviations of the normal distribution, one-sided
 EITHER_SIDE = 3.2905  # the same, two-sided
@@ -514,9 +514,9 @@ def test_an_iterator_serves_one_epoch() -> None:
     with pytest.raises(ValueError, match="iterator") as e:
         sampler.epoch(1)
     assert str(e.value) == (
-        "sampler is an iterator (generator) that epoch 0 has read, and cannot be read again for epoch 1; "
-        "give a list, an object whose __iter__ makes a new iterator, or a function from the number of an "
-        "epoch to an iterable"
+        "sampler is an iterator (generator) that epoch 0 has read, and cannot be read again for "
+        "epoch 1; give a list, an object whose __iter__ makes a new iterator, or a function from "
+        "the number of an epoch to an iterable"
     )
 
 
@@ -572,8 +572,8 @@ def test_a_number_that_is_no_sample_is_refused(
         ([0, 1.0], "sampler yielded 1.0 of type float at position 1, expected an integer"),
         (
             [[0, 1]],
-            "sampler yielded [0, 1] of type list at position 0, expected an integer; what yields whole batches is for "
-            "batch_sampler=",
+            "sampler yielded [0, 1] of type list at position 0, expected an integer; what yields "
+            "whole batches is for batch_sampler=",
         ),
         (["a"], "sampler yielded 'a' of type str at position 0, expected an integer"),
         ([None], "sampler yielded None of type NoneType at position 0, expected an integer"),
@@ -581,7 +581,8 @@ def test_a_number_that_is_no_sample_is_refused(
         (
             np.array([True]),
             (
-                "sampler is an array of bool, expected one of integers; np.flatnonzero turns a mask into sample numbers"
+                "sampler is an array of bool, expected one of integers; np.flatnonzero turns a "
+                "mask into sample numbers"
             ),
         ),
         (
@@ -664,8 +665,8 @@ def test_the_arguments_choose_the_sampler() -> None:
             {"sampler": 5},
             TypeError,
             (
-                "sampler is of type int, expected an iterable of sample numbers or a function from the "
-                "number of an epoch to one"
+                "sampler is of type int, expected an iterable of sample numbers or a function "
+                "from the number of an epoch to one"
             ),
         ),
     ],

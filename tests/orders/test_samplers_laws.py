@@ -136,8 +136,8 @@ def test_samplers_say_what_they_are() -> None:
     ]
 
 
-# Written down once: a change would alter the orders of everyone who trains. Position 4094 lies before the end of a
-# chunk.
+# Written down once: a change would alter the orders of everyone who trains. Position 4094 lies
+# before the end of a chunk.
 PREFIXES = """
 import numpy as np
 import ringfeed
@@ -281,8 +281,9 @@ def test_a_state_of_other_weights_is_refused() -> None:
             other.load_state_dict(state)
         ours = other.state_dict()["order"]
     assert str(e.value) == (
-        f"the state was taken with order {state['order']!r}, and this loader has order {ours!r}; give the loader the "
-        f"same shuffle=, sampler= and weights; or load it with strict=False, which begins epoch 0 anew"
+        f"the state was taken with order {state['order']!r}, and this loader has order {ours!r}; "
+        "give the loader the same shuffle=, sampler= and weights; or load it with strict=False, "
+        "which begins epoch 0 anew"
     )
 
 
@@ -361,27 +362,42 @@ def test_a_number_shuffles_windows() -> None:
         (
             {"shuffle": 1},
             ValueError,
-            "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 or more",
+            (
+                "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 "
+                "or more"
+            ),
         ),
         (
             {"shuffle": 0},
             ValueError,
-            "shuffle is 0, expected True, False, or the samples of a window, an integer of 2 or more",
+            (
+                "shuffle is 0, expected True, False, or the samples of a window, an integer of 2 "
+                "or more"
+            ),
         ),
         (
             {"shuffle": -5},
             ValueError,
-            "shuffle is -5, expected True, False, or the samples of a window, an integer of 2 or more",
+            (
+                "shuffle is -5, expected True, False, or the samples of a window, an integer of 2 "
+                "or more"
+            ),
         ),
         (
             {"shuffle": 2.0},
             TypeError,
-            "shuffle is 2.0, expected True, False, or the samples of a window, an integer of 2 or more",
+            (
+                "shuffle is 2.0, expected True, False, or the samples of a window, an integer of "
+                "2 or more"
+            ),
         ),
         (
             {"shuffle": "batch"},
             TypeError,
-            "shuffle is 'batch', expected True, False, or the samples of a window, an integer of 2 or more",
+            (
+                "shuffle is 'batch', expected True, False, or the samples of a window, an integer "
+                "of 2 or more"
+            ),
         ),
         (
             {"shuffle": 20, "sampler": [1]},
@@ -396,14 +412,16 @@ def test_a_number_shuffles_windows() -> None:
         (
             {"dataset": lambda: iter(range(9)), "shuffle": 20},
             ValueError,
-            "shuffle=20 needs a dataset whose samples have numbers, and an iterable comes in its own order; shuffle "
-            "inside the iterable, or give a dataset with __len__ and __getitem__",
+            "shuffle=20 needs a dataset whose samples have numbers, and an iterable comes in its "
+            "own order; shuffle inside the iterable, or give a dataset with __len__ and "
+            "__getitem__",
         ),
         (
             {"dataset": lambda: iter(range(9)), "sampler": ringfeed.orders.SubsetSampler([1])},
             ValueError,
-            "sampler= needs a dataset whose samples have numbers, and an iterable comes in its own order; shuffle "
-            "inside the iterable, or give a dataset with __len__ and __getitem__",
+            "sampler= needs a dataset whose samples have numbers, and an iterable comes in its "
+            "own order; shuffle inside the iterable, or give a dataset with __len__ and "
+            "__getitem__",
         ),
     ],
 )

@@ -386,8 +386,8 @@ def test_the_last_draws_are_kept() -> None:
     with pytest.raises(ringfeed.StateError) as raised:
         again.bind(LENGTH, SEED).epoch(0, 5, 0)
     assert str(raised.value) == (
-        "the loader's state is at sample 5 of epoch 0, and the PrioritizedSampler's has the draws from sample 1680 on; "
-        "take the states within 64 batches of the draw"
+        "the loader's state is at sample 5 of epoch 0, and the PrioritizedSampler's has the draws "
+        "from sample 1680 on; take the states within 64 batches of the draw"
     )
     for number in range(5):
         order = again.bind(LENGTH, SEED)
@@ -447,7 +447,10 @@ EXPECTED = "expected what PrioritizedSampler.state_dict() returned"
         ),
         (
             lambda state: {**state, "alpha": 0.5},
-            "the sampler's state was taken with alpha=0.5, and this sampler has alpha=0.6; give it that alpha",
+            (
+                "the sampler's state was taken with alpha=0.5, and this sampler has alpha=0.6; "
+                "give it that alpha"
+            ),
         ),
         (
             lambda state: {**state, "powers": state["powers"] * np.nan},
@@ -455,7 +458,10 @@ EXPECTED = "expected what PrioritizedSampler.state_dict() returned"
         ),
         (
             lambda state: {**state, "powers": state["powers"] * 1e300},
-            "the sampler's state has 1e+300 in 'powers', expected at most 2**900; it was changed since",
+            (
+                "the sampler's state has 1e+300 in 'powers', expected at most 2**900; it was "
+                "changed since"
+            ),
         ),
         (
             lambda state: {**state, "most": np.nan},
@@ -463,15 +469,24 @@ EXPECTED = "expected what PrioritizedSampler.state_dict() returned"
         ),
         (
             lambda state: {**state, "updates": -1},
-            "the sampler's state has -1 for 'updates', expected an int of 0 or more; it was changed since",
+            (
+                "the sampler's state has -1 for 'updates', expected an int of 0 or more; it was "
+                "changed since"
+            ),
         ),
         (
             lambda state: {**state, "first": 0.5},
-            "the sampler's state has 0.5 for 'first', expected an int of 0 or more; it was changed since",
+            (
+                "the sampler's state has 0.5 for 'first', expected an int of 0 or more; it was "
+                "changed since"
+            ),
         ),
         (
             lambda state: {**state, "draws": np.array([LENGTH])},
-            "the sampler's state has draws that are of no sample from 0 to 99; it was changed since",
+            (
+                "the sampler's state has draws that are of no sample from 0 to 99; it was changed "
+                "since"
+            ),
         ),
     ],
 )
@@ -493,8 +508,8 @@ def test_it_is_not_pickled() -> None:
     with pytest.raises(TypeError) as raised:
         pickle.dumps(ringfeed.orders.PrioritizedSampler(LENGTH))
     assert str(raised.value) == (
-        "a PrioritizedSampler stays in the process that trains; leave it out of what __getstate__ of the dataset "
-        "returns, and save its state_dict()"
+        "a PrioritizedSampler stays in the process that trains; leave it out of what __getstate__ "
+        "of the dataset returns, and save its state_dict()"
     )
 
 
@@ -582,13 +597,16 @@ def test_parameters_that_do_not_fit(
         (
             ([0, 1], [-0.5, 1]),
             ValueError,
-            "priorities[0] is -0.5, expected a finite number of 0 or more; give the absolute value of an error",
+            (
+                "priorities[0] is -0.5, expected a finite number of 0 or more; give the absolute "
+                "value of an error"
+            ),
         ),
         (
             ([0, 1], [1, 1e300]),
             ValueError,
-            "priorities[1] is 1e+300, which to the power of alpha=2 is more than 2**900; divide all of them by the "
-            "largest",
+            "priorities[1] is 1e+300, which to the power of alpha=2 is more than 2**900; divide "
+            "all of them by the largest",
         ),
     ],
 )
@@ -631,8 +649,8 @@ def test_nothing_to_draw(make: Callable[[ringfeed.orders.PrioritizedSampler], No
     with pytest.raises(ValueError, match="nothing to draw") as raised:
         drawn(sampler, 1)
     assert str(raised.value) == (
-        "PrioritizedSampler has nothing to draw: all 100 samples have priority 0; add() those that are there, and "
-        "update() with errors plus a little, such as 1e-6"
+        "PrioritizedSampler has nothing to draw: all 100 samples have priority 0; add() those "
+        "that are there, and update() with errors plus a little, such as 1e-6"
     )
 
 

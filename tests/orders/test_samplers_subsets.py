@@ -59,7 +59,10 @@ def test_indices_are_copied() -> None:
         (
             np.array([True, False]),
             TypeError,
-            "indices are an array of bool, expected integers; np.flatnonzero turns a mask into sample numbers",
+            (
+                "indices are an array of bool, expected integers; np.flatnonzero turns a mask "
+                "into sample numbers"
+            ),
         ),
         (["a"], TypeError, "indices are an array of <U1, expected integers"),
         (
@@ -216,14 +219,14 @@ def test_classes_are_permuted_apart() -> None:
         (
             np.eye(3, dtype=int),
             ValueError,
-            "labels are an array of shape (3, 3), expected one axis, 1 to 2**31 labels; .argmax(axis=1) makes labels "
-            "of one-hot rows",
+            "labels are an array of shape (3, 3), expected one axis, 1 to 2**31 labels; "
+            ".argmax(axis=1) makes labels of one-hot rows",
         ),
         (
             np.zeros(3),
             TypeError,
-            "labels are an array of float64, expected integers or strings; .astype(int) makes integers of whole "
-            "numbers",
+            "labels are an array of float64, expected integers or strings; .astype(int) makes "
+            "integers of whole numbers",
         ),
         (["a", "b", None], TypeError, "labels[2] is None, expected all integers or all strings"),
         (["a", 1], TypeError, "labels[1] is 1, expected all integers or all strings"),

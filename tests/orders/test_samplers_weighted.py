@@ -219,8 +219,8 @@ def test_any_numbers_are_weights(weights: Any) -> None:
         (
             ([1, 0, 2], 3, False),
             ValueError,
-            "num_samples is 3, but without replacement only the 2 samples of a weight above 0 can be drawn; give at "
-            "most 2, or replacement=True",
+            "num_samples is 3, but without replacement only the 2 samples of a weight above 0 can "
+            "be drawn; give at most 2, or replacement=True",
         ),
     ],
 )

@@ -108,7 +108,10 @@ def test_a_window_as_long_as_the_dataset_mixes_all() -> None:
         (
             (10, 11),
             ValueError,
-            "block is 11, expected at most the window's 10 samples; raise window= or make block= smaller",
+            (
+                "block is 11, expected at most the window's 10 samples; raise window= or make "
+                "block= smaller"
+            ),
         ),
     ],
 )

@@ -88,8 +88,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     (
         "array",
         {"position": 4, "of": 1},
-        "the state has one of sampler's own, and this one (a range) has no state_dict() and load_state_dict(); give "
-        "the sampler that it was taken with",
+        "the state has one of sampler's own, and this one (a range) has no state_dict() and "
+        "load_state_dict(); give the sampler that it was taken with",
     ),
     ("sampler", [4], f"the state's 'sampler' is [4], expected a dict of position, of{CHANGED}"),
     (
@@ -100,13 +100,14 @@ REFUSED: list[tuple[str, Any, str]] = [
     (
         "lists",
         {"position": "4", "of": 1},
-        "the state's 'sampler' is {'position': '4', 'of': 1}, whose position is '4', expected an int of 0 or more"
-        + CHANGED,
+        "the state's 'sampler' is {'position': '4', 'of': 1}, whose position is '4', expected an "
+        "int of 0 or more" + CHANGED,
     ),
     (
         "sampler",
         {"position": 9, "of": 1},
-        "the state's 'sampler' is {'position': 9, 'of': 1}, whose position is 9, expected at most the state's samples, "
+        "the state's 'sampler' is {'position': 9, 'of': 1}, whose position is 9, expected at most "
+        "the state's samples, "
         "8" + CHANGED,
     ),
     (
@@ -146,8 +147,8 @@ REFUSED: list[tuple[str, Any, str]] = [
         (
             "priorities",
             updates,
-            f"the state's 'sampler' is {updates!r}, expected the updates of a PrioritizedSampler, an int of 0 or more"
-            + CHANGED,
+            f"the state's 'sampler' is {updates!r}, expected the updates of a PrioritizedSampler, "
+            "an int of 0 or more" + CHANGED,
         )
         for updates in (-1, "3", {"updates": 3}, 2.0)
     ),
@@ -166,7 +167,10 @@ REFUSED: list[tuple[str, Any, str]] = [
         (
             "iterables",
             {"turn": turn},
-            f"SHOWN, whose turn is {turn!r}, expected a list of those of [0, 1, 2] that have not ended{CHANGED}",
+            (
+                f"SHOWN, whose turn is {turn!r}, expected a list of those of [0, 1, 2] that have "
+                f"not ended{CHANGED}"
+            ),
         )
         for turn in (None, [0, 0], [0, 3], ["0"])
     ),
@@ -205,7 +209,7 @@ def test_iterables_in_turn_are_not_skipped() -> None:
         with pytest.raises(ValueError, match="skip") as raised:
             loader.skip(batches=2)
         assert str(raised.value) == (
-            "skip(batches=2) of 3 iterables in turn: only reading shows which of them have ended by then; take so many "
-            "batches, and drop them"
+            "skip(batches=2) of 3 iterables in turn: only reading shows which of them have ended "
+            "by then; take so many batches, and drop them"
         )
         assert next(iter(loader)).tolist() == [0, 1, 2, 3]

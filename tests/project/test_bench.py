@@ -414,15 +414,14 @@ def test_promises_stand_beside_what_was_measured() -> None:
         ]
     )
     assert report.target_table(results) == (
-        "|  | promised | measured | repetitions |  |\n"
-        "| --- | ---: | ---: | ---: | ---: |\n"
-        "| ready 1 kB batch | at most 6 µs | 8 µs (7 - 9) | 2 | **missed** |\n"
-        "| ready 1 kB batch: keras-processes over ringfeed | at least 15x | 11x | 1 | **missed** |\n"
-        "| 32 tiny samples, of the ideal | at least 60 % | 80 % | 1 | kept |\n"
-        "| slow source: the best rival over ringfeed | at least 1x | 0.9x, ray | 1 | **missed** |\n"
-        "| first batch | at most 0.3 s | 0.5 s | 1 | **missed** |\n"
-        "| first batch: the soonest rival that does not fork, over ringfeed | at least 1x | 4x, ray | 1 | kept |\n"
-        "| batches right and in order, all workers killed | at least 100 % | 99.75 % (99.75 - 100) | 3 | **missed** |"
+        "|  | promised | measured | repetitions |  |\n| --- | ---: | ---: | ---: | ---: |\n| "
+        "ready 1 kB batch | at most 6 µs | 8 µs (7 - 9) | 2 | **missed** |\n| ready 1 kB batch: "
+        "keras-processes over ringfeed | at least 15x | 11x | 1 | **missed** |\n| 32 tiny "
+        "samples, of the ideal | at least 60 % | 80 % | 1 | kept |\n| slow source: the best rival "
+        "over ringfeed | at least 1x | 0.9x, ray | 1 | **missed** |\n| first batch | at most 0.3 "
+        "s | 0.5 s | 1 | **missed** |\n| first batch: the soonest rival that does not fork, over "
+        "ringfeed | at least 1x | 4x, ray | 1 | kept |\n| batches right and in order, all workers "
+        "killed | at least 100 % | 99.75 % (99.75 - 100) | 3 | **missed** |"
     )
 
 

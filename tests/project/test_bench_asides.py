@@ -143,7 +143,10 @@ def test_nobody_to_count_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_summaries_of_both_tools_are_read() -> None:
     """Counts stand behind their names; what perf did not count is left out, and a table without rows is none."""
-    perf = "# started\n\n12,,raw_syscalls:sys_enter,5,100.00,,\n7,,syscalls:sys_enter_futex,5,100.00,,\n"
+    perf = (
+        "# "
+        "started\n\n12,,raw_syscalls:sys_enter,5,100.00,,\n7,,syscalls:sys_enter_futex,5,100.00,,\n"
+    )
     perf += "<not counted>,,syscalls:sys_enter_read,0,100.00,,\n"
     assert calls.perf_counts(perf) == {"raw_syscalls:sys_enter": 12, "futex": 7}
     rule = "------ ----------- ----------- --------- --------- ----------------"

@@ -118,10 +118,16 @@ def test_without_a_gpu(
     arguments = ["--framework", "torch", "jax", "fit on jax", "--output", str(output), "--render"]
     assert device_copy.main(arguments) == 0
     lines = [
-        "torch: torch 1.0 sees no GPU; missing: ringfeed, pinned; ringfeed, pageable; DataLoader, pin_memory; "
-        "DataLoader",
-        "jax: jax not installed; missing: ringfeed, pinned; ringfeed, pageable; device_put, one ahead",
-        "fit on jax: jax not installed; missing: ringfeed, pinned; ringfeed, pageable; PyDataset, threads",
+        "torch: torch 1.0 sees no GPU; missing: ringfeed, pinned; ringfeed, pageable; DataLoader, "
+        "pin_memory; DataLoader",
+        (
+            "jax: jax not installed; missing: ringfeed, pinned; ringfeed, pageable; device_put, "
+            "one ahead"
+        ),
+        (
+            "fit on jax: jax not installed; missing: ringfeed, pinned; ringfeed, pageable; "
+            "PyDataset, threads"
+        ),
     ]
     assert capsys.readouterr().out.splitlines() == [
         *lines,

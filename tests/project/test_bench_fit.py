@@ -35,8 +35,8 @@ def test_every_backend_is_trained_and_measured(backend: str, tmp_path: Path) -> 
     for package in (backend, "keras", "PIL", *PHOTOGRAPHS):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
-    # With JAX and torch Keras' own PyDataset begins elsewhere (it has taken a batch to see its form); its processes are
-    # forked beside TensorFlow's threads, and may hang.
+    # With JAX and torch Keras' own PyDataset begins elsewhere (it has taken a batch to see its
+    # form); its processes are forked beside TensorFlow's threads, and may hang.
     names = ["model", "ringfeed", *(["keras-threads"] if backend == "tensorflow" else [])]
     case = f"fit/{backend}/input-bound"
     arguments = ("--workload", case, "--batches", "4", "--seconds", "0.01", "--timeout", "200")
@@ -93,12 +93,11 @@ def test_an_epoch_stands_beside_its_bounds() -> None:
     )
     results = Results([*measured(0, 0.021), processes])
     assert report.fit_table(results) == (
-        "|  | epoch, per batch | input alone | model alone | CPU over cores | over the largest | over the work "
-        "| cores idle | cores of others |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        "| ringfeed, jax, input-bound | 21.0 ms | 17.0 ms | 2.00 ms | 20.0 ms | 1.05x | 1.14x | 0.02 | 0.10 |\n"
-        "| Keras PyDataset, processes, jax, input-bound | 34.0 ms | 17.0 ms | 2.00 ms | 25.0 ms | 1.36x | 1.84x | 0.50 "
-        "| - |"
+        "|  | epoch, per batch | input alone | model alone | CPU over cores | over the largest | "
+        "over the work | cores idle | cores of others |\n| --- | ---: | ---: | ---: | ---: | ---: "
+        "| ---: | ---: | ---: |\n| ringfeed, jax, input-bound | 21.0 ms | 17.0 ms | 2.00 ms | "
+        "20.0 ms | 1.05x | 1.14x | 0.02 | 0.10 |\n| Keras PyDataset, processes, jax, input-bound "
+        "| 34.0 ms | 17.0 ms | 2.00 ms | 25.0 ms | 1.36x | 1.84x | 0.50 | - |"
     )
     assert report.small_fit_table(results) == (
         "| an epoch, per batch | ringfeed | over its largest bound | Keras PyDataset, processes |\n"

@@ -97,14 +97,12 @@ def test_growth_has_a_table_for_each_axis() -> None:
         {**failed, "error": "no end within its time"},
     ]
     assert growth.render(records) == (
-        "CPU, 2 cores, 8 GB, Linux 6.1, glibc 2.36; numpy 2.4.6; commit 0123456789ab; 2 workers and 4 slots where they "
-        "do not grow; medians of 2 fresh processes each (least - most); 2026-11-20.\n\n"
-        "| ready batches in an epoch | from one epoch to the next | CPU per batch | page faults per batch "
-        "| first batch |\n"
-        "| --- | ---: | ---: | ---: | ---: |\n"
-        "| 1 | 20.0 µs (10.0 - 30.0) | - | - | - |\n"
-        "| 64, torch | 1.00 ms (1.00 - 1.00) | - | - | - |\n\n"
-        "- bytes/1000, ringfeed: no end within its time"
+        "CPU, 2 cores, 8 GB, Linux 6.1, glibc 2.36; numpy 2.4.6; commit 0123456789ab; 2 workers "
+        "and 4 slots where they do not grow; medians of 2 fresh processes each (least - most); "
+        "2026-11-20.\n\n| ready batches in an epoch | from one epoch to the next | CPU per batch "
+        "| page faults per batch | first batch |\n| --- | ---: | ---: | ---: | ---: |\n| 1 | 20.0 "
+        "µs (10.0 - 30.0) | - | - | - |\n| 64, torch | 1.00 ms (1.00 - 1.00) | - | - | - |\n\n- "
+        "bytes/1000, ringfeed: no end within its time"
     )
 
 

@@ -63,13 +63,14 @@ def test_the_table_holds_the_lines() -> None:
     ]
     text = recovery.render(records)
     assert text == (
-        "CPU, 2 cores, Linux 6.1; numpy 2.4.6; commit 0123456789ab; batches of 4 samples of 5 ms; 2026-11-20.\n\n"
-        "|  | kills | median | one in ten over | longest | predicted | promised median |  |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        "| another worker lives, spawn | 3 | 20.0 ms | 28.0 ms | 30.0 ms | 15.0 ms | at most 60 ms | kept |\n"
-        "| the sole worker, spawn | 3 | 400 ms | 480 ms | 500 ms | 300 ms | at most 300 ms | **missed** |\n"
-        "| the sole worker, fork | 3 | 400 ms | 480 ms | 500 ms | 300 ms | - |  |\n"
-        "| the sole worker, enough batches ready, fork | 3 | 20.0 µs | 28.0 µs | 30.0 µs | none | none | kept |"
+        "CPU, 2 cores, Linux 6.1; numpy 2.4.6; commit 0123456789ab; batches of 4 samples of 5 ms; "
+        "2026-11-20.\n\n|  | kills | median | one in ten over | longest | predicted | promised "
+        "median |  |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n| another worker "
+        "lives, spawn | 3 | 20.0 ms | 28.0 ms | 30.0 ms | 15.0 ms | at most 60 ms | kept |\n| the "
+        "sole worker, spawn | 3 | 400 ms | 480 ms | 500 ms | 300 ms | at most 300 ms | **missed** "
+        "|\n| the sole worker, fork | 3 | 400 ms | 480 ms | 500 ms | 300 ms | - |  |\n| the sole "
+        "worker, enough batches ready, fork | 3 | 20.0 µs | 28.0 µs | 30.0 µs | none | none | "
+        "kept |"
     )
     assert not recovery.kept(records)
     assert recovery.kept(records[:2])

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.long
 
 MACHINE = {"cpu": "CPU", "cores": 2, "kernel": "6.1"}
 COMMON = {"commit": "0123456789ab", "versions": {"numpy": "2.4.6"}}
-WHERE = "CPU, 2 cores, Linux 6.1; numpy 2.4.6; commit 0123456789ab; medians of 2 repetitions (least - most)"
+WHERE = (
+    "CPU, 2 cores, Linux 6.1; numpy 2.4.6; commit 0123456789ab; medians of 2 repetitions (least - "
+    "most)"
+)
 
 
 def step(contender: str, repetition: int, step_s: float) -> dict[str, Any]:
@@ -114,14 +117,13 @@ def test_copies_are_shown_registered_and_not() -> None:
         },
     ]
     assert tables.device_copy_table(records) == (
-        "CPU, 2 cores, GPU, Linux 6.1; numpy 2.4.6; commit 0123456789ab; "
-        "medians of 2 repetitions (least - most); 2026-11-20.\n\n"
-        "|  | a copy alone | which takes | the step alone | a fed step | of the copy hidden | a batch in `fit` |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        "| torch: ringfeed, pinned | 55.0 GB/s | 700 µs | 10.0 ms | 10.5 ms | 93 % | - |\n"
-        "| torch: DataLoader | 9.60 GB/s | 4.00 ms | 10.0 ms | 40.0 ms | 0 % | - |\n"
-        "| fit on jax: ringfeed, pinned | - | - | - | - | - | 3.00 ms (2.00 - 4.00) |\n\n"
-        "- device/jax: out of memory"
+        "CPU, 2 cores, GPU, Linux 6.1; numpy 2.4.6; commit 0123456789ab; medians of 2 repetitions "
+        "(least - most); 2026-11-20.\n\n|  | a copy alone | which takes | the step alone | a fed "
+        "step | of the copy hidden | a batch in `fit` |\n| --- | ---: | ---: | ---: | ---: | ---: "
+        "| ---: |\n| torch: ringfeed, pinned | 55.0 GB/s | 700 µs | 10.0 ms | 10.5 ms | 93 % | - "
+        "|\n| torch: DataLoader | 9.60 GB/s | 4.00 ms | 10.0 ms | 40.0 ms | 0 % | - |\n| fit on "
+        "jax: ringfeed, pinned | - | - | - | - | - | 3.00 ms (2.00 - 4.00) |\n\n- device/jax: out "
+        "of memory"
     )
 
 
@@ -145,6 +147,6 @@ def test_each_file_goes_to_its_own_place(
     capsys.readouterr()
     assert tables.main(["run-2026-11-20.jsonl"]) == 1
     assert capsys.readouterr().err == (
-        "run-2026-11-20.jsonl: expected a name that begins with one of fit_step, elements, device_copy, growth "
-        "and a hyphen\n"
+        "run-2026-11-20.jsonl: expected a name that begins with one of fit_step, elements, "
+        "device_copy, growth and a hyphen\n"
     )

@@ -1,6 +1,7 @@
 """How much there is to read, and how much of it a default loader and a worker import. These numbers may only fall.
 
-A later feature names its own budget of tokens where it is asked for, and a default loader imports none of it.
+A later feature names its own budget of tokens where it is asked for, and a default loader imports
+none of it.
 """
 
 from __future__ import annotations

@@ -98,5 +98,8 @@ def test_a_pydataset_before_and_after(name: str) -> None:
     changes = [line for line in difflib.ndiff(*texts) if line[0] in "+-" and line[2:].strip()]
     assert changes == [
         "+ import ringfeed.keras",
-        "+ ringfeed.keras.install()  # from here on, `fit` reads every PyDataset over shared memory",
+        (
+            "+ ringfeed.keras.install()  # from here on, `fit` reads every PyDataset over shared "
+            "memory"
+        ),
     ]

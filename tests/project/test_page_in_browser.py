@@ -45,8 +45,9 @@ def test_a_page_with_a_fault_is_found_out(tmp_path: Path) -> None:
     """What the test above relies on: exceptions, errors of the console and files that are missing are all told."""
     page = tmp_path / "page.html"
     page.write_text(
-        "<script>document.documentElement.dataset.drawnMs = 1; console.error('one'); console.warn('two');"
-        "setTimeout(() => { throw Error('three') })</script><img src=nowhere.png><div style='width: 500px'>wide</div>"
+        "<script>document.documentElement.dataset.drawnMs = 1; console.error('one'); "
+        "console.warn('two');setTimeout(() => { throw Error('three') })</script><img "
+        "src=nowhere.png><div style='width: 500px'>wide</div>"
     )
     with Browser() as browser:
         for width, overflow in ((400, 108), (1280, 0)):

@@ -153,7 +153,8 @@ def test_a_changelog_without_a_date() -> None:
     with pytest.raises(ValueError, match="has no heading") as caught:
         archives.seconds_of("## 0.2.0 (unreleased)\n")
     assert str(caught.value) == (
-        "CHANGELOG.md has no heading such as '## 0.2.0 (2026-11-25)': give the newest version its date"
+        "CHANGELOG.md has no heading such as '## 0.2.0 (2026-11-25)': give the newest version its "
+        "date"
     )
 
 

@@ -34,7 +34,10 @@ def refused() -> Crew:
 def test_a_node_that_starts_no_actor_is_named() -> None:
     """Once, with the error from there."""
     crew = refused()
-    text = "no actor of ringfeed starts on node 10.0.0.0, and none is tried there any more: ImportError: no module"
+    text = (
+        "no actor of ringfeed starts on node 10.0.0.0, and none is tried there any more: "
+        "ImportError: no module"
+    )
     with pytest.warns(UserWarning, match="no actor") as caught:
         crew.note_nodes([A, B], 1.0)
     assert [str(one.message) for one in caught] == [text]

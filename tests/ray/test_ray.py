@@ -249,8 +249,9 @@ def test_an_address_where_nothing_runs_is_named() -> None:
             Samples(), batch_size=16, workers=0, backend=ringfeed.ray.Ray(address="127.0.0.1:9")
         )
     assert str(caught.value) == (
-        "no Ray cluster answers at '127.0.0.1:9' within 10 s ([Errno 111] Connection refused); `ray status --address "
-        "127.0.0.1:9` says whether one runs there; start one by `ray start --head`, or give address='local'"
+        "no Ray cluster answers at '127.0.0.1:9' within 10 s ([Errno 111] Connection refused); "
+        "`ray status --address 127.0.0.1:9` says whether one runs there; start one by `ray start "
+        "--head`, or give address='local'"
     )
 
 
@@ -260,9 +261,9 @@ def test_a_cluster_of_another_version_is_named(three: Cluster) -> None:
     python, node = sys.version.split()[0], three.address.partition(":")[0]
     assert (status, out) == (
         0,
-        f"the Ray cluster at '{three.address}' cannot be joined: here is Ray 2.0.0, Python {python}; Version mismatch: "
-        f"The cluster was started with: Ray: {version('ray')} Python: {python} This process on node {node} was started "
-        f"with: Ray: 2.0.0 Python: {python}",
+        f"the Ray cluster at '{three.address}' cannot be joined: here is Ray 2.0.0, Python "
+        f"{python}; Version mismatch: The cluster was started with: Ray: {version('ray')} Python: "
+        f"{python} This process on node {node} was started with: Ray: 2.0.0 Python: {python}",
     )
 
 
@@ -274,9 +275,9 @@ def test_a_cluster_that_asks_for_a_token_is_named(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(WorkerError) as caught:
             content(Samples(), batch_size=16, workers=0, backend=on(found))
         assert str(caught.value) == (
-            f"the Ray cluster at {found.address!r} asks for a token, and RAY_AUTH_MODE is 'disabled' here; have "
-            f"training run with RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token "
-            f"authentication says"
+            f"the Ray cluster at {found.address!r} asks for a token, and RAY_AUTH_MODE is "
+            "'disabled' here; have training run with RAY_AUTH_MODE=token and the token of that "
+            "cluster, as Ray's page on token authentication says"
         )
 
 

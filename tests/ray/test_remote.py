@@ -133,8 +133,9 @@ def test_an_iterable_with_workers_here_is_read_here(here: dict[str, Any]) -> Non
         found = content(dataset, workers=1, backend=remote(), **given)
     assert found == here["iterable"]
     assert str(told[0].message) == (
-        "backend=Ray(...) with an iterable, which one worker reads, and workers here come first; give "
-        "workers=0 to have an actor read it, or several iterables by ringfeed.datasets.Interleave"
+        "backend=Ray(...) with an iterable, which one worker reads, and workers here come first; "
+        "give workers=0 to have an actor read it, or several iterables by "
+        "ringfeed.datasets.Interleave"
     )
 
 

@@ -65,14 +65,14 @@ def refusal(kind: type[Exception], **given: Any) -> str:
         (
             {"address": "local", "bridges": 2},
             ValueError,
-            "Ray(bridges)=2 with address='local': each bridge would start a cluster of its own; start one "
-            "(`ray start --head`) and leave address= out, or have one bridge",
+            "Ray(bridges)=2 with address='local': each bridge would start a cluster of its own; "
+            "start one (`ray start --head`) and leave address= out, or have one bridge",
         ),
         (
             {"address": "ray://head:10001"},
             ValueError,
-            "Ray(address)='ray://head:10001' is that of a Ray Client server, through which no bridge can connect; give "
-            "the address of the head itself, as in 'head:6379'",
+            "Ray(address)='ray://head:10001' is that of a Ray Client server, through which no "
+            "bridge can connect; give the address of the head itself, as in 'head:6379'",
         ),
     ],
 )
@@ -101,9 +101,9 @@ def test_without_a_cluster_it_says_the_ways_out(
     with pytest.raises(ValueError, match="backend=") as caught:
         Loader(Samples(), backend=ringfeed.ray.Ray())
     assert str(caught.value) == (
-        "backend=Ray(...) without address=, and no Ray cluster runs on this machine, nor does RAY_ADDRESS "
-        "name one; give the address= of a cluster's head, or address='local', which starts a cluster with the loader "
-        "and ends it with the loader"
+        "backend=Ray(...) without address=, and no Ray cluster runs on this machine, nor does "
+        "RAY_ADDRESS name one; give the address= of a cluster's head, or address='local', which "
+        "starts a cluster with the loader and ends it with the loader"
     )
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert ringfeed.ray.Ray().found_address() == "head:6379"
@@ -114,8 +114,8 @@ def test_what_cannot_be_remote_is_refused() -> None:
     with pytest.raises(ValueError, match="iterator") as caught:
         Loader((number for number in range(9)), backend=remote())
     assert str(caught.value) == (
-        "backend=Ray(...) with a generator, an iterator that a thread of this process reads; give an iterable "
-        "that makes a new iterator each time, or leave backend= out"
+        "backend=Ray(...) with a generator, an iterator that a thread of this process reads; give "
+        "an iterable that makes a new iterator each time, or leave backend= out"
     )
     with pytest.raises(TypeError, match="backend") as wrong:
         Loader(Samples(), backend=7)  # type: ignore[arg-type]
@@ -137,7 +137,8 @@ def test_fewer_actors_than_asked_for_are_enough() -> None:
         wait_until(lambda: loader.stats().remote.there == 3)
         stats = loader.stats()
     assert stats.remote.declined == (
-        "the cluster has room for 3: an actor asks for CPU=1, and of that 10.0.0.0 has CPU=2; 10.0.0.1 has CPU=1"
+        "the cluster has room for 3: an actor asks for CPU=1, and of that 10.0.0.0 has CPU=2; "
+        "10.0.0.1 has CPU=1"
     )
     assert stats.verdict.endswith(f"; there are 3 of 3 actors: {stats.remote.declined}")
 
@@ -146,16 +147,17 @@ def test_no_room_at_all_is_an_error_that_names_what_was_asked() -> None:
     """And what each node has."""
     ray = FakeRay(workers=2, num_cpus=1, resources={"gpuu": 1}, runtime_env={"nodes": {"a": 2}})
     assert refusal(WorkerError, backend=ray) == (
-        "no actor has room in the cluster: an actor asks for CPU=1, gpuu=1, and of that 10.0.0.0 has CPU=2, gpuu=0; "
-        "ask for less by num_cpus= and resources= of ringfeed.ray.Ray, or add nodes"
+        "no actor has room in the cluster: an actor asks for CPU=1, gpuu=1, and of that 10.0.0.0 "
+        "has CPU=2, gpuu=0; ask for less by num_cpus= and resources= of ringfeed.ray.Ray, or add "
+        "nodes"
     )
 
 
 def test_a_node_that_starts_no_actor_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     """With a warning that has the error from there."""
     warning = (
-        "UserWarning: no actor of ringfeed starts on node 10.0.0.0, and none is tried there any more: "
-        "ModuleNotFoundError: No module named 'pictures'"
+        "UserWarning: no actor of ringfeed starts on node 10.0.0.0, and none is tried there any "
+        "more: ModuleNotFoundError: No module named 'pictures'"
     )
     printed: list[str] = []
 
@@ -193,8 +195,8 @@ def test_a_cluster_that_another_user_names_is_not_joined(
     with pytest.raises(PermissionError) as caught:
         asked.found_address()
     assert str(caught.value) == (
-        f"backend=Ray(...) without address=, and a file which all users may write names the Ray cluster of "
-        f"this machine: {file}; give the address= of the cluster's head"
+        "backend=Ray(...) without address=, and a file which all users may write names the Ray "
+        f"cluster of this machine: {file}; give the address= of the cluster's head"
     )
     file.chmod(0o644)
     if not os.getuid():
@@ -202,8 +204,8 @@ def test_a_cluster_that_another_user_names_is_not_joined(
         with pytest.raises(PermissionError) as caught:
             ringfeed.Loader(Samples(), batch_size=16, backend=asked)
         assert str(caught.value) == (
-            f"backend=Ray(...) without address=, and a file of another user (uid 65534) names the Ray cluster "
-            f"of this machine: {file}; give the address= of the cluster's head"
+            "backend=Ray(...) without address=, and a file of another user (uid 65534) names the "
+            f"Ray cluster of this machine: {file}; give the address= of the cluster's head"
         )
         monkeypatch.setenv("RAY_ADDRESS", "other:6379")
         assert asked.found_address() == "other:6379"
@@ -221,16 +223,17 @@ def test_where_no_node_starts_an_actor_the_error_from_there_is_the_cause() -> No
     with pytest.raises(WorkerError) as caught:
         numbers(backend=remote(refuses=["a", "b"]))
     assert str(caught.value) == (
-        "no actor starts on any node; on 10.0.0.0: ModuleNotFoundError: No module named 'pictures'; install what is "
-        "missing there, or give runtime_env= of ringfeed.ray.Ray"
+        "no actor starts on any node; on 10.0.0.0: ModuleNotFoundError: No module named "
+        "'pictures'; install what is missing there, or give runtime_env= of ringfeed.ray.Ray"
     )
 
 
 def test_a_node_with_another_numpy_is_left_out() -> None:
     """Its rows might be others."""
     assert refusal(WorkerError, backend=remote(1, nodes={"a": 8}, differs=["a"])) == (
-        f"no actor starts on any node; on 10.0.0.0: WorkerError: has numpy 0.9.1, expected numpy {np.__version__} as "
-        f"here; install what is missing there, or give runtime_env= of ringfeed.ray.Ray"
+        "no actor starts on any node; on 10.0.0.0: WorkerError: has numpy 0.9.1, expected numpy "
+        f"{np.__version__} as here; install what is missing there, or give runtime_env= of "
+        "ringfeed.ray.Ray"
     )
 
 
@@ -254,8 +257,8 @@ def test_without_a_cluster_workers_here_go_on_alone() -> None:
 def test_bridges_that_die_before_anything_came_through_them_are_not_started_for_ever() -> None:
     """Three in a row."""
     assert refusal(WorkerError, backend=remote(bridge_dies=1)) == (
-        "3 bridges to the cluster in a row ended before any row came through them; the last was killed by SIGKILL; "
-        "look at its output above, and at `ray status`"
+        "3 bridges to the cluster in a row ended before any row came through them; the last was "
+        "killed by SIGKILL; look at its output above, and at `ray status`"
     )
 
 
@@ -270,9 +273,9 @@ def test_a_dataset_that_a_node_has_no_room_for_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
         content(Large(), batch_size=16, workers=0, backend=remote(store=90_000_000))
     assert str(caught.value) == (
-        "the dataset takes 52.1 MB of each node's object store, and that of node 10.0.0.0 has 90.0 MB, of which it may "
-        "take half; start the node with a larger --object-store-memory, or keep less in the dataset and read files on "
-        "demand"
+        "the dataset takes 52.1 MB of each node's object store, and that of node 10.0.0.0 has "
+        "90.0 MB, of which it may take half; start the node with a larger --object-store-memory, "
+        "or keep less in the dataset and read files on demand"
     )
 
 
@@ -309,8 +312,9 @@ def test_an_object_store_that_stays_full_is_an_error() -> None:
     assert refusal(
         WorkerError, backend=remote(1, nodes={"a": 1}, full=[*range(1000)]), batch_size=1
     ) == (
-        "dataset[0] could not be made remotely: node 10.0.0.0 has no room for 72 bytes in its object store of 1.0 GB, "
-        "with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
+        "dataset[0] could not be made remotely: node 10.0.0.0 has no room for 72 bytes in its "
+        "object store of 1.0 GB, with no other call under way; start it with a larger "
+        "--object-store-memory, or have less in a batch"
     )
 
 
@@ -321,8 +325,8 @@ def test_answers_take_a_quarter_of_an_object_store_at_most() -> None:
         assert [int(batch[0, 0]) for batch in loader] == [*range(6)]
         wait_until(lambda: loader.stats().remote.there == 4)
         assert loader.stats().remote.narrowed == (
-            "answers may take a quarter of an object store, and that of node 10.0.0.0 has 72.0 MB: 2 calls of 9.0 MB "
-            "at a time"
+            "answers may take a quarter of an object store, and that of node 10.0.0.0 has 72.0 "
+            "MB: 2 calls of 9.0 MB at a time"
         )
 
 
@@ -368,9 +372,9 @@ def test_a_dataset_that_writes_to_what_its_actors_share_is_told_so() -> None:
     with pytest.raises(WorkerError) as caught:
         content(Writes(), batch_size=16, workers=0, backend=remote())
     assert str(caught.value) == (
-        "dataset[0] raised ValueError: assignment destination is read-only; in actors, arrays of the dataset of 1 MB "
-        "or more are read-only, as they share them: copy what you change, or give ringfeed.ray.Ray(private=True) (15 "
-        "more of this batch failed)"
+        "dataset[0] raised ValueError: assignment destination is read-only; in actors, arrays of "
+        "the dataset of 1 MB or more are read-only, as they share them: copy what you change, or "
+        "give ringfeed.ray.Ray(private=True) (15 more of this batch failed)"
     )
     ray = FakeRay(workers=2, private=True)
     assert len(content(Writes(), batch_size=16, workers=0, backend=ray)[0]) == 7
@@ -380,7 +384,8 @@ def test_a_sample_that_ends_its_actors_is_an_error_in_its_place() -> None:
     """It names the index and the node; with on_error="skip" it is left out."""
     script = {"poison": [42], "nodes": {"a": 8}}
     assert refusal(WorkerError, backend=remote(**script), max_attempts=2) == (
-        "dataset[42] ended 2 actors; the last one, on node 10.0.0.0, was killed; try it with workers=0 and no backend="
+        "dataset[42] ended 2 actors; the last one, on node 10.0.0.0, was killed; try it with "
+        "workers=0 and no backend="
     )
     skipped = numbers(backend=remote(**script), max_attempts=2, on_error="skip")
     assert skipped == [number for number in range(100) if number != 42]

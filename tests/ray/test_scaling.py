@@ -133,36 +133,43 @@ def said(waited_s: float, **given: float) -> str:
         (
             6.0,
             {"busy": 0.92, "work_s": 0.04},
-            "input-bound: training waited 60% of the time; actors are 92% busy in dataset[i], 20.0 ms a sample: add "
-            "actors (now 16), or make it cheaper",
+            "input-bound: training waited 60% of the time; actors are 92% busy in dataset[i], "
+            "20.0 ms a sample: add actors (now 16), or make it cheaper",
         ),
         (
             6.0,
             {"bridge_busy": 0.94, "bridge_cpu_s": 0.31},
-            "input-bound: training waited 60% of the time; the bridge is 94% busy, 310.0 us a ticket of 2 rows: raise "
-            "batch_size= or bridges= of ringfeed.ray.Ray",
+            "input-bound: training waited 60% of the time; the bridge is 94% busy, 310.0 us a "
+            "ticket of 2 rows: raise batch_size= or bridges= of ringfeed.ray.Ray",
         ),
         (
             6.0,
             {"cpu_s": 0.8, "bridge_cpu_s": 1.2, "busy": 0.9},
-            "input-bound: training waited 60% of the time; a GB of rows takes 400.0 ms of CPU to make and 600.0 ms to "
-            "bring here, so remote workers do not pay: use workers= alone",
+            "input-bound: training waited 60% of the time; a GB of rows takes 400.0 ms of CPU to "
+            "make and 600.0 ms to bring here, so remote workers do not pay: use workers= alone",
         ),
         (
             6.0,
             {"busy": 0.4, "work_s": 0.01},
-            "input-bound: training waited 60% of the time; actors are only 40% busy: a call of 10.0 ms of work takes "
-            "50.0 ms with the way of 2.0 MB, 2 at a time: raise slots= or batch_size=, or have a quicker link",
+            "input-bound: training waited 60% of the time; actors are only 40% busy: a call of "
+            "10.0 ms of work takes 50.0 ms with the way of 2.0 MB, 2 at a time: raise slots= or "
+            "batch_size=, or have a quicker link",
         ),
         (
             0.1,
             {"busy": 0.3},
-            "compute-bound: training waited 1.0% of the time; actors are 30% busy: 6 actors would do",
+            (
+                "compute-bound: training waited 1.0% of the time; actors are 30% busy: 6 actors "
+                "would do"
+            ),
         ),
         (
             0.1,
             {"busy": 0.9},
-            "compute-bound: training waited 1.0% of the time; actors are 90% busy: nothing to change",
+            (
+                "compute-bound: training waited 1.0% of the time; actors are 90% busy: nothing to "
+                "change"
+            ),
         ),
         (6.0, {"calls": 0}, "otherwise"),
     ],

@@ -367,7 +367,8 @@ def test_a_worker_that_dies_in_transform_is_replaced(way: str, tmp_path: Path) -
 
 def test_workers_are_killed_at_random() -> None:
     """Any of them, the reader too."""
-    # Of what is read and not taken yet the reader may be ended any number of times; one death comes after each batch.
+    # Of what is read and not taken yet the reader may be ended any number of times; one death comes
+    # after each batch.
     loader = fed(Numbers(3000), transform=slow, slots=3, batch_size=16, max_attempts=1000)
     over, came = threading.Event(), threading.Event()
     draws = np.random.default_rng(5)
@@ -416,7 +417,8 @@ def test_a_transform_that_ends_every_worker_is_an_error_in_its_place() -> None:
 
     found, errors = until_it_fails(fed(Numbers(43), transform=deadly))
     assert errors == [
-        "element 22 of the iterable ended 3 workers; the last one was killed by SIGKILL; try it with workers=0"
+        "element 22 of the iterable ended 3 workers; the last one was killed by SIGKILL; try it "
+        "with workers=0"
     ]
     assert found == [batch for batch in cut(43) if 22 not in batch]
 
@@ -434,7 +436,8 @@ def test_an_element_that_ends_every_reader_is_an_error_in_its_place(at: int) -> 
     found, errors = until_it_fails(loader)
     assert [number for batch in found for number in batch] == [*range(at)]
     assert errors == [
-        "the iterable was ended by RuntimeError: what comes after an element that ended its workers cannot be read"
+        "the iterable was ended by RuntimeError: what comes after an element that ended its "
+        "workers cannot be read"
     ]
 
 
@@ -459,8 +462,8 @@ def test_a_reader_that_is_stuck_is_shown() -> None:
         next(batches)
     first, *lines = str(caught.value).splitlines()
     assert first == (
-        "no batch for 1 s: 1 of 4 workers inside element 17 of the iterable; raise timeout_s or look there"
-        + FORK_HINT
+        "no batch for 1 s: 1 of 4 workers inside element 17 of the iterable; raise timeout_s or "
+        "look there" + FORK_HINT
     )
     stuck = [line for line in lines if line.startswith("worker ") and " inside " in line]
     assert len(stuck) == 1
@@ -540,8 +543,9 @@ def first(sample: Any) -> Any:
 def test_an_element_that_cannot_be_pickled_is_refused() -> None:
     """The first before there are workers, others in their place; the iterable goes on behind it."""
     text = (
-        "element {} of the iterable cannot be pickled, and one process reads for all workers: TypeError: cannot pickle "
-        "'_thread.lock' object; yield what can be pickled, or give workers=1"
+        "element {} of the iterable cannot be pickled, and one process reads for all workers: "
+        "TypeError: cannot pickle '_thread.lock' object; yield what can be pickled, or give "
+        "workers=1"
     )
     with pytest.raises(ShipError) as caught:
         fed(Locked(0), transform=first)
@@ -571,8 +575,8 @@ def test_elements_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch
         except WorkerError as error:
             errors.append(str(error))
     assert errors == [
-        "element 6 of the iterable is of 2.4 MB, and the 4 elements of a batch may be of 2.1 MB; make batch_size= "
-        "smaller, or give workers=1"
+        "element 6 of the iterable is of 2.4 MB, and the 4 elements of a batch may be of 2.1 MB; "
+        "make batch_size= smaller, or give workers=1"
     ]
     assert found == [[0, 1, 2, 3], [8, 9, 10, 11]]
 

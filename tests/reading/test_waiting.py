@@ -410,7 +410,10 @@ def test_a_stall_names_the_sample(kind: type, way: str, tmp_path: Path) -> None:
         next(batches)
         wait_until(lambda: loader.slot_states().count("ready") == loader.plan.slots - 1)
         lose_patience(loader, 0.3)
-        text = "no batch for 0.3 s: 1 of 2 workers inside dataset[i] (i = 3); raise timeout_s or look there"
+        text = (
+            "no batch for 0.3 s: 1 of 2 workers inside dataset[i] (i = 3); raise timeout_s or "
+            "look there"
+        )
         with pytest.raises(StallError, match=f"^{re.escape(text)}"):
             next(batches)
 
@@ -464,7 +467,10 @@ def test_a_first_sample_that_never_comes_is_a_stall(way: str, on_error: Any) -> 
     with pytest.raises(StallError) as raised:
         Loader(Never(), batch_size=2, timeout_s=0.5, on_error=on_error, **WAYS[way])
     if way != "fork":  # where both processes wait
-        message = "dataset[0], read for the spec, has not come in 0.5 s; raise timeout_s, give spec=, or look there"
+        message = (
+            "dataset[0], read for the spec, has not come in 0.5 s; raise timeout_s, give spec=, "
+            "or look there"
+        )
         assert str(raised.value) == message
 
 
@@ -599,76 +605,82 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[Exception], str
         slow.Awaits,
         {"concurrency": 2, "workers": 3},
         ValueError,
-        "concurrency=2 with 3 workers: it counts the samples in flight in all of them, and each has one at least; "
-        "raise it, or give workers=2",
+        "concurrency=2 with 3 workers: it counts the samples in flight in all of them, and each "
+        "has one at least; raise it, or give workers=2",
     ),
     "auto": (
         slow.Awaits,
         {"workers": "auto"},
         ValueError,
-        "an async __getitem__ with workers='auto': each worker has its part of the samples in flight; give a number",
+        (
+            "an async __getitem__ with workers='auto': each worker has its part of the samples in "
+            "flight; give a number"
+        ),
     ),
     "reseed": (
         slow.Waits,
         {"concurrency": 8, "reseed": True},
         ValueError,
-        "reseed=True with concurrency=8: it seeds states that all samples in flight share; draw from ringfeed.rng(), "
-        "and leave reseed= out",
+        "reseed=True with concurrency=8: it seeds states that all samples in flight share; draw "
+        "from ringfeed.rng(), and leave reseed= out",
     ),
     "arrays": (
         lambda: X,
         {"concurrency": 8},
         ValueError,
-        "concurrency=8 is for a dataset whose __getitem__ waits, and of arrays no code runs; leave concurrency= out",
+        (
+            "concurrency=8 is for a dataset whose __getitem__ waits, and of arrays no code runs; "
+            "leave concurrency= out"
+        ),
     ),
     "an iterable": (
         lambda: _three,
         {"concurrency": 8},
         ValueError,
-        "concurrency=8 is for a dataset whose __getitem__ waits, and an iterable is read one element after another "
-        "(Interleave reads several side by side); leave concurrency= out",
+        "concurrency=8 is for a dataset whose __getitem__ waits, and an iterable is read one "
+        "element after another (Interleave reads several side by side); leave concurrency= out",
     ),
     "a mix": (
         lambda: Mix([slow.Waits(), slow.Waits()]),
         {"concurrency": 8},
         ValueError,
-        "concurrency=8 is for a dataset whose __getitem__ waits, and Mix reads its datasets itself; leave concurrency= "
-        "out",
+        "concurrency=8 is for a dataset whose __getitem__ waits, and Mix reads its datasets "
+        "itself; leave concurrency= out",
     ),
     "an async member": (
         lambda: Mix([slow.Awaits(), slow.Plain()]),
         {},
         TypeError,
-        "Mix of a dataset with an async def __getitem__, which it cannot await; give that dataset to a loader of its "
-        "own",
+        "Mix of a dataset with an async def __getitem__, which it cannot await; give that dataset "
+        "to a loader of its own",
     ),
     "an async pack": (
         lambda: Pack(slow.Awaits(8), [1] * 8, max_length=4),
         {},
         TypeError,
-        "Pack of a dataset with an async def __getitem__, which it cannot await; give that dataset to a loader of its "
-        "own",
+        "Pack of a dataset with an async def __getitem__, which it cannot await; give that "
+        "dataset to a loader of its own",
     ),
     "read_into": (
         AsyncInto,
         {},
         TypeError,
-        "read_into of AsyncInto is async def, and only __getitem__ may be; leave read_into out, and give concurrency= "
-        "samples that are awaited at a time",
+        "read_into of AsyncInto is async def, and only __getitem__ may be; leave read_into out, "
+        "and give concurrency= samples that are awaited at a time",
     ),
     "__getitems__": (
         AsyncMany,
         {"concurrency": 8},
         TypeError,
-        "__getitems__ of AsyncMany is async def, and only __getitem__ may be; leave __getitems__ out, and give "
-        "concurrency= samples that are awaited at a time",
+        "__getitems__ of AsyncMany is async def, and only __getitem__ may be; leave __getitems__ "
+        "out, and give concurrency= samples that are awaited at a time",
     ),
     "transform": (
         slow.Awaits,
         {"transform": awaited},
         TypeError,
-        "transform=awaited is async def, and is called once a sample has come; await in an async def __getitem__ of "
-        "the dataset",
+        "transform=awaited is async def, and is called once a sample has come; await in an async "
+        "def __getitem__ of the dataset",
     ),
 }
 

@@ -14,8 +14,8 @@ from ringfeed.errors import WorkerError
 pytestmark = pytest.mark.once
 
 CAUSE = (
-    "the likely cause is a read_into, or a C extension that the dataset calls, which writes past its own row: "
-    "look there"
+    "the likely cause is a read_into, or a C extension that the dataset calls, which writes past "
+    "its own row: look there"
 )
 LOST = "; what was not delivered is lost, and the next epoch begins with fresh memory"
 PLAN = ringfeed.Loader(
@@ -57,8 +57,8 @@ def test_an_overwritten_mark_names_the_sample() -> None:
         with pytest.raises(WorkerError) as caught:
             next(batches)
         assert str(caught.value) == (
-            "the slot was overwritten: the failures of row 0 of batch 5 (dataset[5]) are not as they were left; "
-            f"{CAUSE}{LOST}"
+            "the slot was overwritten: the failures of row 0 of batch 5 (dataset[5]) are not as "
+            f"they were left; {CAUSE}{LOST}"
         )
 
 
@@ -72,7 +72,8 @@ def test_overwritten_indices_end_the_epoch() -> None:
         with pytest.raises(WorkerError) as caught:
             next(batches)
         assert str(caught.value) == (
-            f"the slot was overwritten: the indices of row 0 of batch 5 are not as they were left; {CAUSE}{LOST}"
+            "the slot was overwritten: the indices of row 0 of batch 5 are not as they were left; "
+            f"{CAUSE}{LOST}"
         )
         assert [int(batch[0]) for batch in loader] == list(range(8))
 

@@ -216,8 +216,8 @@ def test_without_memfds_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ringfeed.PlanError) as caught:
         Segment(PLAN.sizes)
     assert str(caught.value) == (
-        "cannot create shared memory: memfd_create: Function not implemented; ringfeed needs Linux 3.17 or newer, and "
-        "a container whose seccomp profile allows memfd_create"
+        "cannot create shared memory: memfd_create: Function not implemented; ringfeed needs "
+        "Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
     )
 
 
@@ -232,8 +232,8 @@ def test_without_a_descriptor_it_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ringfeed.PlanError) as caught:
         reserve("ringfeed-test", 4096)
     assert str(caught.value) == (
-        "cannot create shared memory: memfd_create: Too many open files; raise RLIMIT_NOFILE (ulimit -n), or close "
-        "what keeps descriptors open"
+        "cannot create shared memory: memfd_create: Too many open files; raise RLIMIT_NOFILE "
+        "(ulimit -n), or close what keeps descriptors open"
     )
 
 
@@ -250,8 +250,9 @@ def test_what_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
         made.open()
     made.close()
     assert str(caught.value) == (
-        f"cannot map {show_bytes(sum(made.sizes))} of shared memory: Cannot allocate memory; RLIMIT_AS (ulimit -v) is "
-        f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="
+        f"cannot map {show_bytes(sum(made.sizes))} of shared memory: Cannot allocate memory; "
+        f"RLIMIT_AS (ulimit -v) is {show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or "
+        "memory="
     )
 
 

@@ -223,8 +223,8 @@ def test_wait_tells_the_others_once() -> None:
     stage.wait(first, 5.0)
     stage.wait(first, 5.0)
     assert stage.texts(first) == [
-        "share(name='t'): the other trainings have waited 5.0 s for pid 2, which has not taken a batch; "
-        "on_slow='drop' or 'raise' goes on without it"
+        "share(name='t'): the other trainings have waited 5.0 s for pid 2, which has not taken a "
+        "batch; on_slow='drop' or 'raise' goes on without it"
     ]
     stage.flow.took(first, first.serial)
     stage.pass_by(second, 3)
@@ -275,8 +275,8 @@ def test_raise_puts_the_slow_one_out() -> None:
     stage.fill()
     stage.pass_by(first, 5)
     text = (
-        "share(name='t'): the other trainings have waited 5.0 s for pid 2, which has not taken a batch; "
-        "on_slow='raise' has put it out"
+        "share(name='t'): the other trainings have waited 5.0 s for pid 2, which has not taken a "
+        "batch; on_slow='raise' has put it out"
     )
     stage.flow.free(second, stage.take(second))
     assert stage.texts(second) == [text]
@@ -313,13 +313,16 @@ def test_a_wait_without_end_is_an_error() -> None:
     stage.flow.has_gathered, stage.flow.is_on = False, False
     stage.wait(stage.trainings[0], 60.0)
     assert stage.texts(stage.trainings[0]) == [
-        "share(name='t'): 1 of 2 trainings have come within 60 s (pid 1); start the others, or give ranks= and "
-        "timeout_s= as they are"
+        "share(name='t'): 1 of 2 trainings have come within 60 s (pid 1); start the others, or "
+        "give ranks= and timeout_s= as they are"
     ]
     stage.flow.has_gathered = True
     stage.flow.join(Training(2))
     stage.flow.took(stage.trainings[0], 1)
-    text = "share(name='t'): no batch for pid 1 within 60 s: it waits for pid 2; raise timeout_s or look there"
+    text = (
+        "share(name='t'): no batch for pid 1 within 60 s: it waits for pid 2; raise timeout_s or "
+        "look there"
+    )
     stage.trainings[0].asked = 2, None
     stage.wait(stage.trainings[0], 60.0)
     assert stage.texts(stage.trainings[0])[-1] == text, (
@@ -341,13 +344,14 @@ def test_one_more_than_there_may_be() -> None:
     """One more training, or one of a rank that is there, is refused in words."""
     stage = Stage(ranks=2)
     assert stage.flow.join(Training(9)) == (
-        "share(name='t') has the 2 trainings that it was made for (pid 1, pid 2), and this is one more; give all of "
-        "them a larger ranks=, or another name"
+        "share(name='t') has the 2 trainings that it was made for (pid 1, pid 2), and this is one "
+        "more; give all of them a larger ranks=, or another name"
     )
     stage.flow.leave(stage.trainings[0])
     stage.trainings[1].rank = 1
     assert stage.flow.join(Training(9, rank=1)) == (
-        "share(name='t') has a training of rank 1 already (pid 2); give each process a rank of its own"
+        "share(name='t') has a training of rank 1 already (pid 2); give each process a rank of "
+        "its own"
     )
     assert stage.flow.join(Training(9, rank=0)) is None
 

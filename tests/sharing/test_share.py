@@ -319,7 +319,10 @@ def test_trainings_that_ask_for_different_epochs(share: shared.Share) -> None:
     batches, other = iter(one), iter(two)
     assert next(batches)[1].tolist() == shared.expected(3)[24]
     pid = os.getpid()
-    text = f"this training asks for the next epoch, and pid {pid} for epoch 2; have all trainings ask for the same"
+    text = (
+        f"this training asks for the next epoch, and pid {pid} for epoch 2; have all trainings ask "
+        "for the same"
+    )
     with pytest.raises(ValueError, match=re.escape(text)):
         next(other)
 
@@ -337,7 +340,10 @@ def test_a_training_that_begins_anew(share: shared.Share, epoch: int | None) -> 
         one.set_epoch(epoch)
     late, batches = iter(third), iter(one)
     pid = os.getpid()
-    text = f"this training asks for epoch 0, and pid {pid} for the next epoch; have all trainings ask for the same"
+    text = (
+        f"this training asks for epoch 0, and pid {pid} for the next epoch; have all trainings ask "
+        "for the same"
+    )
     with pytest.raises(ValueError, match=re.escape(text)):
         next(late)
     assert shared.numbers(batches) == shared.expected(2)[12:]

@@ -96,8 +96,9 @@ def test_the_host_is_killed() -> None:
         with pytest.raises(WorkerError) as caught:
             list(batches)
         assert str(caught.value) == (
-            f"share(name={name!r}): its host process (pid {training.host_pid}) has ended; what it wrote on standard "
-            "error says why, if it was not killed. Join again, and go on from a state_dict()"
+            f"share(name={name!r}): its host process (pid {training.host_pid}) has ended; what it "
+            "wrote on standard error says why, if it was not killed. Join again, and go on from a "
+            "state_dict()"
         )
         assert shared.is_right(held)
         shared.gone(group)

@@ -118,17 +118,17 @@ _REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], type[Exception
         "broadcast",
         {},
         ValueError,
-        "{share}: make_loader has shard='auto', which found rank 1 of 2 (torchrun) for the training that "
-        "came first, and the loader is for all of this host; give it shard=ringfeed.Shard(rank, world_size) of the "
-        "host, or none",
+        "{share}: make_loader has shard='auto', which found rank 1 of 2 (torchrun) for the "
+        "training that came first, and the loader is for all of this host; give it "
+        "shard=ringfeed.Shard(rank, world_size) of the host, or none",
     ),
     "rows": (
         partial(shared.make, batch_size=7),
         "split",
         {"rank": 0},
         ValueError,
-        "{share}: the loader has batch_size=7, which 2 ranks cannot share equally; give the rows of all ranks "
-        "together, a multiple of ranks",
+        "{share}: the loader has batch_size=7, which 2 ranks cannot share equally; give the rows "
+        "of all ranks together, a multiple of ranks",
     ),
 }
 
@@ -176,8 +176,9 @@ _BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no rank": (
         {"mode": "split"},
         ValueError,
-        "mode='split' needs the rank of this process among the 2 of this host, and none of LOCAL_RANK, "
-        "OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, MV2_COMM_WORLD_LOCAL_RANK is in the environment; give rank=",
+        "mode='split' needs the rank of this process among the 2 of this host, and none of "
+        "LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, MV2_COMM_WORLD_LOCAL_RANK is in "
+        "the environment; give rank=",
     ),
     "make_loader": (
         {"make_loader": 3},
@@ -228,7 +229,10 @@ def test_a_join_with_other_parameters(share: shared.Share) -> None:
     for given, text in cases:
         with pytest.raises(ValueError, match="was made with") as caught:
             share.join(**{"ranks": 1, **given})
-        told = f"share(name={share.name!r}) was made with {text}; give all its trainings the same, or another name"
+        told = (
+            f"share(name={share.name!r}) was made with {text}; give all its trainings the same, or "
+            "another name"
+        )
         assert str(caught.value) == told
     with pytest.raises(ValueError, match="has the 1 trainings that it was made for"):
         share.join(ranks=1)
@@ -243,8 +247,8 @@ def test_another_users_name(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(PermissionError) as caught:
             ringfeed.share(shared.make, name=name, ranks=1, mode="broadcast")
     assert str(caught.value) == (
-        f"name={name!r} is in use by another user (uid {os.getuid() + 1}, and this process has uid {os.getuid()}); "
-        "choose another name"
+        f"name={name!r} is in use by another user (uid {os.getuid() + 1}, and this process has uid "
+        f"{os.getuid()}); choose another name"
     )
 
 
@@ -289,8 +293,8 @@ def test_a_host_that_ends_at_once() -> None:
     with pytest.raises(WorkerError) as caught:
         ringfeed.share(_ends, name=name, ranks=1, mode="broadcast", timeout_s=60)
     assert str(caught.value) == (
-        f"share(name={name!r}): its host process has ended before it had a loader; what it wrote on standard error "
-        "says why, if it was not killed"
+        f"share(name={name!r}): its host process has ended before it had a loader; what it wrote "
+        "on standard error says why, if it was not killed"
     )
 
 
@@ -302,8 +306,8 @@ def test_a_host_that_never_starts() -> None:
         with pytest.raises(StallError) as caught:
             ringfeed.share(shared.make, name=name, ranks=1, mode="broadcast", timeout_s=1)
     assert str(caught.value) == (
-        f"share(name={name!r}): no host process has answered within 1 s; if another program has the name, choose "
-        "another"
+        f"share(name={name!r}): no host process has answered within 1 s; if another program has "
+        "the name, choose another"
     )
 
 
@@ -319,7 +323,8 @@ def test_a_host_that_is_stopped(share: shared.Share) -> None:
     training._joined._connection._timeout_s = 60.0
     os.kill(training.host_pid, signal.SIGCONT)
     assert str(caught.value) == (
-        f"share(name={share.name!r}): its host process (pid {training.host_pid}) has not answered for 1 s"
+        f"share(name={share.name!r}): its host process (pid {training.host_pid}) has not answered "
+        "for 1 s"
     )
     assert found + shared.numbers(batches) == shared.expected(1)
 
@@ -331,8 +336,8 @@ def test_too_few_come(share: shared.Share) -> None:
     with pytest.raises(StallError) as caught:
         next(batches)
     assert str(caught.value) == (
-        f"share(name={share.name!r}): 1 of 2 trainings have come within 5 s (pid {os.getpid()}); start the others, or "
-        "give ranks= and timeout_s= as they are"
+        f"share(name={share.name!r}): 1 of 2 trainings have come within 5 s (pid {os.getpid()}); "
+        "start the others, or give ranks= and timeout_s= as they are"
     )
     other = share.join(timeout_s=5)
     for training in (one, other):

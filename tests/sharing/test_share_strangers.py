@@ -209,7 +209,8 @@ def test_a_host_without_descriptors_refuses_one(share: shared.Share) -> None:
         with pytest.raises(OSError, match="no descriptor left") as caught:
             share.join(ranks=2)
         assert str(caught.value) == (
-            "the host process of this share has no descriptor left for one more; raise RLIMIT_NOFILE (ulimit -n)"
+            "the host process of this share has no descriptor left for one more; raise "
+            "RLIMIT_NOFILE (ulimit -n)"
         )
     resource.prlimit(one.host_pid, resource.RLIMIT_NOFILE, before)
     two = share.join(ranks=2)

@@ -79,31 +79,32 @@ class Tensor:
 Tensor.__module__ = "torch"
 
 LAMBDA = (
-    "a lambda of (i) is no dataset: give an object whose __len__ is the number of samples and whose __getitem__(i) "
-    "calls it or, for an iterable, a lambda without arguments that returns one"
+    "a lambda of (i) is no dataset: give an object whose __len__ is the number of samples and "
+    "whose __getitem__(i) calls it or, for an iterable, a lambda without arguments that returns "
+    "one"
 )
 DENSE = (
-    "if that fits in memory, or an object whose __getitem__(i) makes row i of it dense and returns it with those of "
-    "the other arrays"
+    "if that fits in memory, or an object whose __getitem__(i) makes row i of it dense and "
+    "returns it with those of the other arrays"
 )
 SPARSE = {
     "alone": (
         TypeError,
         csr_matrix(),
-        "a csr_matrix has no rows that are arrays, expected a dataset; give a tuple of its .toarray() if that fits in "
-        "memory, or an object whose __getitem__(i) makes row i dense",
+        "a csr_matrix has no rows that are arrays, expected a dataset; give a tuple of its "
+        ".toarray() if that fits in memory, or an object whose __getitem__(i) makes row i dense",
     ),
     "beside an array": (
         ringfeed.SpecError,
         {"x": csr_matrix(), "y": np.arange(3)},
-        "dataset['x'] is of type csr_matrix, expected an array like all in a dict of arrays; give its .toarray() "
-        + DENSE,
+        "dataset['x'] is of type csr_matrix, expected an array like all in a dict of arrays; give "
+        "its .toarray() " + DENSE,
     ),
     "torch's": (
         ringfeed.SpecError,
         (Tensor(), np.arange(3)),
-        "dataset[0] is a torch.Tensor, of which NumPy can make no array (it is sparse); give its .to_dense() "
-        + DENSE,
+        "dataset[0] is a torch.Tensor, of which NumPy can make no array (it is sparse); give its "
+        ".to_dense() " + DENSE,
     ),
 }
 
@@ -128,8 +129,8 @@ def test_a_loader_is_neither_pickled_nor_copied(way: Callable[[Any], Any]) -> No
     ):
         way(loader)
     assert str(caught.value) == (
-        "a Loader cannot be pickled or copied, as it has workers and shared memory of its own; make another one of its "
-        "dataset, and give it this one's state_dict() to go on from here"
+        "a Loader cannot be pickled or copied, as it has workers and shared memory of its own; "
+        "make another one of its dataset, and give it this one's state_dict() to go on from here"
     )
 
 
@@ -160,8 +161,9 @@ def test_one_grey_picture_among_coloured_ones(
     """A picture of other channels is to be converted, not cropped."""
     dataset = Samples(lambda index: np.zeros(odd if index == 5 else usual, np.uint8))
     assert refusal(ringfeed.SpecError, dataset) == (
-        f"dataset[5]: sample has shape {odd}, expected {usual}; it is a picture of {given} where others have {wanted}: "
-        f"convert it in __getitem__, as by PIL's .convert({mode!r}), to the same shape"
+        f"dataset[5]: sample has shape {odd}, expected {usual}; it is a picture of {given} where "
+        f"others have {wanted}: convert it in __getitem__, as by PIL's .convert({mode!r}), to the "
+        "same shape"
     )
 
 
@@ -170,8 +172,8 @@ def test_too_few_samples_for_a_batch() -> None:
     with pytest.warns(RuntimeWarning) as caught:
         loader = ringfeed.Loader(np.zeros((10, 2)), batch_size=32, drop_remainder=True, workers=0)
     assert str(caught[0].message) == (
-        "drop_remainder=True leaves no batch at all: 10 samples are fewer than batch_size=32; make batch_size smaller, "
-        "or keep the last batch with drop_remainder=False"
+        "drop_remainder=True leaves no batch at all: 10 samples are fewer than batch_size=32; "
+        "make batch_size smaller, or keep the last batch with drop_remainder=False"
     )
     assert caught[0].filename == __file__
     assert (len(loader), list(loader)) == (0, [])
@@ -181,8 +183,8 @@ def test_an_empty_part_of_interleave() -> None:
     """It is named, and may be left out."""
     dataset = ringfeed.datasets.Interleave([lambda: iter([]), lambda: iter(np.arange(4))])
     assert refusal(ringfeed.SpecError, dataset) == (
-        "iterable 0 of Interleave() is empty, so there is no element to infer the spec from; leave it out, or give "
-        "spec="
+        "iterable 0 of Interleave() is empty, so there is no element to infer the spec from; "
+        "leave it out, or give spec="
     )
 
 
@@ -191,8 +193,9 @@ def test_a_batch_of_strings_as_objects(value: bytes | str, code: str, name: str)
     """What a tensor of tf.string gives by .numpy() has two ways out."""
     batch = np.array([value, value], object)
     assert refusal(ringfeed.SpecError, Samples(lambda _: batch), batch_size=None) == (
-        f"dataset[0]: batch has dtype object, expected one without Python objects; convert it by its "
-        f".astype('{code}64') or, returned by __getitem__, give ringfeed.{name}(64) in its place in spec="
+        "dataset[0]: batch has dtype object, expected one without Python objects; convert it by "
+        f"its .astype('{code}64') or, returned by __getitem__, give ringfeed.{name}(64) in its "
+        "place in spec="
     )
     spec = getattr(ringfeed, name)(64)
     settings: Any = {"batch_size": None, "max_batch_size": 2, "workers": 0, "spec": spec}
@@ -209,7 +212,8 @@ def test_float8_for_a_framework() -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         type_of(leaf)
     assert str(caught.value) == (
-        "sample has dtype float8_e4m3fn, of which frameworks have no tensors; convert it in __getitem__, as in "
-        "value.astype('float32'), or return value.view('uint8') and take these bits for what they are in the step, as "
-        "by jax.lax.bitcast_convert_type(batch, 'float8_e4m3fn') or tensor.view(torch.float8_e4m3fn)"
+        "sample has dtype float8_e4m3fn, of which frameworks have no tensors; convert it in "
+        "__getitem__, as in value.astype('float32'), or return value.view('uint8') and take these "
+        "bits for what they are in the step, as by jax.lax.bitcast_convert_type(batch, "
+        "'float8_e4m3fn') or tensor.view(torch.float8_e4m3fn)"
     )

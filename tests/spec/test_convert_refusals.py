@@ -63,7 +63,10 @@ COUNT = "give one for each, or one number for all"
         (
             (4, 5, 3),
             {"mean": (1, 2, 3), "std": (1, 2)},
-            "mean has 3 numbers and std 2, expected as many; give one for each channel, or one number for all",
+            (
+                "mean has 3 numbers and std 2, expected as many; give one for each channel, or "
+                "one number for all"
+            ),
         ),
         (
             (4, 5, 4),
@@ -83,25 +86,28 @@ COUNT = "give one for each, or one number for all"
         (
             (4, 5, 3),
             {"layout": "HWC"},
-            "Array has layout='HWC', expected 'CHW' or None; leave layout= out for what stays as it is",
+            (
+                "Array has layout='HWC', expected 'CHW' or None; leave layout= out for what stays "
+                "as it is"
+            ),
         ),
         (
             (4, 5),
             {"layout": "CHW"},
-            "Array has layout='CHW' and shape (4, 5), expected the axes (channels, height, width); leave layout= out, "
-            "or reshape it",
+            "Array has layout='CHW' and shape (4, 5), expected the axes (channels, height, "
+            "width); leave layout= out, or reshape it",
         ),
         (
             (3, 4, 5),
             {"layout": "CHW", "variable": (1, 2)},
-            "Array has layout='CHW' and variable=(1, 2), expected the same shape for all batches; give the one or the "
-            "other, and turn the batch round in __getitem__",
+            "Array has layout='CHW' and variable=(1, 2), expected the same shape for all batches; "
+            "give the one or the other, and turn the batch round in __getitem__",
         ),
         (
             (4, 5, 3),
             {"mean": (1, 2, 3), "variable": True},
-            "Array has variable=(0, 1, 2), expected the same channels in all batches, as mean= and std= have a number "
-            "for each; leave that axis out of variable=",
+            "Array has variable=(0, 1, 2), expected the same channels in all batches, as mean= "
+            "and std= have a number for each; leave that axis out of variable=",
         ),
     ],
     ids=range(21),
@@ -114,7 +120,10 @@ def test_steps_that_are_refused(shape: tuple[int, ...], steps: dict[str, Any], t
 @pytest.mark.parametrize("dtype", ["float64", "uint8", ">f4", "float16"])
 def test_only_native_float32_is_converted_to(dtype: str) -> None:
     """Any other dtype with a step is refused."""
-    text = f"Array has dtype {dtype}, expected float32, the one that uint8 is converted to; make it 'float32', or {OUT}"
+    text = (
+        f"Array has dtype {dtype}, expected float32, the one that uint8 is converted to; make it "
+        f"'float32', or {OUT}"
+    )
     assert refusal(lambda: Array((2,), dtype, scale=1.0)) == text
 
 
@@ -124,10 +133,13 @@ WANTED = "expected uint8 of shape (4, 5, 3), which is converted to float32"
 RETURN = f"return uint8 from __getitem__, or {OUT} of spec="
 CROP = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
 PICTURE = (
-    "it is a picture of 4 channels where others have 3 channels: convert it in __getitem__, as by PIL's "
-    ".convert('RGB'), to the same shape"
+    "it is a picture of 4 channels where others have 3 channels: convert it in __getitem__, as by "
+    "PIL's .convert('RGB'), to the same shape"
 )
-TURN = "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of spec="
+TURN = (
+    "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of "
+    "spec="
+)
 AN_ARRAY = "expected an array of shape (4, 5, 3) and dtype uint8; make it one in __getitem__"
 FEWER = "return smaller batches, or raise max_batch_size"
 
@@ -208,8 +220,8 @@ def test_python_numbers_are_refused(number: float) -> None:
         [number], batch_size=1, workers=0, spec=Array((), "float32", scale=1.0)
     ) as loader:
         assert refusal(lambda: next(iter(loader))) == (
-            f"dataset[0]: sample is of type {type(number).__name__}, expected an array of shape () and dtype uint8; "
-            "make it one in __getitem__"
+            f"dataset[0]: sample is of type {type(number).__name__}, expected an array of shape () "
+            "and dtype uint8; make it one in __getitem__"
         )
 
 
@@ -225,8 +237,8 @@ def test_read_into_is_refused() -> None:
     """What the dataset writes into the slot itself, nobody converts; without steps it writes float32."""
     spec = array_of((4, 5, 3), IMAGENET), Array((), "int64")
     assert refusal(lambda: ringfeed.Loader(InPlace(SMALL), batch_size=2, workers=0, spec=spec)) == (
-        "sample[0] is converted by its Array, but read_into writes into the slot itself; write float32 there and "
-        f"{OUT}, or take read_into out of the dataset"
+        "sample[0] is converted by its Array, but read_into writes into the slot itself; write "
+        f"float32 there and {OUT}, or take read_into out of the dataset"
     )
     spec = Array((4, 5, 3), "float32"), Array((), "int64")
     with ringfeed.Loader(InPlace(SMALL), batch_size=6, workers=0, spec=spec) as loader:
@@ -245,8 +257,8 @@ def test_arrays_that_are_refused(array: Any, found: str) -> None:
     """Arrays of another dtype or shape are refused when the loader is made."""
     spec = Array((4, 3), "float32", scale=1.0)
     assert refusal(lambda: ringfeed.Loader(array, batch_size=2, workers=0, spec=spec)) == (
-        f"spec= says Array((4, 3), 'float32', scale=1.0), but the arrays are Spec({found}); it converts uint8 arrays "
-        f"of the samples' shape"
+        f"spec= says Array((4, 3), 'float32', scale=1.0), but the arrays are Spec({found}); it "
+        "converts uint8 arrays of the samples' shape"
     )
 
 
@@ -254,7 +266,10 @@ def test_without_steps_nothing_is_converted() -> None:
     """A plain float32 Array refuses uint8 as ever; one with any step takes nothing else."""
     strict, converting = Array((2,), "float32"), Array((2,), "float32", scale=1.0)
     assert Array((2,), "float32", scale=None, layout=None) == strict != converting
-    text = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
+    text = (
+        "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True "
+        "of its Array"
+    )
     assert refusal(lambda: Spec(strict).array(0, np.zeros(2, "u1"), 7)) == (
         f"dataset[7]: sample has dtype uint8, expected float32; {text}"
     )
@@ -270,7 +285,8 @@ def test_a_spec_keeps_its_steps() -> None:
     """They are shown as one would write them, and are part of equality, hash, leaves and pickles."""
     assert repr(Spec((CHW, Array((2, 3), "float32", offset=-1, variable=(0,))))) == (
         "Spec((Array((3, 4, 5), 'float32', scale=0.00392156862745098, mean=(0.485, 0.456, 0.406), "
-        "std=(0.229, 0.224, 0.225), layout='CHW'), Array((2, 3), 'float32', variable=(0,), offset=-1.0)))"
+        "std=(0.229, 0.224, 0.225), layout='CHW'), Array((2, 3), 'float32', variable=(0,), "
+        "offset=-1.0)))"
     )
     assert eval(repr(CHW), {"Array": Array}) == CHW  # noqa: S307 - its own repr
     spec = Spec({"x": CHW, "y": [Array((), "int64")]})

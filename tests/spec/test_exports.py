@@ -107,8 +107,8 @@ def test_dtypes_without_tensors(dtype: str) -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         begin(np.ones(9), np.zeros(9, dtype))
     assert str(caught.value) == (
-        f"sample[1] has dtype {np.dtype(dtype)}, of which frameworks have no tensors; convert it in __getitem__, as in "
-        "value.astype('float32')"
+        f"sample[1] has dtype {np.dtype(dtype)}, of which frameworks have no tensors; convert it "
+        "in __getitem__, as in value.astype('float32')"
     )
 
 

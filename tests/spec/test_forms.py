@@ -23,8 +23,14 @@ WRITTEN = [
     "Array((None, 4), 'float32', max_shape=(300, 4), form='ragged')",
     "Array((None,), 'int64', max_shape=(300,), form='ragged', total=9000)",
     "Array((None,), 'int64', max_shape=(300,), form='pad')",
-    "Array((None,), 'int64', max_shape=(300,), form='pad', padding_value=-100, pad_to=512, lengths=True)",
-    "Array((3, None, None), 'float32', max_shape=(3, 8, 9), form='pad', padding_value=0.5, pad_to=(16, 32), mask=True)",
+    (
+        "Array((None,), 'int64', max_shape=(300,), form='pad', padding_value=-100, pad_to=512, "
+        "lengths=True)"
+    ),
+    (
+        "Array((3, None, None), 'float32', max_shape=(3, 8, 9), form='pad', padding_value=0.5, "
+        "pad_to=(16, 32), mask=True)"
+    ),
     "Array((None,), 'float32', max_shape=(300,), form='ragged', cast=True)",
     "Bytes(300)",
     "Bytes(300, total=4000)",
@@ -87,7 +93,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: ragged(form="round"),
-        f"Array has shape (None, 2) and form='round', expected form='ragged' or form='pad'; {EXAMPLE}",
+        (
+            "Array has shape (None, 2) and form='round', expected form='ragged' or form='pad'; "
+            f"{EXAMPLE}"
+        ),
     ),
     (
         lambda: Array((3,), "float64", total=9),
@@ -95,32 +104,32 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: ragged(max_shape=None),
-        "Array has shape (None, 2) and no max_shape, expected the shape of the largest sample; give max_shape=, as in "
-        "max_shape=(300, 2)",
+        "Array has shape (None, 2) and no max_shape, expected the shape of the largest sample; "
+        "give max_shape=, as in max_shape=(300, 2)",
     ),
     *(
         (
             lambda most=most: ragged(max_shape=most),  # type: ignore[misc]
-            f"Array has max_shape={most!r}, expected the shape of the largest sample: (None, 2) with a number of 1 or "
-            f"more for each None; as in max_shape=(300, 2)",
+            f"Array has max_shape={most!r}, expected the shape of the largest sample: (None, 2) "
+            "with a number of 1 or more for each None; as in max_shape=(300, 2)",
         )
         for most in [(3, 4, 5), (3, 4), (0, 2), ("x", 2), 5]
     ),
     (
         lambda: pad((2, 4)),
-        "Array has form='pad' and shape (2, 4), expected None for an axis that varies; put None where samples differ "
-        "in length, or leave form= out",
+        "Array has form='pad' and shape (2, 4), expected None for an axis that varies; put None "
+        "where samples differ in length, or leave form= out",
     ),
     (
         lambda: pad(form="ragged"),
-        "Array has form='ragged' and shape (2, None), expected None for axis 0 alone; turn it round in __getitem__ so "
-        "that the axis that varies comes first, or give form='pad'",
+        "Array has form='ragged' and shape (2, None), expected None for axis 0 alone; turn it "
+        "round in __getitem__ so that the axis that varies comes first, or give form='pad'",
     ),
     *(
         (
             lambda total=total: ragged(total=total),  # type: ignore[misc]
-            f"Array has total={total!r}, expected at least the 12 of one sample (max_shape=(12, 2)), and below 2**40; "
-            f"give what a whole batch needs, or leave total= out",
+            f"Array has total={total!r}, expected at least the 12 of one sample (max_shape=(12, "
+            "2)), and below 2**40; give what a whole batch needs, or leave total= out",
         )
         for total in [11, -1, 2**40, "9", 1.5]
     ),
@@ -131,15 +140,18 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     *(
         (
             lambda name=name, value=value: ragged(**{name: value}),  # type: ignore[misc]
-            f"Array has form='ragged' and {name}=, expected {name}= beside form='pad' alone; leave it out",
+            (
+                f"Array has form='ragged' and {name}=, expected {name}= beside form='pad' alone; "
+                "leave it out"
+            ),
         )
         for name, value in [("padding_value", 1), ("pad_to", 12), ("lengths", True), ("mask", True)]
     ),
     *(
         (
             lambda pad_to=pad_to: pad(pad_to=pad_to),  # type: ignore[misc]
-            f"Array has pad_to={pad_to!r}, expected lengths of which the largest holds the longest sample, 4 by "
-            f"max_shape=(2, 4); add 4 to them, or make max_shape= smaller",
+            f"Array has pad_to={pad_to!r}, expected lengths of which the largest holds the longest "
+            "sample, 4 by max_shape=(2, 4); add 4 to them, or make max_shape= smaller",
         )
         for pad_to in [3, (2, 3), "x", [], [0, 4], 4.5]
     ),
@@ -149,18 +161,19 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: pad(dtype="uint8", padding_value=-1),
-        "Array: padding_value is the int -1, expected a value for dtype uint8; a Python int goes into an integer or "
-        "float dtype that holds it exactly: convert it in __getitem__, or give another dtype in spec=",
+        "Array: padding_value is the int -1, expected a value for dtype uint8; a Python int goes "
+        "into an integer or float dtype that holds it exactly: convert it in __getitem__, or give "
+        "another dtype in spec=",
     ),
     (
         lambda: pad(padding_value="x"),
-        "Array: padding_value is of type str, expected a number for dtype float64; give a number, as in "
-        "padding_value=0",
+        "Array: padding_value is of type str, expected a number for dtype float64; give a number, "
+        "as in padding_value=0",
     ),
     (
         lambda: pad(dtype="float32", scale=2),
-        "Array has form='pad' and scale=, offset=, mean=, std= or layout=, expected one of them; leave the one or the "
-        "other out",
+        "Array has form='pad' and scale=, offset=, mean=, std= or layout=, expected one of them; "
+        "leave the one or the other out",
     ),
     (
         lambda: pad(variable=True),
@@ -169,14 +182,17 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     *(
         (
             lambda size=size: Bytes(size),  # type: ignore[misc]
-            f"Bytes has max_size={size!r}, expected the most bytes of one sample; as in Bytes(65536)",
+            (
+                f"Bytes has max_size={size!r}, expected the most bytes of one sample; as in "
+                "Bytes(65536)"
+            ),
         )
         for size in [0, -1, "9", None]
     ),
     (
         lambda: Text(10, total=9),
-        "Text has total=9, expected at least the 10 of one sample (max_size=10), and below 2**40; give what a whole "
-        "batch needs, or leave total= out",
+        "Text has total=9, expected at least the 10 of one sample (max_size=10), and below 2**40; "
+        "give what a whole batch needs, or leave total= out",
     ),
 ]
 

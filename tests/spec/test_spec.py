@@ -121,8 +121,9 @@ def refusal(call: Callable[[], object]) -> str:
 def as_array(kind: str, dtype: str) -> str:
     """Return what is said where a list of numbers has another length than that of sample 0."""
     return (
-        f"each item of a {kind} is a leaf: return numpy.asarray() of it, and give Array((None,), {dtype!r}, "
-        f"max_shape=(512,), form='pad') in its place in spec=, with the longest in the place of 512"
+        f"each item of a {kind} is a leaf: return numpy.asarray() of it, and give Array((None,), "
+        f"{dtype!r}, max_shape=(512,), form='pad') in its place in spec=, with the longest in the "
+        "place of 512"
     )
 
 
@@ -133,10 +134,13 @@ MANY_SHAPES = (
 )
 CONVERT = "convert it in __getitem__, or give another dtype in spec="
 DTYPE = "convert it in __getitem__, or give this dtype in spec="
-CAST = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
+CAST = (
+    "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of "
+    "its Array"
+)
 ROWS = (
-    "expected an array with a leading row axis; "
-    "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
+    "expected an array with a leading row axis; return whole batches of arrays, or set "
+    "batch_size= or batch_sampler= for a dataset of single samples"
 )
 FIXED = (
     "expected one of fixed width, without Python objects and without a shape of its own; "
@@ -151,9 +155,15 @@ PARTS = "expected an array or number, or a tuple, list or dict of them"
 STRING, MOST = "expected an array or number, or spec= for it;", "the most bytes of one sample"
 LEAF = f"{PARTS}; return one of these from __getitem__"
 SET = f"{PARTS}; a set has no order: make it a sorted list, or an array"
-LISTED = "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf"
+LISTED = (
+    "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one "
+    "leaf"
+)
 WRITE = "expected a tuple of ints and what np.dtype takes; write it as ((224, 224, 3), 'uint8')"
-GIVEN = "expected a ringfeed.Array or a tuple, list or dict of them; write it as in Array((224, 224, 3), 'uint8')"
+GIVEN = (
+    "expected a ringfeed.Array or a tuple, list or dict of them; write it as in Array((224, 224, "
+    "3), 'uint8')"
+)
 INTO = {
     "bool": "a Python bool goes into bool only",
     "int": "a Python int goes into an integer or float dtype that holds it exactly",
@@ -231,8 +241,8 @@ SAMPLES: list[tuple[Any, str]] = [
     (np.ndarray, f"sample is of type type, {LEAF}"),
     (
         [[1, 2], ["a"]],
-        f"sample[1][0] is a str, {STRING} give spec=[[ringfeed.Array((), 'int64'), ringfeed.Array((), 'int64')], "
-        f"[ringfeed.Text(64)]], where Text has {MOST}",
+        f"sample[1][0] is a str, {STRING} give spec=[[ringfeed.Array((), 'int64'), "
+        f"ringfeed.Array((), 'int64')], [ringfeed.Text(64)]], where Text has {MOST}",
     ),
     (np.array([None]), f"sample has dtype object, {OBJECTS}"),
     (Holder(np.array([{}])), f"sample has dtype object, {OBJECTS}"),
@@ -304,7 +314,10 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
     (
         Pair(BYTE, LABEL),
         Couple(IMAGE, 1),
-        f"sample is the NamedTuple Couple{FIELDS}, expected the NamedTuple Pair{FIELDS}; {STRUCTURE}",
+        (
+            f"sample is the NamedTuple Couple{FIELDS}, expected the NamedTuple Pair{FIELDS}; "
+            f"{STRUCTURE}"
+        ),
     ),
     (
         Pair(BYTE, LABEL),
@@ -319,12 +332,18 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
     (
         [LABEL, LABEL],
         Boastful([0]),
-        "sample is a list of 2, but its __iter__ gives others, expected as many; return a plain list or tuple",
+        (
+            "sample is a list of 2, but its __iter__ gives others, expected as many; return a "
+            "plain list or tuple"
+        ),
     ),
     (
         [[LABEL, LABEL]],
         [Boastful([1])],
-        "sample[0] is a list of 2, but its __iter__ gives others, expected as many; return a plain list or tuple",
+        (
+            "sample[0] is a list of 2, but its __iter__ gives others, expected as many; return a "
+            "plain list or tuple"
+        ),
     ),
     ([LABEL], Pretender((1, 2)), f"sample is a tuple of 2, expected a list of 1; {STRUCTURE}"),
     ({"a": LABEL}, {}, f"sample lacks ['a'], expected the keys ['a']; {KEYS_SAME}"),
@@ -391,7 +410,10 @@ BATCH_VALUES: list[tuple[Any, Any, str]] = [
     (
         LABEL,
         [1, 2.5],
-        f"batch[1][1] is the float 2.5, expected a value for dtype int64; {INTO['float']}: {CONVERT}",
+        (
+            f"batch[1][1] is the float 2.5, expected a value for dtype int64; {INTO['float']}: "
+            f"{CONVERT}"
+        ),
     ),
     (
         LABEL,
@@ -608,7 +630,8 @@ def test_a_batch_of_one_may_be_smaller() -> None:
     assert np.shares_memory(found, sample)
     assert spec.batch_of_one(0, [[1, 2]], 7).tolist() == [[[1, 2]]]
     assert refusal(lambda: spec.batch_of_one(0, np.ones((3, 3), "u1"), 7)) == (
-        f"{AT}sample has shape (3, 3), expected (2, 3) or less; crop it in __getitem__, or give a larger shape in spec="
+        f"{AT}sample has shape (3, 3), expected (2, 3) or less; crop it in __getitem__, or give a "
+        "larger shape in spec="
     )
 
 

@@ -120,30 +120,42 @@ BAD_TEXTS: list[tuple[str, Any, str]] = [
     (
         "S4",
         b"abcde",
-        f"has 5 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S5', {CUT}",
+        (
+            "has 5 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as "
+            f"in 'S5', {CUT}"
+        ),
     ),
     (
         "S4",
         "äöü",
-        f"has 6 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S6', {CUT}",
+        (
+            "has 6 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as "
+            f"in 'S6', {CUT}"
+        ),
     ),
     (
         "U3",
         np.array("abcde"),
-        f"has 5 characters, expected at most 3, as dtype <U3 holds; give a wider one in spec=, as in 'U5', {CUT}",
+        (
+            "has 5 characters, expected at most 3, as dtype <U3 holds; give a wider one in spec=, "
+            f"as in 'U5', {CUT}"
+        ),
     ),
     ("U3", "a\0", f"ends with a NUL, expected text, as dtype <U3 pads it with NULs; {NUL}"),
     ("S4", b"a\0", f"ends with a NUL, expected text, as dtype |S4 pads it with NULs; {NUL}"),
     (
         "U3",
         b"a",
-        "is of type bytes, expected a str for dtype <U3; return its .decode(), or give an S dtype in spec=, as in 'S3'",
+        (
+            "is of type bytes, expected a str for dtype <U3; return its .decode(), or give an S "
+            "dtype in spec=, as in 'S3'"
+        ),
     ),
     (
         "S4",
         "\ud800",
-        "is a str that has no UTF-8 ('utf-8' codec can't encode character '\\ud800' in position 0: surrogates not "
-        "allowed), expected text; repair it in __getitem__",
+        "is a str that has no UTF-8 ('utf-8' codec can't encode character '\\ud800' in position "
+        "0: surrogates not allowed), expected text; repair it in __getitem__",
     ),
     ("S4", 3, "is the int 3, expected a value for dtype |S4; " + INTS),
     (
@@ -194,7 +206,10 @@ BAD_LISTS: list[tuple[Any, str, Any, str]] = [
         (3,),
         "i8",
         [1, 2],
-        "sample has shape (2,), expected (3,); every sample must have the shape of the spec: crop, pad",
+        (
+            "sample has shape (2,), expected (3,); every sample must have the shape of the spec: "
+            "crop, pad"
+        ),
     ),
     (
         (2, 2),
@@ -231,19 +246,28 @@ BAD_LISTS: list[tuple[Any, str, Any, str]] = [
         (1,),
         "f4",
         5,
-        "sample is of type int, expected an array of shape (1,) and dtype float32; make it one in __getitem",
+        (
+            "sample is of type int, expected an array of shape (1,) and dtype float32; make it "
+            "one in __getitem"
+        ),
     ),
     (
         (0,),
         "f4",
         5,
-        "sample is of type int, expected an array of shape (0,) and dtype float32; make it one in __getitem",
+        (
+            "sample is of type int, expected an array of shape (0,) and dtype float32; make it "
+            "one in __getitem"
+        ),
     ),
     (
         (0,),
         "f4",
         [5],
-        "sample has shape (1,), expected (0,); every sample must have the shape of the spec: crop, pad or",
+        (
+            "sample has shape (1,), expected (0,); every sample must have the shape of the spec: "
+            "crop, pad or"
+        ),
     ),
 ]
 
@@ -292,7 +316,10 @@ def test_no_item_of_a_list_becomes_another_beside_others(
 def test_a_mask_in_a_list_is_not_dropped(way: str, casts: bool) -> None:  # noqa: FBT001
     """A masked array is refused in a list as it is alone."""
     rows = [np.zeros(2), np.ma.masked_array([1.0, 2.0], [False, True])]
-    text = "dataset[7]: sample[1] is a masked array, expected a plain array; return value.filled(...) in its place"
+    text = (
+        "dataset[7]: sample[1] is a masked array, expected a plain array; return "
+        "value.filled(...) in its place"
+    )
     assert refusal(lambda: stored(Array((2, 2), "f8", cast=casts), rows, way)) == text
 
 
@@ -336,8 +363,8 @@ def test_arrays_of_what_is_no_text_are_refused(number: int, way: str) -> None:
     """As one whose bytes were read in the wrong order is."""
     array = np.full((2, 1), number, "<u4").view("<U1")
     assert refusal(lambda: stored(Array((2, 1), "U3"), array, way)) == (
-        "dataset[7]: sample has dtype <U1, but holds numbers that are no characters, expected text; repair it in "
-        "__getitem__"
+        "dataset[7]: sample has dtype <U1, but holds numbers that are no characters, expected "
+        "text; repair it in __getitem__"
     )
 
 
@@ -375,8 +402,9 @@ def test_a_list_of_a_whole_batch_is_taken() -> None:
 def test_a_list_of_many_numbers_is_warned_of_once() -> None:
     """Each is a leaf, which is rarely meant; up to 8 are, and those in a dict."""
     text = (
-        "dataset[0]: sample['ids'] is a list of 9 numbers, each of which is a leaf and an array of its own in a batch; "
-        "return numpy.asarray() of it for one leaf, or give spec= with Array((9,), 'int64') in its place"
+        "dataset[0]: sample['ids'] is a list of 9 numbers, each of which is a leaf and an array "
+        "of its own in a batch; return numpy.asarray() of it for one leaf, or give spec= with "
+        "Array((9,), 'int64') in its place"
     )
     with pytest.warns(UserWarning, match="is a list of 9 numbers") as caught:
         loader = ringfeed.Loader([{"ids": [*range(9)], "mask": (0.5,) * 20}], workers=0)
@@ -450,12 +478,18 @@ BAD_CASTS: list[tuple[Any, str, str]] = [
     (
         np.array([0, 1e39]),
         "f4",
-        f"holds 1e+39, expected what dtype float32 holds, into which cast=True converts float64; {WIDER}",
+        (
+            "holds 1e+39, expected what dtype float32 holds, into which cast=True converts "
+            f"float64; {WIDER}"
+        ),
     ),
     (
         np.array([0, 2**31]),
         "i4",
-        f"holds 2147483648, expected what dtype int32 holds, into which cast=True converts int64; {WIDER}",
+        (
+            "holds 2147483648, expected what dtype int32 holds, into which cast=True converts "
+            f"int64; {WIDER}"
+        ),
     ),
     (
         np.array([-1]),
@@ -465,27 +499,42 @@ BAD_CASTS: list[tuple[Any, str, str]] = [
     (
         np.array([2**63], "u8"),
         "i8",
-        f"holds 9223372036854775808, expected what dtype int64 holds, into which cast=True converts uint64; {WIDER}",
+        (
+            "holds 9223372036854775808, expected what dtype int64 holds, into which cast=True "
+            f"converts uint64; {WIDER}"
+        ),
     ),
     (
         np.array([70000]),
         "f2",
-        f"holds 70000, expected what dtype float16 holds, into which cast=True converts int64; {WIDER}",
+        (
+            "holds 70000, expected what dtype float16 holds, into which cast=True converts int64; "
+            f"{WIDER}"
+        ),
     ),
     (
         np.array([0.5]),
         "i8",
-        "has dtype float64, expected int64; cast=True makes no int64 of float64: convert it in __getitem__",
+        (
+            "has dtype float64, expected int64; cast=True makes no int64 of float64: convert it "
+            "in __getitem__"
+        ),
     ),
     (
         np.array([1]),
         "?",
-        "has dtype int64, expected bool; cast=True makes no bool of int64: convert it in __getitem__",
+        (
+            "has dtype int64, expected bool; cast=True makes no bool of int64: convert it in "
+            "__getitem__"
+        ),
     ),
     (
         np.array([1j]),
         "f8",
-        "has dtype complex128, expected float64; cast=True makes no float64 of complex128: convert it in __getitem__",
+        (
+            "has dtype complex128, expected float64; cast=True makes no float64 of complex128: "
+            "convert it in __getitem__"
+        ),
     ),
 ]
 
@@ -502,7 +551,10 @@ def test_numbers_that_would_become_others_are_refused(
 
 def test_without_being_asked_nothing_is_converted() -> None:
     """The error says how to ask for it."""
-    text = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
+    text = (
+        "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True "
+        "of its Array"
+    )
     found = refusal(lambda: stored(Array((2,), "f4"), np.zeros(2)))
     assert found == f"dataset[7]: sample has dtype float64, expected float32; {text}"
 
@@ -512,15 +564,14 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         "f4",
         {"cast": True, "scale": 2},
-        "Array has cast=True beside scale=, offset=, mean=, std= or layout=, expected one of them; leave cast= out: "
-        "uint8 "
-        "is converted already",
+        "Array has cast=True beside scale=, offset=, mean=, std= or layout=, expected one of "
+        "them; leave cast= out: uint8 is converted already",
     ),
     (
         "S4",
         {"cast": True},
-        "Array has cast=True and dtype |S4, expected a dtype of numbers; leave cast= out: shorter strings are taken "
-        "anyway",
+        "Array has cast=True and dtype |S4, expected a dtype of numbers; leave cast= out: shorter "
+        "strings are taken anyway",
     ),
     (
         "M8[s]",
@@ -553,10 +604,9 @@ def test_columns_are_converted() -> None:
         found = next(iter(loader))
     assert [raw(leaf) for leaf in found] == [raw(x.astype("f4")), raw(y.astype("i4"))]
     text = (
-        "spec= says (Array((3,), 'int32', cast=True), Array((), 'int32', cast=True)), but the arrays are "
-        "Spec((Array((3,), 'float64'), Array((), 'int64'))); cast=True converts arrays of the samples' shape, and "
-        "none of "
-        "fractions into whole numbers"
+        "spec= says (Array((3,), 'int32', cast=True), Array((), 'int32', cast=True)), but the "
+        "arrays are Spec((Array((3,), 'float64'), Array((), 'int64'))); cast=True converts arrays "
+        "of the samples' shape, and none of fractions into whole numbers"
     )
     wrong = (Array((3,), "i4", cast=True), Array((), "i4", cast=True))
     assert refusal(lambda: ringfeed.Loader((x, y), spec=wrong)) == text
@@ -586,8 +636,8 @@ def test_what_a_dataset_writes_itself_is_not_converted() -> None:
             out[...] = index
 
     assert refusal(lambda: ringfeed.Loader(Own(), spec=Array((2,), "f4", cast=True))) == (
-        "sample is converted by its Array, but read_into writes into the slot itself; write float32 there and leave "
-        "cast= out, or take read_into out of the dataset"
+        "sample is converted by its Array, but read_into writes into the slot itself; write "
+        "float32 there and leave cast= out, or take read_into out of the dataset"
     )
 
 
@@ -613,14 +663,16 @@ MIXED: list[tuple[Any, Any, str]] = [
     (
         (1, None),
         (1, 2),
-        "sample[1] is of type int, expected None as the spec has it there; return None for every index, or for none",
+        (
+            "sample[1] is of type int, expected None as the spec has it there; return None for "
+            "every index, or for none"
+        ),
     ),
     (
         (1, 2),
         (1, None),
-        "sample[1] is None, expected an array of shape () and dtype int64; make it one in __getitem__, or return "
-        "None there "
-        "for every index",
+        "sample[1] is None, expected an array of shape () and dtype int64; make it one in "
+        "__getitem__, or return None there for every index",
     ),
     (
         (1, [2]),
@@ -663,7 +715,10 @@ class Colour(enum.Enum):
 WAYS_OUT: list[tuple[Any, str]] = [
     (
         collections.deque([1]),
-        "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf",
+        (
+            "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, "
+            "which is one leaf"
+        ),
     ),
     (range(3), "return numpy.arange() in its place"),
     (frozenset([1]), "a set has no order: make it a sorted list, or an array"),
@@ -715,7 +770,10 @@ FOREIGN: list[tuple[Any, str]] = [
     ),
     (
         named("csr_matrix", "scipy", toarray=None),
-        "return its .toarray() or, as leaves of their own, its .data and what says where they stand",
+        (
+            "return its .toarray() or, as leaves of their own, its .data and what says where they "
+            "stand"
+        ),
     ),
     (
         named("Tensor", "torch", dtype="torch.bfloat16"),
@@ -811,13 +869,14 @@ PARTIAL: list[tuple[Any, str]] = [
     ),
     (
         tensor_spec("TensorSpec", "tensorflow", (), Dtype(object)),
-        "spec['x'] is a TensorSpec of dtype tf.string, expected a dtype of fixed width; give ringfeed.Text(64) "
-        "for str, or ringfeed.Bytes(64) for bytes, with the most bytes of one sample",
+        "spec['x'] is a TensorSpec of dtype tf.string, expected a dtype of fixed width; give "
+        "ringfeed.Text(64) for str, or ringfeed.Bytes(64) for bytes, with the most bytes of one "
+        "sample",
     ),
     (
         named("TypeSpec", "tensorflow"),
-        "spec['x'] is of type TypeSpec, expected a spec of dense tensors; give a ringfeed.Array for each array that "
-        "dataset[i] returns",
+        "spec['x'] is of type TypeSpec, expected a spec of dense tensors; give a ringfeed.Array "
+        "for each array that dataset[i] returns",
     ),
 ]
 
@@ -832,9 +891,8 @@ def test_the_spec_of_a_whole_batch_has_rows() -> None:
     """Its first axis, which may be of unknown length."""
     scalar = tensor_spec("TensorSpec", "tensorflow", (), Dtype(np.uint8))
     assert refusal(lambda: Spec({"x": scalar}, has_rows=True)) == (
-        "spec['x'] is a TensorSpec of shape (), expected a leading row axis; give the spec of a whole batch, whose "
-        "first "
-        "axis counts its rows"
+        "spec['x'] is a TensorSpec of shape (), expected a leading row axis; give the spec of a "
+        "whole batch, whose first axis counts its rows"
     )
     rows = tensor_spec("TensorSpec", "tensorflow", (None, 3), Dtype(np.uint8))
     assert Spec(rows, has_rows=True) == Spec(Array((3,), "u1"))

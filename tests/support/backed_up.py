@@ -1,7 +1,8 @@
 """A training that `BackupAndRestore` saves, in a process of its own: it may be killed and started again at any moment.
 
-``python backed_up.py DIRECTORY WAY SAVE_FREQ`` trains, and writes to ``DIRECTORY/curve`` what came of each batch and of
-each epoch, exactly, a line each. WAY: the data that `fit` is given, see `WAYS`. SAVE_FREQ "off": without backups.
+``python backed_up.py DIRECTORY WAY SAVE_FREQ`` trains, and writes to ``DIRECTORY/curve`` what came
+of each batch and of each epoch, exactly, a line each. WAY: the data that `fit` is given, see
+`WAYS`. SAVE_FREQ "off": without backups.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ def check_float64_on_jax() -> None:
         with make(IMAGES) as loader, pytest.raises(ringfeed.SpecError) as caught:
             loader.to_keras(cast="float64")
         assert str(caught.value) == (
-            "to_keras(cast=...): sample[0] is cast to 'float64', expected a dtype that JAX has; set jax_enable_x64, or "
-            "name 'float32'"
+            "to_keras(cast=...): sample[0] is cast to 'float64', expected a dtype that JAX has; "
+            "set jax_enable_x64, or name 'float32'"
         )
 
 

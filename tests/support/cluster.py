@@ -4,10 +4,11 @@
         ringfeed.Loader(dataset, backend=ringfeed.ray.Ray(workers=4, address=found.address))
         found.nodes[1].kill()
 
-Each node is a `keeper` with what `ray start` leaves below it, so the processes of a node are known at any time and end
-with this process, whatever ends it. Ray is not imported here: it runs in no process that trains. With ``network=True``
-each node but the head is in a network namespace of its own, on a switch in another one; links can be slowed or cut.
-The namespaces have no name, so they end with their processes.
+Each node is a `keeper` with what `ray start` leaves below it, so the processes of a node are known
+at any time and end with this process, whatever ends it. Ray is not imported here: it runs in no
+process that trains. With ``network=True`` each node but the head is in a network namespace of its
+own, on a switch in another one; links can be slowed or cut. The namespaces have no name, so they
+end with their processes.
 """
 
 from __future__ import annotations
@@ -393,7 +394,8 @@ def start(
 ) -> Iterator[Cluster]:
     """Have a cluster of so many nodes, the head among them; AssertionError where something is left of it afterwards.
 
-    environment: variables of Ray's processes and the actors, such as ``RAY_health_check_period_ms``.
+    environment: variables of Ray's processes and the actors, such as
+        ``RAY_health_check_period_ms``.
     """
     found = Cluster(network=network, environment=environment)
     try:

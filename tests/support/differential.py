@@ -4,14 +4,14 @@
     python tests/support/differential.py --face torch --rounds 100
     python tests/support/differential.py --seed 1234
 
-A round draws a program: a dataset of one of the kinds below, an order, a rank, functions, epochs, one of which may be
-broken off, and a stop after which a second loader goes on from the state. The plain loop runs the same program without
-ringfeed. Then the program runs on random workers, backends and slots, some of which are killed, and every batch must be
-the same.
+A round draws a program: a dataset of one of the kinds below, an order, a rank, functions, epochs,
+one of which may be broken off, and a stop after which a second loader goes on from the state. The
+plain loop runs the same program without ringfeed. Then the program runs on random workers, backends
+and slots, some of which are killed, and every batch must be the same.
 
-Each dataset has something that a loader may not disturb, or may not miss: it changes itself in its hooks, it is
-changed by the loop between epochs, it fills one buffer again and again, it keeps its place in itself, it gives lists
-that it then takes back, it counts how often it was asked, it fails.
+Each dataset has something that a loader may not disturb, or may not miss: it changes itself in its
+hooks, it is changed by the loop between epochs, it fills one buffer again and again, it keeps its
+place in itself, it gives lists that it then takes back, it counts how often it was asked, it fails.
 
 Other faces have programs and plain loops of their own: `differential_torch`, `differential_keras`,
 `differential_share`.

@@ -1,8 +1,8 @@
 """The face of Keras' datasets, with Keras' own `fit` as the plain loop: `differential --face keras`.
 
-A round draws a dataset, what its hooks and a callback change, and the calls of a model that records what it is given.
-Keras reads the dataset itself; then it runs under `install()`, or is fed. Batches, and the hooks between them, must be
-the same. KERAS_BACKEND says which backend.
+A round draws a dataset, what its hooks and a callback change, and the calls of a model that records
+what it is given. Keras reads the dataset itself; then it runs under `install()`, or is fed.
+Batches, and the hooks between them, must be the same. KERAS_BACKEND says which backend.
 """
 
 from __future__ import annotations

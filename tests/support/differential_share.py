@@ -1,8 +1,8 @@
 """The face of `ringfeed.share`, with a plain loop beside each training: `differential --face share`.
 
-A round draws a program of `differential` and some trainings that share its loader, in step, in one process. Now and
-then one leaves, breaks an epoch off, or is a forked process that is killed; the others must have every batch, which
-nothing changes while it is held.
+A round draws a program of `differential` and some trainings that share its loader, in step, in one
+process. Now and then one leaves, breaks an epoch off, or is a forked process that is killed; the
+others must have every batch, which nothing changes while it is held.
 """
 
 from __future__ import annotations
@@ -174,5 +174,6 @@ def run_round(seed: int, outlets: list[str]) -> None:  # noqa: ARG001 - as all f
             for epoch, (got, expected) in enumerate(zip(fed, program.of_rank(rank), strict=True)):
                 same = len(got) == len(expected) and all(map(_is_same, got, expected))
                 assert same, (
-                    f"{program}: rank {rank}, epoch {epoch} has\n  {_show(got)}\nand a plain loop\n  {_show(expected)}"
+                    f"{program}: rank {rank}, epoch {epoch} has\n  {_show(got)}\nand a plain "
+                    f"loop\n  {_show(expected)}"
                 )

@@ -1,8 +1,9 @@
 """The face of torch's DataLoader, with torch's own class as the plain loop: `differential --face torch`.
 
-A round draws a dataset, a sampler, functions, workers, and what a script does: it changes the dataset, a global or a
-function between epochs, breaks an epoch off, stops and goes on from a state. torch's class and ringfeed's run the same
-script, and must have the same batches, the same errors in their places, and torch's generators at the same places.
+A round draws a dataset, a sampler, functions, workers, and what a script does: it changes the
+dataset, a global or a function between epochs, breaks an epoch off, stops and goes on from a state.
+torch's class and ringfeed's run the same script, and must have the same batches, the same errors in
+their places, and torch's generators at the same places.
 """
 
 from __future__ import annotations
@@ -466,7 +467,8 @@ def run_round(seed: int, outlets: list[str]) -> None:  # noqa: ARG001 - as all f
         fed = _seen(ours)
         for epoch, (got, expected) in enumerate(zip(fed, plain, strict=False)):
             assert got == expected, (
-                f"{program}; {ours.killed} killed: epoch {epoch} has\n  {got}\nand with torch's class\n  {expected}"
+                f"{program}; {ours.killed} killed: epoch {epoch} has\n  {got}\nand with torch's "
+                f"class\n  {expected}"
             )
         assert len(fed) == len(plain), f"{program}: {fed[-1]} and {plain[-1]}"
 

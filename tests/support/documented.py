@@ -1,7 +1,8 @@
 """What the examples of docs/resume.md take for granted, and a program of each: killed amid its run, and run again.
 
-A program's steps each add a line to steps.log: a number that depends on all batches since the first one, by way of the
-weights, and the samples of the batch. At the step that the variable DIE_AT numbers, the program ends by SIGKILL.
+A program's steps each add a line to steps.log: a number that depends on all batches since the first
+one, by way of the weights, and the samples of the batch. At the step that the variable DIE_AT
+numbers, the program ends by SIGKILL.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A dataset that ends its worker, or fails, at a chosen point of the worker's life. Importable in workers.
 
-The deeds are listed in the dataset, and done once each, over all workers: a file for each deed says that it is due.
+The deeds are listed in the dataset, and done once each, over all workers: a file for each deed says
+that it is due.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ WAKE_ENDS = {
 def _end_at_the_wake(name: str) -> None:
     """Have the kernel end this process at its next FUTEX_WAKE between processes: Python's own are all private.
 
-    A filter of system calls either kills it, or has it call a function of C's library with the signal's number.
+    A filter of system calls either kills it, or has it call a function of C's library with the
+    signal's number.
     """
     faulthandler.disable()
     libc = ctypes.CDLL(None)

@@ -1,6 +1,7 @@
 """A fleet whose actors are threads of the bridge: with deaths, delays, doubled and late answers as a script says.
 
-The script travels as the ``runtime_env`` of a `FakeRay`. Calls are counted from 1 over all actors of a bridge:
+The script travels as the ``runtime_env`` of a `FakeRay`. Calls are counted from 1 over all actors
+of a bridge:
 
 nodes       how many actors each has room for; default: "a" and "b" with 8 each
 kills       calls in which an actor dies

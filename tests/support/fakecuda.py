@@ -1,7 +1,7 @@
 """A CUDA driver without a GPU, called by the C ABI as the real one is, and strict about what it is told.
 
-Its prototypes are those of cuda.h, written down apart from those in `ringfeed.frameworks.pinned`: where the two differ,
-arguments arrive cut or shifted, and it refuses them.
+Its prototypes are those of cuda.h, written down apart from those in `ringfeed.frameworks.pinned`:
+where the two differ, arguments arrive cut or shifted, and it refuses them.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def is_mapped(address: int, size: int) -> bool:
 class FakeCuda:
     """What is registered, how often what was called, and what was done wrong.
 
-    ``refuse`` maps (function, number of the call) to the error that this call answers. ``current`` is the GPU whose
-    context the program made current, or None.
+    ``refuse`` maps (function, number of the call) to the error that this call answers. ``current``
+    is the GPU whose context the program made current, or None.
     """
 
     def __init__(

@@ -63,7 +63,8 @@ class FakeEvent:
 class FakeDevice:
     """Reads host memory by its address, and only when a copy's event passes: what was given back too early is wrong.
 
-    ``has_come(event)`` says whether an event passes when it is looked at. Copies pass in their order, as on a stream.
+    ``has_come(event)`` says whether an event passes when it is looked at. Copies pass in their
+    order, as on a stream.
     """
 
     registrar: Any = None

@@ -4,13 +4,15 @@
     python tests/support/fuzz.py --seed 1234
     python tests/support/fuzz.py --seconds 60 --unkillable
 
-A round is one loader with random settings. While a thread kills and stops its workers and its forkserver, the consumer
-holds random views, breaks epochs off and begins others. In some rounds workers are stopped for good, and the loader
-must suspect and end them; with --unkillable in all, and some of them cannot be ended, and wake up later.
+A round is one loader with random settings. While a thread kills and stops its workers and its
+forkserver, the consumer holds random views, breaks epochs off and begins others. In some rounds
+workers are stopped for good, and the loader must suspect and end them; with --unkillable in all,
+and some of them cannot be ended, and wake up later.
 
-Each batch is compared with what the sampler and the dataset say it must be, so that a lost, doubled, reordered or
-corrupt row is found at once; held views are looked at again when they are let go. A failure names the seed of its
-round: the same seed takes the same decisions again. (How they meet the workers in time is up to the machine.)
+Each batch is compared with what the sampler and the dataset say it must be, so that a lost,
+doubled, reordered or corrupt row is found at once; held views are looked at again when they are let
+go. A failure names the seed of its round: the same seed takes the same decisions again. (How they
+meet the workers in time is up to the machine.)
 """
 
 from __future__ import annotations
@@ -164,7 +166,10 @@ def run_round(seed: int, tally: Tally, *, unkillable: bool = False) -> None:
         assert not left, f"left behind: {left}"
     except Exception as error:
         switch = " --unkillable" * unkillable
-        message = f"python tests/support/fuzz.py --seed {seed}{switch} ({script.method}, {script.workers} workers): {error}"
+        message = (
+            f"python tests/support/fuzz.py --seed {seed}{switch} ({script.method}, "
+            f"{script.workers} workers): {error}"
+        )
         raise AssertionError(message) from error
     tally.rounds += 1
 
@@ -172,7 +177,8 @@ def run_round(seed: int, tally: Tally, *, unkillable: bool = False) -> None:
 def run(seed: int, seconds: float, *, unkillable: bool = False, bounded: bool = False) -> Tally:
     """Run rounds from a seed onward until the time is over; ``bounded`` ends the process if one hangs.
 
-    ``unkillable``: rounds in which SIGKILL does not end some workers that are stopped, and that wake up later.
+    ``unkillable``: rounds in which SIGKILL does not end some workers that are stopped, and that
+        wake up later.
     """
     tally = Tally()
     deadline_s = time.monotonic() + seconds

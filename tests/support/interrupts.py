@@ -4,8 +4,9 @@
     python tests/support/interrupts.py lines --kind fork                at each line, through start and close
     python tests/support/interrupts.py threads --loaders 500  loaders of all kinds in 5 threads, Popen in another
 
-After each hit all that the loader had must be gone within PATIENCE_S: processes, zombies, descriptors, mappings and
-threads. A failure names the hit; the same --seed draws the same moments and lives.
+After each hit all that the loader had must be gone within PATIENCE_S: processes, zombies,
+descriptors, mappings and threads. A failure names the hit; the same --seed draws the same moments
+and lives.
 """
 
 from __future__ import annotations

@@ -130,7 +130,10 @@ def _text(value: str | bytes, dtype: Any, path: str) -> bytes:
     if len(data) > dtype.itemsize:
         raise Fault(
             path,
-            f"has {len(data) // unit} {'bytes' if unit == 1 else 'characters'}, expected at most {room}",
+            (
+                f"has {len(data) // unit} {'bytes' if unit == 1 else 'characters'}, expected at "
+                f"most {room}"
+            ),
         )
     if data and not any(data[-unit:]):
         raise Fault(path, "ends with a NUL, expected text")
@@ -310,7 +313,10 @@ def _leaves(tree: Any, value: Any, path: str) -> Iterator[tuple[Array, Any, str]
         if value is not None:
             raise Fault(
                 path,
-                ", expected None as the spec has it there; return None for every index, or for none",
+                (
+                    ", expected None as the spec has it there; return None for every index, or "
+                    "for none"
+                ),
             )
         return
     kind = next(kind for kind in (tuple, list, dict) if isinstance(tree, kind))

@@ -1,9 +1,10 @@
 """A process that ends all it has started, and all that these have started, when the process that it serves ends.
 
-Ray's processes start others and leave them behind: agents, workers, actors. The keeper is their subreaper: when a
-parent dies, the kernel gives its children to the keeper, so none is ever lost. It runs one command at a time, a message
-of JSON, and answers with the exit status and what the command wrote. It is no child of the process that it serves, so a
-test that looks at its own children does not meet it. It imports neither ringfeed nor Ray.
+Ray's processes start others and leave them behind: agents, workers, actors. The keeper is their
+subreaper: when a parent dies, the kernel gives its children to the keeper, so none is ever lost. It
+runs one command at a time, a message of JSON, and answers with the exit status and what the command
+wrote. It is no child of the process that it serves, so a test that looks at its own children does
+not meet it. It imports neither ringfeed nor Ray.
 """
 
 from __future__ import annotations

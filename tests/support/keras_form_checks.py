@@ -109,8 +109,8 @@ def check_ragged_leaves() -> None:
         with loader_of(tokens("ragged")) as loader, pytest.raises(ringfeed.SpecError) as raised:
             loader.to_keras()
         assert str(raised.value) == (
-            f"sample[0] is ragged, of which Keras has no tensors on {BACKEND}, but on TensorFlow alone; give "
-            f"form='pad' in spec="
+            f"sample[0] is ragged, of which Keras has no tensors on {BACKEND}, but on TensorFlow "
+            "alone; give form='pad' in spec="
         )
         return
     import tensorflow as tf  # noqa: PLC0415 - of this backend alone
@@ -147,8 +147,8 @@ def check_text_leaves() -> None:
         with loader_of(Text(64), dataset) as loader, pytest.raises(ringfeed.SpecError) as raised:
             loader.to_keras()
         assert str(raised.value) == (
-            f"sample[0] is text, of which Keras has no tensors on {BACKEND}, but on TensorFlow alone; make numbers "
-            f"of it in __getitem__"
+            f"sample[0] is text, of which Keras has no tensors on {BACKEND}, but on TensorFlow "
+            "alone; make numbers of it in __getitem__"
         )
         return
     vectorize = keras.layers.TextVectorization(output_mode="count", vocabulary=["word"])
@@ -171,8 +171,8 @@ def check_weights_of_classes_that_differ_in_length() -> None:
     ):
         loader.to_keras(class_weight={0: 1.0})
     assert str(raised.value) == (
-        "class_weight needs one target a row, and sample[1] is pad; return weights from __getitem__ instead, as in (x, "
-        "y, sample_weight)"
+        "class_weight needs one target a row, and sample[1] is pad; return weights from "
+        "__getitem__ instead, as in (x, y, sample_weight)"
     )
 
 

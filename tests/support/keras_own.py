@@ -1,7 +1,8 @@
 """A pytest plugin for Keras' own tests: all of them with `ringfeed.keras.install` in force.
 
-``python -m pytest -p keras_own FILE ...``. Keras' file for PyDatasets imports every backend at its top. One that is
-not installed is stood in for by an empty module, and the cases that make its tensors are left out.
+``python -m pytest -p keras_own FILE ...``. Keras' file for PyDatasets imports every backend at its
+top. One that is not installed is stood in for by an empty module, and the cases that make its
+tensors are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Kills the training of `backed_up` at random moments, starts it again until it is done, and holds it to one that ran.
 
-``python killed_training.py BACKEND WAY SAVE_FREQ KILLS SEED`` does it as often as wanted. What a killed training wrote
-of a batch or an epoch must be what an undisturbed one wrote of it, to the last bit, however often it wrote it.
+``python killed_training.py BACKEND WAY SAVE_FREQ KILLS SEED`` does it as often as wanted. What a
+killed training wrote of a batch or an epoch must be what an undisturbed one wrote of it, to the
+last bit, however often it wrote it.
 """
 
 from __future__ import annotations
@@ -113,5 +114,6 @@ if __name__ == "__main__":
     backend, way, save_freq, kills, seed = sys.argv[1:]
     twice = check(backend, way, save_freq, int(kills), int(seed))
     sys.stdout.write(
-        f"{backend}, {way}, save_freq={save_freq}: {kills} kills, {twice} lines twice, the same curve\n"
+        f"{backend}, {way}, save_freq={save_freq}: {kills} kills, {twice} lines twice, the same "
+        "curve\n"
     )

@@ -3,10 +3,11 @@
     python tests/support/many.py --loaders 1000
     python tests/support/many.py --seed 1234 --loaders 40 --every 1
 
-Kinds of workers and ways to end take turns at random; half of the loaders end by an exception or a kill. Every
-batch that is taken is checked. What is there after each so many loaders must be what was there before the first:
-processes, file descriptors, mappings, threads. The process's own memory may grow while the allocator's pools fill,
-and not after. A failure names the seed: the same seed gives the same loaders in the same order.
+Kinds of workers and ways to end take turns at random; half of the loaders end by an exception or a
+kill. Every batch that is taken is checked. What is there after each so many loaders must be what
+was there before the first: processes, file descriptors, mappings, threads. The process's own memory
+may grow while the allocator's pools fill, and not after. A failure names the seed: the same seed
+gives the same loaders in the same order.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Footprint:
     def __str__(self) -> str:
         """All of it in a line."""
         return (
-            f"{self.fds} fds, {self.processes} processes, {self.threads} threads, {self.mappings} mappings, "
-            f"{self.resident / 1e6:.2f} MB, {self.blocks} blocks"
+            f"{self.fds} fds, {self.processes} processes, {self.threads} threads, {self.mappings} "
+            f"mappings, {self.resident / 1e6:.2f} MB, {self.blocks} blocks"
         )
 
 
@@ -120,7 +121,8 @@ def run(
             rotation.let_all_go()
             left = left_since(before)
             assert not left, (
-                f"python tests/support/many.py --seed {seed}: left behind up to loader {number}: {left}"
+                f"python tests/support/many.py --seed {seed}: left behind up to loader {number}: "
+                f"{left}"
             )
             found.append(Footprint.now())
             tell(f"loader {number:4}: {found[-1]}")
@@ -155,10 +157,16 @@ def main() -> int:
     began_s = time.monotonic()
     left = growth(run(seed, chosen.loaders, chosen.every, tell, bounded=True), chosen.every)
     if left is None:
-        verdict = f"nothing left behind; too few loaders to judge memory, which takes {WARM_UP} and twice --every more"
+        verdict = (
+            f"nothing left behind; too few loaders to judge memory, which takes {WARM_UP} and "
+            "twice --every more"
+        )
     else:
         flat = "flat" if is_flat(left) else "NOT FLAT"
-        verdict = f"nothing left behind; memory {flat}: {left[0]:.0f} bytes and {left[1]:.2f} blocks more a loader"
+        verdict = (
+            f"nothing left behind; memory {flat}: {left[0]:.0f} bytes and {left[1]:.2f} blocks "
+            "more a loader"
+        )
     tell(f"{verdict}; {time.monotonic() - began_s:.0f} s")
     return 0 if left is None or is_flat(left) else 1
 

@@ -169,16 +169,17 @@ class Tally:
     def __str__(self) -> str:
         """All of it; a tally of rounds that passed has lost nothing."""
         lines = [
-            f"{self.rounds} rounds: {self.kills} kills of workers, "
-            f"{self.forkservers} of forkservers, {self.stops} stops, "
-            f"{self.timed_out} for good, {self.unkillable} of these spared by SIGKILL, {self.restarts} replacements",
+            f"{self.rounds} rounds: {self.kills} kills of workers, {self.forkservers} of "
+            f"forkservers, {self.stops} stops, {self.timed_out} for good, {self.unkillable} of "
+            f"these spared by SIGKILL, {self.restarts} replacements",
             f"{self.batches} batches, {self.rows} rows, {self.broken_off} epochs broken off: "
             f"0 lost, 0 doubled, 0 reordered, 0 wrong bytes",
         ]
         for name, gaps_s in sorted(self.gaps_s.items()):
             tenth = sorted(gaps_s)[-1 - len(gaps_s) // 10]
             lines.append(
-                f"gap after a kill, {name}: median {statistics.median(gaps_s) * 1e3:.0f} ms, one in ten over "
-                f"{tenth * 1e3:.0f} ms, longest {max(gaps_s) * 1e3:.0f} ms, of {len(gaps_s)}"
+                f"gap after a kill, {name}: median {statistics.median(gaps_s) * 1e3:.0f} ms, one "
+                f"in ten over {tenth * 1e3:.0f} ms, longest {max(gaps_s) * 1e3:.0f} ms, of "
+                f"{len(gaps_s)}"
             )
         return "\n".join(lines)

@@ -48,7 +48,8 @@ class Points:
     def moments(self) -> list[int]:
         """Return the numbers of the points that each place in the code is at for the first and for the last time.
 
-        What is tried there says all: a pass in between finds neither the start nor the end of anything.
+        What is tried there says all: a pass in between finds neither the start nor the end of
+        anything.
         """
         first: dict[Any, int] = {}
         last = {place: number for number, place in enumerate(self._passed, 1)}

@@ -3,8 +3,8 @@
     python tests/support/resumes.py                                   the whole product
     python tests/support/resumes.py --orders mix window --every 40    some orders, and fewer cuts
 
-An order's run has two epochs, whose samples draw from `ringfeed.rng`. It is read with each number of workers and each
-way to start them:
+An order's run has two epochs, whose samples draw from `ringfeed.rng`. It is read with each number
+of workers and each way to start them:
 
     uncut      from its start to its end, with a state at every tenth batch: the same states everywhere
     cut        from each of these states to the end
@@ -13,11 +13,12 @@ way to start them:
     ranks      from each of these states on 4 ranks, then on 2, then on 3, by global batches
     sizes      from each of these states with other batch sizes
 
-Each state goes through JSON, is loaded, and must be returned as it was. Rows are hashed in the order in which they
-come, so that each sample comes once, in its place, with its own random numbers. A line says how many runs gave an
-order's hash; a second hash, or another state, makes the status 1, and the line says which run gave it. A batch_sampler
-and iterables have no global batches, so they have no ranks, and Buckets have others on each number of ranks; the lists
-of a batch_sampler, and the turns of several iterables, have no other batch size.
+Each state goes through JSON, is loaded, and must be returned as it was. Rows are hashed in the
+order in which they come, so that each sample comes once, in its place, with its own random numbers.
+A line says how many runs gave an order's hash; a second hash, or another state, makes the status 1,
+and the line says which run gave it. A batch_sampler and iterables have no global batches, so they
+have no ranks, and Buckets have others on each number of ranks; the lists of a batch_sampler, and
+the turns of several iterables, have no other batch size.
 """
 
 from __future__ import annotations

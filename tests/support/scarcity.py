@@ -1,6 +1,7 @@
 """Makes the process that it runs in poor, tries loaders there, and says what became of them.
 
-`live()` runs it all in an interpreter of its own, since most of what is taken away never comes back.
+`live()` runs it all in an interpreter of its own, since most of what is taken away never comes
+back.
 """
 
 from __future__ import annotations
@@ -329,7 +330,8 @@ def outcome_of_a_death(**settings: Any) -> list[str]:
 def tuned_without_room(**settings: Any) -> list[Any]:
     """Return what becomes of a tuner's wish for two more slots in mid-run, when the kernel answers ENOSPC.
 
-    Whether all samples came in order; slots open, reserved and wanted at the end; why slots were moved.
+    Whether all samples came in order; slots open, reserved and wanted at the end; why slots were
+    moved.
     """
     with ringfeed.Loader(
         Oracle(400, sleep_s=0.001), batch_size=4, slots="auto", **settings

@@ -3,8 +3,9 @@
     python tests/support/scribbling.py      # every 64 bytes of the control block, every 4 KiB behind the fields
     python tests/support/scribbling.py 40   # some forty of these places
 
-Each life is a loader of two worker processes over `Scribbler`; at one sample its worker writes one pattern over one
-place. A batch is then right, or the loader raises an error of ringfeed's within a bound, is closed, and leaves nothing.
+Each life is a loader of two worker processes over `Scribbler`; at one sample its worker writes one
+pattern over one place. A batch is then right, or the loader raises an error of ringfeed's within a
+bound, is closed, and leaves nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Trainings of a share killed at random moments, against what the others must have: `--kills 200`.
 
-Of two to four trainings all but one may be killed, the first one as often as any other, while they join, train, or end.
-The others must have every batch of all epochs, right and in order, and of the host, its workers and its socket nothing
-may be there afterwards. A failure names the seed.
+Of two to four trainings all but one may be killed, the first one as often as any other, while they
+join, train, or end. The others must have every batch of all epochs, right and in order, and of the
+host, its workers and its socket nothing may be there afterwards. A failure names the seed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def main() -> int:
     began_s = time.monotonic()
     kills = run(seed, chosen.kills, tell)
     tell(
-        f"{kills} kills, the others' batches right, nothing left behind; {time.monotonic() - began_s:.0f} s"
+        f"{kills} kills, the others' batches right, nothing left behind; "
+        f"{time.monotonic() - began_s:.0f} s"
     )
     return 0
 

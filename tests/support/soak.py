@@ -3,11 +3,11 @@
     python tests/support/soak.py --seconds 600
     python tests/support/soak.py --seed 1234
 
-A round is one course of training: two calls of `fit` over several epochs, with validation. It is run in peace by a
-loader without workers, then over processes that are killed, stopped and struck by their own samples, then over
-threads, which only slow down and fail. In all three the same samples fail for good and are skipped. A failure names
-the seed of its round: the same seed takes the same decisions again. (How they meet the workers in time is up to the
-machine.)
+A round is one course of training: two calls of `fit` over several epochs, with validation. It is
+run in peace by a loader without workers, then over processes that are killed, stopped and struck by
+their own samples, then over threads, which only slow down and fail. In all three the same samples
+fail for good and are skipped. A failure names the seed of its round: the same seed takes the same
+decisions again. (How they meet the workers in time is up to the machine.)
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ class Outcome:
         for name, curve in self.curves.items():
             for epoch, (ours, theirs) in enumerate(zip(curve, other.curves[name], strict=True)):
                 if ours != theirs:
-                    return f"{name} of epoch {epoch} is {float.fromhex(theirs)!r}, not {float.fromhex(ours)!r}"
+                    return (
+                        f"{name} of epoch {epoch} is {float.fromhex(theirs)!r}, not "
+                        f"{float.fromhex(ours)!r}"
+                    )
         if self.skipped != other.skipped:
             return f"{other.skipped} were skipped, not {self.skipped}"
         return (
@@ -187,11 +190,11 @@ class Record:
         """All of it; a record of rounds that passed has no difference in it."""
         tally = self.tally
         return (
-            f"{self.rounds} rounds, {self.fits} fits under fire over {self.epochs} epochs: {tally.kills} kills of "
-            f"workers, {tally.forkservers} of forkservers, "
-            f"{tally.stops} stops, {tally.timed_out} for good, {self.struck} "
-            f"faults inside samples, {tally.restarts} replacements, {self.skipped} samples skipped: every loss, every "
-            f"validation loss and all weights equal, bit for bit"
+            f"{self.rounds} rounds, {self.fits} fits under fire over {self.epochs} epochs: "
+            f"{tally.kills} kills of workers, {tally.forkservers} of forkservers, {tally.stops} "
+            f"stops, {tally.timed_out} for good, {self.struck} faults inside samples, "
+            f"{tally.restarts} replacements, {self.skipped} samples skipped: every loss, every "
+            "validation loss and all weights equal, bit for bit"
         )
 
 

@@ -1,8 +1,8 @@
 """A training on two processes by accelerate or by Lightning, with torch's DataLoader or ours: run, cut, gone on.
 
-``python torch_ranks.py {accelerate,lightning} {ours,torchs} FOLDER STEPS``: trains up to step STEPS of 12, from what
-lies in FOLDER; each rank writes its losses to FOLDER/losses-RANK.json. Ranks and their addresses come as torchrun's
-variables.
+``python torch_ranks.py {accelerate,lightning} {ours,torchs} FOLDER STEPS``: trains up to step STEPS
+of 12, from what lies in FOLDER; each rank writes its losses to FOLDER/losses-RANK.json. Ranks and
+their addresses come as torchrun's variables.
 """
 
 from __future__ import annotations

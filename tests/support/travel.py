@@ -85,6 +85,7 @@ def without_figures(text: str) -> str:
 def warning_of(line: str, roots: str) -> str:
     """What a worker says of the import that a line of the user's makes, without the figures."""
     return (
-        f"{line} makes the workers import {roots}, which took N s and N MB in this one; use NumPy there or leave it to "
-        f"the model, keep the import out of the dataset's module, or give workers=0 or backend='thread'"
+        f"{line} makes the workers import {roots}, which took N s and N MB in this one; use NumPy "
+        "there or leave it to the model, keep the import out of the dataset's module, or give "
+        "workers=0 or backend='thread'"
     )

@@ -140,8 +140,8 @@ def a_gpu_of_jax_registers_by_its_client() -> None:
             range(LENGTH)
         )
     assert [str(one.message) for one in caught] == [
-        "copies of the slots to the GPU go through a buffer of the driver's: JAX does not register slot 1 of 3 (36.9 "
-        "kB each): dma_map: RESOURCE_EXHAUSTED: no room"
+        "copies of the slots to the GPU go through a buffer of the driver's: JAX does not "
+        "register slot 1 of 3 (36.9 kB each): dma_map: RESOURCE_EXHAUSTED: no room"
     ]
     assert [what for what, _ in calls] == ["map", "unmap"]
     del calls[:]

@@ -1,10 +1,12 @@
 """Programs that need TensorFlow, without its import, which costs more than most of them do.
 
-One process imports TensorFlow and Keras and nothing else, starts no thread of theirs and runs no op. It forks for each
-program, which then has modules loaded that it was to import, and else its own environment, folder, arguments, streams,
-``__main__`` and end of the interpreter. What looks at the order of imports needs a process that is new.
+One process imports TensorFlow and Keras and nothing else, starts no thread of theirs and runs no
+op. It forks for each program, which then has modules loaded that it was to import, and else its own
+environment, folder, arguments, streams, ``__main__`` and end of the interpreter. What looks at the
+order of imports needs a process that is new.
 
-With ``forks`` the Python programs that such a program starts are forked from it, too, and have the modules that it has.
+With ``forks`` the Python programs that such a program starts are forked from it, too, and have the
+modules that it has.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 120.0
 FORK_HINT = (
-    ", or give backend='process', with ringfeed.torch multiprocessing_context='forkserver': a forked worker "
-    "lacks the threads that libraries such as polars and tensorstore have started here, and a call that waits for them "
-    "never ends"
+    ", or give backend='process', with ringfeed.torch multiprocessing_context='forkserver': a "
+    "forked worker lacks the threads that libraries such as polars and tensorstore have started "
+    "here, and a call that waits for them never ends"
 )
 """What a StallError says more where workers are forked from this process."""
 

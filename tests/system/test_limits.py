@@ -155,8 +155,8 @@ def test_shortages_are_explained() -> None:
     assert said == {
         errno.EMFILE: f"no: RLIMIT_NOFILE (ulimit -n) is {shown['NOFILE']}; raise it, or use fewer workers",
         errno.EAGAIN: (
-            f"no: RLIMIT_NPROC (ulimit -u) is {shown['NPROC']}, RLIMIT_AS (ulimit -v) is {shown['AS']}; "
-            f"raise what is reached, or its cgroup's pids.max, or use fewer workers"
+            f"no: RLIMIT_NPROC (ulimit -u) is {shown['NPROC']}, RLIMIT_AS (ulimit -v) is "
+            f"{shown['AS']}; raise what is reached, or its cgroup's pids.max, or use fewer workers"
         ),
         errno.ENOMEM: (
             f"no: RLIMIT_AS (ulimit -v) is {shown['AS']}; "
@@ -211,9 +211,9 @@ def test_a_python_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ringfeed.WorkerError) as caught:
         limits.check_processes(1)
     assert str(caught.value) == (
-        "worker processes need the system call pidfd_open, which is refused: this Python was built without it; it "
-        "takes Linux 5.3 or newer, and a container whose seccomp profile allows it; or use backend='thread', or "
-        "workers=0"
+        "worker processes need the system call pidfd_open, which is refused: this Python was "
+        "built without it; it takes Linux 5.3 or newer, and a container whose seccomp profile "
+        "allows it; or use backend='thread', or workers=0"
     )
 
 
@@ -234,6 +234,6 @@ def test_descriptors_that_cannot_be_counted(
     with pytest.raises(ringfeed.WorkerError) as caught:
         limits._check_descriptors(1)
     assert str(caught.value) == (
-        "RLIMIT_NOFILE is 64, and workers=1 needs 15 descriptors beside the 64 in use; raise it (ulimit -n 79), or "
-        "use backend='thread'"
+        "RLIMIT_NOFILE is 64, and workers=1 needs 15 descriptors beside the 64 in use; raise it "
+        "(ulimit -n 79), or use backend='thread'"
     )

@@ -136,8 +136,8 @@ def test_a_file_that_is_too_short_is_refused(size: int, least: int, told: int) -
     with file_of(size) as fd, pytest.raises(ValueError, match="shared memory") as caught:
         mapped(fd, least)
     assert str(caught.value) == (
-        f"a file of shared memory has {size} bytes, expected at least {told}: it is none that this version of ringfeed "
-        "has made; do the workers import the same one?"
+        f"a file of shared memory has {size} bytes, expected at least {told}: it is none that this "
+        "version of ringfeed has made; do the workers import the same one?"
     )
 
 

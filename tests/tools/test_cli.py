@@ -114,18 +114,24 @@ def test_plan_of_samples_that_differ_in_length(
     [
         (
             ["plan"],
-            "ringfeed plan: give a dataset, or the shape of a sample: one of them says what is planned for\n",
+            (
+                "ringfeed plan: give a dataset, or the shape of a sample: one of them says what "
+                "is planned for\n"
+            ),
         ),
         (
             ["plan", "rows"],
-            "ringfeed plan: 'rows' names no dataset; write module:name or script.py:name, as in mymodule:dataset\n",
+            (
+                "ringfeed plan: 'rows' names no dataset; write module:name or script.py:name, as "
+                "in mymodule:dataset\n"
+            ),
         ),
         (["plan", "no_such_module:rows"], "ringfeed plan: No module named 'no_such_module'\n"),
         (["plan", "math:rows"], "ringfeed plan: module 'math' has no attribute 'rows'\n"),
         (
             ["plan", "math:pi"],
-            "ringfeed plan: a float is no dataset: it has neither __getitem__ nor __iter__; give an object with "
-            "__len__ and __getitem__, a tuple or dict of arrays, or an iterable\n",
+            "ringfeed plan: a float is no dataset: it has neither __getitem__ nor __iter__; give "
+            "an object with __len__ and __getitem__, a tuple or dict of arrays, or an iterable\n",
         ),
         (
             ["plan", "--shape", "3", "--slots", "1"],
@@ -145,7 +151,8 @@ def test_no_number(capsys: pytest.CaptureFixture[str]) -> None:
         main(["plan", "--shape", "a,b"])
     assert caught.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "ringfeed plan: error: argument --shape: 'a,b' is no list of whole numbers; write them as 64,128"
+        "ringfeed plan: error: argument --shape: 'a,b' is no list of whole numbers; write them as "
+        "64,128"
     )
 
 
@@ -238,8 +245,8 @@ if os.getcwd() in sys.path:
     sys.exit(7)
 """
 NO_MODULE = (
-    "no module 'apart' on sys.path, and PYTHONSAFEPATH is set, so the current directory is not looked at; name "
-    "the file, as in apart.py:dataset, or put its folder on PYTHONPATH\n"
+    "no module 'apart' on sys.path, and PYTHONSAFEPATH is set, so the current directory is not "
+    "looked at; name the file, as in apart.py:dataset, or put its folder on PYTHONPATH\n"
 )
 
 

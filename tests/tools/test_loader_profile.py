@@ -67,7 +67,10 @@ def test_the_report_as_a_user_reads_it() -> None:
     assert repr(PROFILE) == str(PROFILE)
     assert str(PROFILE).splitlines() == [
         "DataLoader of Pictures (batch_size=32, num_workers=2)",
-        "640 samples in 20 batches, 19.3 MB each, taken as fast as they come, without a step of training",
+        (
+            "640 samples in 20 batches, 19.3 MB each, taken as fast as they come, without a step "
+            "of training"
+        ),
         "",
         "                                 torch          ringfeed",
         "a batch                        40.0 ms    20.0 ms  x0.50",
@@ -134,7 +137,10 @@ def test_a_busy_machine() -> None:
     """Times on it are not trusted, and waiting for a CPU is not taken for waiting for data."""
     told = words(load=0.75, stages=Stages(8, 0.4, 0.1))
     assert told[:2] == [
-        "the machine is busy (75% of its CPUs are at something else): trust the CPU times more than the others",
+        (
+            "the machine is busy (75% of its CPUs are at something else): trust the CPU times "
+            "more than the others"
+        ),
         "a batch takes 50.0 ms in one process: dataset[i] 100%",
     ]
     assert not any("waits" in line for line in told)
@@ -146,14 +152,20 @@ def test_what_the_framework_makes_itself() -> None:
     left = replace(RING, fell_back=True, notes=("is left to torch: dataset.f is an open file",))
     assert words(readings=(OWN, left))[1:] == [
         "ringfeed: is left to torch: dataset.f is an open file",
-        "most of it is dataset[i], which costs the same in any loader: make it cheaper, or add workers",
+        (
+            "most of it is dataset[i], which costs the same in any loader: make it cheaper, or "
+            "add workers"
+        ),
         "no other is clearly faster: for speed alone, keep torch",
     ]
 
 
 def test_an_error_of_a_worker_of_torch() -> None:
     """Its last line is the error."""
-    text = "Caught OSError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\nOSError: no\n"
+    text = (
+        "Caught OSError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
+        "last):\nOSError: no\n"
+    )
     assert in_a_line(OSError(text)) == "OSError: no"
 
 
@@ -178,7 +190,10 @@ def test_too_few_batches() -> None:
     few = replace(OWN, batches=2, batch_s=math.nan, own_cpu_s=math.nan, worker_cpu_s=math.nan)
     assert words(readings=(few, replace(RING, batch_s=math.nan, notes=())))[1:] == [
         "2 batches are too few to tell a rate: see the first batch alone",
-        "most of it is dataset[i], which costs the same in any loader: make it cheaper, or add workers",
+        (
+            "most of it is dataset[i], which costs the same in any loader: make it cheaper, or "
+            "add workers"
+        ),
         "read more than this to choose by speed",
     ]
 
@@ -295,16 +310,22 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             partial(hangs, 0),
-            "the loader of a test fails as it is, so there is nothing to compare with: it gave no batch within 0.3 s",
+            (
+                "the loader of a test fails as it is, so there is nothing to compare with: it "
+                "gave no batch within 0.3 s"
+            ),
         ),
         (
             partial(fails, 0),
-            "the loader of a test fails as it is, so there is nothing to compare with: OSError: no such file",
+            (
+                "the loader of a test fails as it is, so there is nothing to compare with: "
+                "OSError: no such file"
+            ),
         ),
         (
             partial(fails, 3),
-            "the loader of a test fails as it is after 3 batches, so there is nothing to compare with: "
-            "OSError: no such file",
+            "the loader of a test fails as it is after 3 batches, so there is nothing to compare "
+            "with: OSError: no such file",
         ),
         (partial(batches, 0), "the loader of a test is empty: there is no batch to read"),
     ],
@@ -495,9 +516,13 @@ def test_what_cannot_be_profiled(
     ("script", "text"),
     [
         (
-            "import sys; assert sys.argv[1:] == ['--epochs', '2'] and __name__ == '__main__', sys.argv",
-            "train.py has ended, and read neither a torch DataLoader nor a Keras PyDataset in this process; loaders "
-            "that are read in processes that it starts, and other kinds, are not seen",
+            (
+                "import sys; assert sys.argv[1:] == ['--epochs', '2'] and __name__ == '__main__', "
+                "sys.argv"
+            ),
+            "train.py has ended, and read neither a torch DataLoader nor a Keras PyDataset in "
+            "this process; loaders that are read in processes that it starts, and other kinds, "
+            "are not seen",
         ),
         ("raise SystemExit(3)", "train.py exited with 3 before a loader was read"),
         ("raise OSError('no such file')", "train.py raised OSError before a loader was read"),

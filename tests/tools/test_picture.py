@@ -88,22 +88,17 @@ def drawn(
 def test_the_whole_picture() -> None:
     """Rates are of the interval, a ticket under way counts as work, and each slot and worker has its line."""
     assert drawn(BEFORE, AFTER) == (
-        "loader 1  4 slots of 38.5 MB   2 workers   epoch 2   129 batches so far\n"
-        "stall      63%      29.0 batches/s         928 samples/s     1.1 GB/s\n"
-        "          input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 2.1 ms a sample:\n"
-        "          add workers (now 2, for 4 CPUs) or make it cheaper\n"
-        "\n"
-        "slots     HRF.\n"
-        "          H held 1  R ready 1  F filling 1  . free 1  longest held 16.4 ms\n"
-        "workers   98% busy   longest at a ticket: 0, 75.0 ms\n"
-        "  worker      pid  busy  samples/s  a sample  write    ticket  at\n"
-        "       0     4250   98%        470    2.1 ms     5%   75.0 ms  dataset[59999]\n"
-        "       1     4251   98%        470    2.1 ms     5%         -  waits for a slot\n"
-        "    slot      batch  rows  state\n"
-        "       0      1,130    32  held for 16.4 ms\n"
-        "       1      1,131    32  ready: all 8 tickets\n"
-        "       2      1,132    32  filling: 3 of 8 tickets over, 2 at work\n"
-        "       3                   free"
+        "loader 1  4 slots of 38.5 MB   2 workers   epoch 2   129 batches so far\nstall      63%  "
+        "    29.0 batches/s         928 samples/s     1.1 GB/s\n          input-bound: training "
+        "waited 63% of the time; workers are 98% busy in dataset[i], 2.1 ms a sample:\n          "
+        "add workers (now 2, for 4 CPUs) or make it cheaper\n\nslots     HRF.\n          H held 1 "
+        " R ready 1  F filling 1  . free 1  longest held 16.4 ms\nworkers   98% busy   longest at "
+        "a ticket: 0, 75.0 ms\n  worker      pid  busy  samples/s  a sample  write    ticket  at\n"
+        "       0     4250   98%        470    2.1 ms     5%   75.0 ms  dataset[59999]\n       1  "
+        "   4251   98%        470    2.1 ms     5%         -  waits for a slot\n    slot      "
+        "batch  rows  state\n       0      1,130    32  held for 16.4 ms\n       1      1,131    "
+        "32  ready: all 8 tickets\n       2      1,132    32  filling: 3 of 8 tickets over, 2 at "
+        "work\n       3                   free"
     )
 
 
@@ -159,21 +154,15 @@ def test_what_is_rare() -> None:
         open_slots=2,
     )
     assert drawn(before, after, geometry=GEOMETRY._replace(slots=3)) == (
-        "loader 1  2 of 3 slots of 38.5 MB   2 workers   epoch 2   0 batches so far\n"
-        "stall       0%       0.0 batches/s           0 samples/s    0 bytes/s\n"
-        "          no batch was taken for 2.0 s: training is at something else\n"
-        "\n"
-        "\n"
-        "slots     D-H\n"
-        "          H held 1  R ready 0  F filling 0  D draining 1  . free 0  - parked 1  longest held 3.0 s\n"
-        "workers   5% busy   longest at a ticket: 0, 2.0 ms\n"
-        "  worker      pid  busy  samples/s  a sample  write    ticket  at\n"
-        "       0   thread   10%          1  100.0 ms      -    2.0 ms  writes\n"
-        "       1   thread    0%          0         -      -         -  leaves\n"
-        "    slot      batch  rows  state\n"
-        "       0          9    32  draining: 2 tickets still at work\n"
-        "       1                   parked\n"
-        "       2          8    32  held for 3.0 s"
+        "loader 1  2 of 3 slots of 38.5 MB   2 workers   epoch 2   0 batches so far\nstall       "
+        "0%       0.0 batches/s           0 samples/s    0 bytes/s\n          no batch was taken "
+        "for 2.0 s: training is at something else\n\n\nslots     D-H\n          H held 1  R ready "
+        "0  F filling 0  D draining 1  . free 0  - parked 1  longest held 3.0 s\nworkers   5% "
+        "busy   longest at a ticket: 0, 2.0 ms\n  worker      pid  busy  samples/s  a sample  "
+        "write    ticket  at\n       0   thread   10%          1  100.0 ms      -    2.0 ms  "
+        "writes\n       1   thread    0%          0         -      -         -  leaves\n    slot  "
+        "    batch  rows  state\n       0          9    32  draining: 2 tickets still at work\n   "
+        "    1                   parked\n       2          8    32  held for 3.0 s"
     )
 
 
@@ -207,8 +196,8 @@ def test_in_the_consumer_itself() -> None:
     )
     lines = drawn(before, after, geometry=GEOMETRY._replace(workers=1), width=140).splitlines()
     assert lines[2] == (
-        "          in this process: 98% of the time went into filling batches, 3.0 ms a sample; workers= would do it "
-        "beside"
+        "          in this process: 98% of the time went into filling batches, 3.0 ms a sample; "
+        "workers= would do it beside"
     )
     assert (
         lines[9]

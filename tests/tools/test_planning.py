@@ -44,14 +44,12 @@ def test_the_table_as_a_user_reads_it() -> None:
         )
     ) == (
         "sample                 batch size  slots  one slot    in all\n"
-        "------------------------------------------------------------\n"
-        "256 x 256 x 3 uint8            64      2   12.7 MB   25.3 MB\n"
-        "256 x 256 x 3 uint8           128      2   25.2 MB   50.5 MB\n"
-        "256 x 256 x 3 float32          64      2   50.4 MB  100.8 MB\n"
-        "256 x 256 x 3 float32         128      2  100.7 MB  201.5 MB\n"
-        "\n"
-        "Pictures in uint8 take a quarter of the memory of float32: keep uint8 in the slots, and cast on the\n"
-        "device: keras.layers.Rescaling(1 / 255) as the first layer, or images.float() / 255 in torch.\n"
+        "------------------------------------------------------------\n256 x 256 x 3 uint8        "
+        "    64      2   12.7 MB   25.3 MB\n256 x 256 x 3 uint8           128      2   25.2 MB   "
+        "50.5 MB\n256 x 256 x 3 float32          64      2   50.4 MB  100.8 MB\n256 x 256 x 3 "
+        "float32         128      2  100.7 MB  201.5 MB\n\nPictures in uint8 take a quarter of "
+        "the memory of float32: keep uint8 in the slots, and cast on the\ndevice: "
+        "keras.layers.Rescaling(1 / 255) as the first layer, or images.float() / 255 in torch.\n"
         "Besides, 2 workers are processes with some 5 to 10 MB each of its own, or 25 MB with\n"
         "backend='spawn', and with what your dataset imports."
     )
@@ -78,8 +76,8 @@ def test_no_batch_fits() -> None:
     found = plan(shape=(1000, 1000), dtype="float64", batch_size=1, memory="1MB", workers=1)
     assert found.notes == (
         "With 4 slots, 1.0 MB hold no batch of even one sample of 1000 x 1000 float64.",
-        "Besides, 1 worker is a process with some 5 to 10 MB each of its own, or 25 MB with backend='spawn', and "
-        "with what your dataset imports.",
+        "Besides, 1 worker is a process with some 5 to 10 MB each of its own, or 25 MB with "
+        "backend='spawn', and with what your dataset imports.",
     )
 
 
@@ -136,7 +134,10 @@ def test_whole_batches() -> None:
         ),
         (
             {"shape": (3,), "memory": "much"},
-            "memory='much' is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes",
+            (
+                "memory='much' is no amount of memory; write it as in '512MB', '2GiB' or a number "
+                "of bytes"
+            ),
         ),
     ],
 )
@@ -167,8 +168,8 @@ def test_refusals(arguments: dict[str, Any], text: str) -> None:
         (
             {"shape": 5},
             ringfeed.SpecError,
-            "Array has shape 5 and dtype 'uint8', expected a tuple of ints and what np.dtype takes; write it as "
-            "((224, 224, 3), 'uint8')",
+            "Array has shape 5 and dtype 'uint8', expected a tuple of ints and what np.dtype "
+            "takes; write it as ((224, 224, 3), 'uint8')",
         ),
     ],
     ids=str,
@@ -199,10 +200,12 @@ def test_reserved_beside_expected() -> None:
     found = plan(Encoded(), spec=Encoded.SPEC, batch_size=[4, 64], slots=2, workers=2)
     assert [row.what for row in found.rows] == ["one int64 + 100000 bytes + 100 bytes of text"] * 2
     assert found.notes[:2] == (
-        "sample[1] is bytes: a slot reserves 6.4 MB for 64 samples, and 32 that were read have 2.0 kB on average, 3.0 "
-        "kB at most, so a batch needs about 128.0 kB; total=176000 would reserve 276.0 kB.",
-        "sample[2] is text: a slot reserves 6.4 kB for 64 samples, and 32 that were read have 4 bytes on average, 4 "
-        "bytes at most, so a batch needs about 256 bytes; total=256 would reserve 356 bytes.",
+        "sample[1] is bytes: a slot reserves 6.4 MB for 64 samples, and 32 that were read have "
+        "2.0 kB on average, 3.0 kB at most, so a batch needs about 128.0 kB; total=176000 would "
+        "reserve 276.0 kB.",
+        "sample[2] is text: a slot reserves 6.4 kB for 64 samples, and 32 that were read have 4 "
+        "bytes on average, 4 bytes at most, so a batch needs about 256 bytes; total=256 would "
+        "reserve 356 bytes.",
     )
     reserved = plan(
         Encoded(), spec=(Encoded.SPEC[0], ringfeed.Bytes(100_000, total=176_000), Encoded.SPEC[2])
@@ -233,8 +236,8 @@ def test_samples_that_fail_end_no_plan() -> None:
         Broken(), spec=ringfeed.Array((8,), "float32", variable=True), batch_size=4, workers=0
     )
     assert found.notes[:2] == (
-        "sample is pad: a slot reserves 128 bytes for 4 samples, and 30 that were read have 8 bytes on average, 8 "
-        "bytes at most, so a batch needs about 32 bytes.",
+        "sample is pad: a slot reserves 128 bytes for 4 samples, and 30 that were read have 8 "
+        "bytes on average, 8 bytes at most, so a batch needs about 32 bytes.",
         "2 of 32 samples failed: dataset[0] raised ValueError: corrupt.",
     )
 
@@ -269,7 +272,7 @@ def test_an_iterable_that_cannot_be_copied_is_not_read() -> None:
     with pytest.raises(ValueError, match=r"^plan\(\)") as raised:
         plan(lambda: iter(held.get, None), workers=0)
     assert str(raised.value) == (
-        "plan() would read the first element of an iterable that cannot be copied, and its epoch might lack it; give "
-        "spec="
+        "plan() would read the first element of an iterable that cannot be copied, and its epoch "
+        "might lack it; give spec="
     )
     assert held.qsize() == 1

@@ -29,5 +29,6 @@ def test_a_profile_of_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     """It is of loaders, and says nothing of a sample."""
     assert main(["profile", "--json", "--script", "train.py"]) == 2
     assert capsys.readouterr().err == (
-        "ringfeed profile: --json says what a sample costs: give module:name of a dataset, no loader and no --script\n"
+        "ringfeed profile: --json says what a sample costs: give module:name of a dataset, no "
+        "loader and no --script\n"
     )

@@ -107,8 +107,8 @@ def test_a_dataset_that_waits() -> None:
     """What waits rather than computes is better off with more workers than CPUs."""
     text = str(Profile("rows", 2, 2, 8, timed((0, 0.01, 0.001, 0.0)), 0.0, ""))
     assert (
-        "much of it is waiting: concurrency= has many samples in flight, and more workers than CPUs help"
-        in text.splitlines()
+        "much of it is waiting: concurrency= has many samples in flight, and more workers than "
+        "CPUs help" in text.splitlines()
     )
 
 
@@ -118,7 +118,10 @@ def test_a_dataset_that_waits() -> None:
         (
             (np.zeros(3), np.zeros(3)),
             ValueError,
-            "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed itself",
+            (
+                "a dataset of arrays has no __getitem__ to look into: its rows are copied by "
+                "ringfeed itself"
+            ),
         ),
         (
             Rows(0),

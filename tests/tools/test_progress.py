@@ -41,7 +41,10 @@ QUICK = SLOW.replace("1.2", "0")
 def run(tmp_path: Path, script: str, *arguments: str, prelude: str = "") -> tuple[str, str, int]:
     """Run the command with its standard error on a terminal; returns both outputs and the status."""
     tmp_path.joinpath("slow_samples.py").write_text(script)
-    code = f"import sys; {prelude or 0}; from ringfeed.tools.main import main; sys.exit(main(sys.argv[1:]))"
+    code = (
+        f"import sys; {prelude or 0}; from ringfeed.tools.main import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
     environment = {
         **os.environ,
         "TERM": "xterm",

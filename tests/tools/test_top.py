@@ -129,7 +129,10 @@ def test_no_such_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "4194305"]) == 2
     assert capsys.readouterr() == (
         "",
-        "ringfeed top: there is no process 4194305; `ringfeed top` alone lists those that have a running loader\n",
+        (
+            "ringfeed top: there is no process 4194305; `ringfeed top` alone lists those that "
+            "have a running loader\n"
+        ),
     )
 
 
@@ -140,7 +143,8 @@ def test_a_process_without_a_loader(capsys: pytest.CaptureFixture[str]) -> None:
     ) as other:
         assert main(["top", str(other.pid)]) == 2
     assert capsys.readouterr().err == (
-        f"ringfeed top: process {other.pid} has no running loader: an epoch begins one, and close() ends it\n"
+        f"ringfeed top: process {other.pid} has no running loader: an epoch begins one, and "
+        "close() ends it\n"
     )
 
 
@@ -188,7 +192,10 @@ sys.exit(main(sys.argv[1:]))
         (
             ["1", "--once"],
             2,
-            "ringfeed top: the picture is drawn by the package rich, which is missing: pip install 'ringfeed[top]'\n",
+            (
+                "ringfeed top: the picture is drawn by the package rich, which is missing: pip "
+                "install 'ringfeed[top]'\n"
+            ),
         ),
     ],
     ids=["list", "picture"],
@@ -288,7 +295,8 @@ def test_in_a_terminal(trainer: Trainer) -> None:
 def test_several_in_a_terminal(trainer: Trainer) -> None:
     """The lines of a terminal are shared by the loaders: the long picture of one leaves room for the next."""
     trainer.do(
-        "more = ringfeed.Loader(Oracle(96), batch_size=1, workers=0, slots=40); other = next(iter(more))"
+        "more = ringfeed.Loader(Oracle(96), batch_size=1, workers=0, slots=40); other = "
+        "next(iter(more))"
     )
     process, fd = _in_terminal(trainer.pid)
     seen = bytearray()

@@ -107,8 +107,8 @@ def drawn(samples: list[Any]) -> Any:
 def test_workers_are_told_the_seed_of_each_epoch(*, persists: bool, collate_fn: Any) -> None:
     """Torch's new workers have a base seed of their own; those that persist keep theirs.
 
-    A collate_fn, which has random numbers of its own, leaves it as it was, and so does the seed of this process: torch
-    begins with any of 64 bits, and half of these are too large for a tensor.
+    A collate_fn, which has random numbers of its own, leaves it as it was, and so does the seed of
+    this process: torch begins with any of 64 bits, and half of these are too large for a tensor.
     """
     torch.default_generator.manual_seed(2**64 - 1)
     ours = DataLoader(

@@ -459,7 +459,8 @@ def test_a_dataset_that_cannot_travel_is_left_to_torch(caplog: Any) -> None:
             check_epochs(ours, own, 2)
     (line,) = caplog.messages
     assert line.startswith(
-        f"DataLoader of Of is left to torch: dataset.file is an open file ({__file__!r}), and forked "
+        f"DataLoader of Of is left to torch: dataset.file is an open file ({__file__!r}), and "
+        "forked "
     )
     assert not ours._rings._idle
 
@@ -484,8 +485,8 @@ def test_a_dataset_that_waits_for_other_workers_is_not_read_ahead(caplog: Any) -
         assert [batch.item() for batch in DataLoader(dataset, num_workers=1)] == [0, 1]
     reason, ring = caplog.messages
     assert reason == (
-        "DataLoader of Meeting has its batches pickled: dataset.lock is of multiprocessing's, and a read ahead could "
-        "change it for all"
+        "DataLoader of Meeting has its batches pickled: dataset.lock is of multiprocessing's, and "
+        "a read ahead could change it for all"
     )
     assert ring.startswith("DataLoader of Meeting runs over ringfeed: ")
 

@@ -171,8 +171,9 @@ def test_what_can_be_read_only_once() -> None:
     with pytest.raises(ringfeed.RingfeedError) as caught:
         profile_loader(DataLoader(dataset, batch_size=2))
     assert str(caught.value) == (
-        "the DataLoader of Once (batch_size=2, num_workers=0) can be read only once: iter() of its dataset gives one "
-        "and the same iterator, whose elements would be missing in training; have __iter__ begin anew each time"
+        "the DataLoader of Once (batch_size=2, num_workers=0) can be read only once: iter() of "
+        "its dataset gives one and the same iterator, whose elements would be missing in "
+        "training; have __iter__ begin anew each time"
     )
     found = profile_loader(DataLoader(dataset, batch_size=2, num_workers=1), **SOON)
     assert found.own.batches == 5
@@ -194,8 +195,8 @@ def test_a_loader_that_hangs(workers: int, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ringfeed.RingfeedError) as caught:
         profile_loader(DataLoader(Stuck(), batch_size=2, num_workers=workers), **SOON)
     assert str(caught.value) == (
-        f"the DataLoader of Stuck (batch_size=2, num_workers={workers}) fails as it is, so there is nothing to compare "
-        "with: it gave no batch within 0.5 s"
+        f"the DataLoader of Stuck (batch_size=2, num_workers={workers}) fails as it is, so there "
+        "is nothing to compare with: it gave no batch within 0.5 s"
     )
 
 
@@ -302,12 +303,18 @@ def profiled_here(*words: object) -> int:
         (
             1,
             0,
-            "train.py, line 15: DataLoader of Digits (batch_size=4, num_workers=1)\n16 samples in 4 batches, 1.1 kB",
+            (
+                "train.py, line 15: DataLoader of Digits (batch_size=4, num_workers=1)\n16 "
+                "samples in 4 batches, 1.1 kB"
+            ),
         ),
         (
             2,
             0,
-            "train.py, line 15: DataLoader of Digits (batch_size=8, num_workers=1)\n8 samples in 1 batch, 2.1 kB",
+            (
+                "train.py, line 15: DataLoader of Digits (batch_size=8, num_workers=1)\n8 samples "
+                "in 1 batch, 2.1 kB"
+            ),
         ),
         (3, 2, "ringfeed profile: train.py reads 2 loaders, and --loader 3 was asked for"),
     ],
@@ -331,7 +338,10 @@ def test_a_loader_of_a_module(
 ) -> None:
     """`module:name` may be a DataLoader, or a function that returns one."""
     name = f"loaders_{tmp_path.name}"
-    code = "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\ndef make():\n    return "
+    code = (
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\ndef make():\n    "
+        "return "
+    )
     settings = "num_workers=1, multiprocessing_context='fork'"
     tmp_path.joinpath(f"{name}.py").write_text(
         f"{code}DataLoader(TensorDataset(torch.zeros(9, 2)), 3, {settings})\n"
@@ -339,7 +349,8 @@ def test_a_loader_of_a_module(
     monkeypatch.syspath_prepend(tmp_path)
     assert profiled_here(f"{name}:make") == 0
     assert capsys.readouterr().out.startswith(
-        "DataLoader of TensorDataset (batch_size=3, num_workers=1)\n9 samples in 3 batches, 24 bytes each, "
+        "DataLoader of TensorDataset (batch_size=3, num_workers=1)\n9 samples in 3 batches, 24 "
+        "bytes each, "
     )
 
 
@@ -352,8 +363,8 @@ def test_a_script_whose_loader_raises(tmp_path: Path, capsys: pytest.CaptureFixt
     assert profiled_here("--script", path, "--epochs", "1") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
-        "ringfeed profile: the DataLoader of Digits (batch_size=4, num_workers=1) fails as it is, so there is nothing "
-        "to compare with: OSError: "
+        "ringfeed profile: the DataLoader of Digits (batch_size=4, num_workers=1) fails as it is, "
+        "so there is nothing to compare with: OSError: "
     )
 
 
@@ -377,7 +388,7 @@ def test_a_loader_that_c_code_holds_for_ever(tmp_path: Path) -> None:
     ended = profiled("--script", path)
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[0] == (
-        "ringfeed profile: train.py, line 12: DataLoader of Held (batch_size=1, num_workers=0) does not come back "
-        "within 1 s; it is at"
+        "ringfeed profile: train.py, line 12: DataLoader of Held (batch_size=1, num_workers=0) "
+        "does not come back within 1 s; it is at"
     )
     assert "libc.sleep(600)" in ended.stderr

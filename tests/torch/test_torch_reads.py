@@ -36,7 +36,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # of more workers than CPUs
     pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning"),  # of batches that are kept
 ]
-# Where torch's own loader sends tensors and values of processes, its memory and its server stay: `nothing_left_here`.
+# Where torch's own loader sends tensors and values of processes, its memory and its server stay:
+# `nothing_left_here`.
 nothing_is_left = pytest.mark.usefixtures("nothing_left")
 
 LENGTH = 12

@@ -383,8 +383,8 @@ def test_another_number_of_workers_cannot_go_on_with_a_stream() -> None:
     with pytest.raises(ringfeed.StateError) as error:
         other.load_state_dict(loader.state_dict())
     assert str(error.value) == (
-        "the state was taken amid an epoch of an IterableDataset with num_workers=0, and this DataLoader has 2, with "
-        "other elements in each batch; give it num_workers=0"
+        "the state was taken amid an epoch of an IterableDataset with num_workers=0, and this "
+        "DataLoader has 2, with other elements in each batch; give it num_workers=0"
     )
 
 

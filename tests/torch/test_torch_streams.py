@@ -112,9 +112,10 @@ def test_more_batches_than_were_said_warn() -> None:
         said.append([str(one.message).replace(str(loader.dataset), "it") for one in warned])
     close(ours)
     assert said[0] == [
-        f"Length of IterableDataset it was reported to be 4(when accessing len(dataloader)), but {count} samples have "
-        "been fetched. For multiprocessing data-loading, this comes of workers that each give all of the data: have "
-        "each copy give its own part, by torch.utils.data.get_worker_info()"
+        "Length of IterableDataset it was reported to be 4(when accessing len(dataloader)), but "
+        f"{count} samples have been fetched. For multiprocessing data-loading, this comes of "
+        "workers that each give all of the data: have each copy give its own part, by "
+        "torch.utils.data.get_worker_info()"
         for count in (5, 6, 7, 8)
     ]
     assert [text.partition(", this")[0] for text in said[0]] == [

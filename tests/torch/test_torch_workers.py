@@ -179,8 +179,9 @@ def test_a_framework_with_threads_is_warned_of() -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == (
-        "backend='fork' after jax has computed: its threads do not survive the fork, and a worker that uses it "
-        "hangs; use backend='process', or with ringfeed.torch multiprocessing_context='forkserver'\n"
+        "backend='fork' after jax has computed: its threads do not survive the fork, and a worker "
+        "that uses it hangs; use backend='process', or with ringfeed.torch "
+        "multiprocessing_context='forkserver'\n"
     )
 
 

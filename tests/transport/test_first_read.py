@@ -341,7 +341,8 @@ def test_what_reads_ahead_of_a_fork_may_die() -> None:
     with pytest.raises(ringfeed.WorkerError) as caught:
         fed(Ending(lambda: os.kill(os.getpid(), signal.SIGKILL)), "fork")
     assert str(caught.value) == (
-        "the process that was to read the first sample was killed by SIGKILL; give spec= to have none read"
+        "the process that was to read the first sample was killed by SIGKILL; give spec= to have "
+        "none read"
     )
 
 
@@ -350,8 +351,8 @@ def test_what_reads_ahead_of_a_fork_may_hang() -> None:
     with pytest.raises(ringfeed.StallError) as caught:
         fed(Ending(lambda: time.sleep(PATIENCE_S)), "fork", timeout_s=0.5)
     assert str(caught.value) == (
-        "the first sample was not read in 0.5 s, in a process forked for it; raise timeout_s, give spec=, or use "
-        "backend='process'"
+        "the first sample was not read in 0.5 s, in a process forked for it; raise timeout_s, "
+        "give spec=, or use backend='process'"
     )
 
 

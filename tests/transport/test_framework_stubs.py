@@ -1,6 +1,7 @@
 """Frameworks stay out of workers: bases, modules, functions and annotations of theirs travel without them.
 
-Two made-up packages bear names of frameworks, so that no test here needs one; the real ones are tested apart.
+Two made-up packages bear names of frameworks, so that no test here needs one; the real ones are
+tested apart.
 """
 
 from __future__ import annotations

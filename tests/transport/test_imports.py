@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 METHODS = ["spawn", "process"]
-TRAP = "import sys; sys.stderr.write(f'{__file__} was imported\\n'); raise SystemError('of the wrong folder')\n"
+TRAP = (
+    "import sys; sys.stderr.write(f'{__file__} was imported\\n'); raise SystemError('of the wrong "
+    "folder')\n"
+)
 MAIN = """
 import json, shelve, sys
 import numpy as np
@@ -72,9 +75,8 @@ def test_no_worker_imports_from_the_directory_that_it_runs_in(method: str, tmp_p
     set_traps(here, sys.stdlib_module_names)
     script = job / "script.py"
     script.write_text(
-        "import ringfeed\n"
-        f"with ringfeed.Loader(list(range(8)), batch_size=4, workers=2, backend={method!r}) as loader:\n"
-        "    print([batch.tolist() for batch in loader])\n"
+        "import ringfeed\nwith ringfeed.Loader(list(range(8)), batch_size=4, workers=2, "
+        f"backend={method!r}) as loader:\n    print([batch.tolist() for batch in loader])\n"
     )
     assert run(script, here) == ("[[0, 1, 2, 3], [4, 5, 6, 7]]\n", "")
 
@@ -91,9 +93,9 @@ def test_a_worker_has_the_consumers_modules(method: str, tmp_path: Path) -> None
     (later / "queue.py").touch()
     script = job / "script.py"
     then = (
-        f"from test_imports import Path, set_traps; sys.modules.pop('queue', None); later = {str(later)!r}\n"
-        "set_traps(Path(later), (sys.stdlib_module_names & {*sys.modules}) - {'queue', 'shelve'})\n"
-        "sys.path.insert(0, later); import queue"
+        "from test_imports import Path, set_traps; sys.modules.pop('queue', None); later = "
+        f"{str(later)!r}\nset_traps(Path(later), (sys.stdlib_module_names & {{*sys.modules}}) - "
+        "{'queue', 'shelve'})\nsys.path.insert(0, later); import queue"
     )
     script.write_text(MAIN.format(then=then, method=method))
     out, errors = run(script, job)
@@ -122,15 +124,17 @@ def test_a_dataset_in_an_archive(method: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
         archive.writestr(
             "numbers_of_mine.py",
-            "class Numbers:\n    def __len__(self): return 4\n    def __getitem__(self, index): return index\n",
+            (
+                "class Numbers:\n    def __len__(self): return 4\n    def __getitem__(self, "
+                "index): return index\n"
+            ),
         )
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys; sys.path.insert(0, 'mine.zip')\n"
-        "import numbers_of_mine, ringfeed\n"
-        "assert 'mine.zip' in numbers_of_mine.__file__\n"
-        f"with ringfeed.Loader(numbers_of_mine.Numbers(), workers=1, backend={method!r}) as loader:\n"
-        "    print([batch.tolist() for batch in loader])\n"
+        "import sys; sys.path.insert(0, 'mine.zip')\nimport numbers_of_mine, ringfeed\nassert "
+        "'mine.zip' in numbers_of_mine.__file__\nwith ringfeed.Loader(numbers_of_mine.Numbers(), "
+        f"workers=1, backend={method!r}) as loader:\n    print([batch.tolist() for batch in "
+        "loader])\n"
     )
     assert run(script, tmp_path) == ("[[0, 1, 2, 3]]\n", "")
 
@@ -144,9 +148,9 @@ def test_ringfeed_in_an_archive(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import sys; sys.path.insert(0, {str(archive)!r}); import ringfeed\n")
     assert run(script, tmp_path)[1].splitlines()[-1] == (
-        f"ImportError: ringfeed cannot run from the archive {archive}: no system loads extension modules from one; "
-        "install ringfeed in a folder (pip install --target FOLDER ringfeed), and put that on sys.path before the "
-        "archive"
+        f"ImportError: ringfeed cannot run from the archive {archive}: no system loads extension "
+        "modules from one; install ringfeed in a folder (pip install --target FOLDER ringfeed), "
+        "and put that on sys.path before the archive"
     )
 
 

@@ -246,14 +246,19 @@ def test_what_is_used_of_a_framework_is_imported_then(write: Any) -> None:
 
 BY_REFERENCE = {
     "a lock": "import threading\nLOCK = threading.Lock()\ndef hidden():\n    with LOCK: return 1",
-    "a metaclass": "class Meta(type): pass\nclass Kind(metaclass=Meta): number = 1\ndef hidden(): return Kind.number",
+    "a metaclass": (
+        "class Meta(type): pass\nclass Kind(metaclass=Meta): number = 1\ndef hidden(): return "
+        "Kind.number"
+    ),
     "a hook": """
 class Kind:
     kinds = []
     def __init_subclass__(cls, number): cls.kinds.append(number)
 class Other(Kind, number=1): pass
 def hidden(): return Other.kinds[0]""",
-    "an import of itself": "def hidden():\n    from mine import Numbers\n    return int(isinstance(ONE, Numbers))",
+    "an import of itself": (
+        "def hidden():\n    from mine import Numbers\n    return int(isinstance(ONE, Numbers))"
+    ),
 }
 
 

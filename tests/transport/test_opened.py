@@ -35,8 +35,9 @@ pytestmark = pytest.mark.once
 COUNT = 40
 METHODS = ["spawn", "fork", "process"]
 REMEDY = (
-    "and forked workers would share it with this process, its position too; open it on first use in __getitem__, in "
-    "the worker, and close it here, or use backend='process' with a __getstate__ that leaves it out"
+    "and forked workers would share it with this process, its position too; open it on first use "
+    "in __getitem__, in the worker, and close it here, or use backend='process' with a "
+    "__getstate__ that leaves it out"
 )
 
 

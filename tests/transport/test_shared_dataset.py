@@ -169,8 +169,8 @@ def test_a_shared_dataset_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="shared memory") as caught:
         received(sent)
     assert str(caught.value) == (
-        f"a file of shared memory has {size} bytes, expected at least {size + 40_000}: it is none that this version of "
-        "ringfeed has made; do the workers import the same one?"
+        f"a file of shared memory has {size} bytes, expected at least {size + 40_000}: it is none "
+        "that this version of ringfeed has made; do the workers import the same one?"
     )
     sent.close()
 
@@ -362,8 +362,9 @@ def test_no_room_is_an_error_with_the_figures(monkeypatch: pytest.MonkeyPatch) -
         shared_dataset.to_shared_memory(packed)
     assert str(caught.value) == (
         "cannot reserve 41.0 kB of shared memory: No space left on device; the dataset has "
-        f"{packed.in_band} bytes in band and 40.0 kB of buffers: keep less in the dataset, read files on "
-        "demand (a np.memmap travels as a file name), or give the machine or its cgroup more memory"
+        f"{packed.in_band} bytes in band and 40.0 kB of buffers: keep less in the dataset, read "
+        "files on demand (a np.memmap travels as a file name), or give the machine or its cgroup "
+        "more memory"
     )
 
 

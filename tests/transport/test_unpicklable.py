@@ -295,6 +295,6 @@ def test_what_is_nested_too_deeply_is_said_to_be() -> None:
 def test_a_sampler_that_hears_of_updates() -> None:
     """A replay buffer may hold its sampler; the text says what to do about that."""
     assert refusal(Holder(sampler=ringfeed.orders.PrioritizedSampler(5))) == (
-        "dataset.sampler is a PrioritizedSampler and cannot be sent to a worker process; leave it out in __getstate__, "
-        "and use it in this process"
+        "dataset.sampler is a PrioritizedSampler and cannot be sent to a worker process; leave it "
+        "out in __getstate__, and use it in this process"
     )

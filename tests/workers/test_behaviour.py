@@ -40,7 +40,8 @@ def open_guest(deed: str, method: Any, flag: Path | None = None, **how: Any) -> 
 @pytest.mark.parametrize("deed", HARMLESS)
 def test_a_guest_may_do_that(deed: str, method: str) -> None:
     """Each sample arrives once, right and in order, in two epochs, and the worker that did it goes on."""
-    # A guard that is not asleep yet when its descriptors become others' takes the consumer for dead, and ends all.
+    # A guard that is not asleep yet when its descriptors become others' takes the consumer for
+    # dead, and ends all.
     spared = deed != "reuses all descriptors"
     with open_guest(deed, method, max_attempts=3 if spared else 1000) as loader:
         for _ in range(2):

@@ -169,9 +169,10 @@ class Frozen:
         return np.array([gc.get_freeze_count(), *found])
 
 
-# What was there before the fork is not collected, the dataset with it: to look at it would copy its pages in
-# each worker, and to end what the parent has, too, would close its descriptors and connections. So cycles that the
-# dataset had then, and no longer needs, stay in the worker. What a worker makes is collected as elsewhere.
+# What was there before the fork is not collected, the dataset with it: to look at it would copy its
+# pages in each worker, and to end what the parent has, too, would close its descriptors and
+# connections. So cycles that the dataset had then, and no longer needs, stay in the worker. What a
+# worker makes is collected as elsewhere.
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", ["process", "fork", "spawn"])
 def test_a_collection_in_a_worker_leaves_alone_what_was_there_before_the_fork(method: Any) -> None:

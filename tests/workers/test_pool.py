@@ -93,7 +93,10 @@ def test_a_forked_child_cannot_take_batches() -> None:
         with os.fdopen(read) as told:
             lines = told.read().splitlines()
         assert os.waitpid(pid, 0)[1] == 0
-        expected = "ClosedError: this loader belongs to the process that this one was forked from; make a new one here"
+        expected = (
+            "ClosedError: this loader belongs to the process that this one was forked from; make "
+            "a new one here"
+        )
         assert lines == [expected, expected]
         assert drain(iterator) == list(range(4, 40))
 
@@ -117,8 +120,8 @@ def test_what_is_ready_comes_before_the_failure_of_the_pool() -> None:
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(iterator)
         assert str(caught.value) == (
-            "0 workers in a row ended before they filled anything; the last was killed by SIGKILL; look at its output "
-            "above, or try workers=0"
+            "0 workers in a row ended before they filled anything; the last was killed by "
+            "SIGKILL; look at its output above, or try workers=0"
         )
         assert next(iterator, "over") == "over"
         assert drain(loader) == list(range(40))
@@ -594,8 +597,8 @@ def test_workers_that_die_early() -> None:
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(iterator)
     assert str(caught.value) == (
-        "3 workers in a row ended before they filled anything; the last was killed by SIGKILL; look at its output "
-        "above, or try workers=0"
+        "3 workers in a row ended before they filled anything; the last was killed by SIGKILL; "
+        "look at its output above, or try workers=0"
     )
 
 
@@ -609,8 +612,9 @@ def test_a_dataset_that_cannot_be_packed_any_more(method: Any) -> None:
     with pytest.raises(ringfeed.ShipError) as caught:
         iter(loader)
     assert str(caught.value) == (
-        "dataset.lock is a lock and cannot be sent to a worker process; create it on first use in __getitem__, in each "
-        "worker, and leave it out in __getstate__ if this process reads the dataset too"
+        "dataset.lock is a lock and cannot be sent to a worker process; create it on first use in "
+        "__getitem__, in each worker, and leave it out in __getstate__ if this process reads the "
+        "dataset too"
     )
     del dataset.lock  # type: ignore[attr-defined]
     assert drain(loader) == list(range(20))
@@ -683,7 +687,9 @@ kept = next(iterator)
 AT_EXIT = {
     "with views": "",
     "in a cycle": "loop = [iterator, kept]; loop.append(loop)",
-    "with a consumer thread": "threading.Thread(target=lambda: [None for _ in iterator], daemon=True).start()",
+    "with a consumer thread": (
+        "threading.Thread(target=lambda: [None for _ in iterator], daemon=True).start()"
+    ),
 }
 
 

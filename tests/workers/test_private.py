@@ -36,7 +36,10 @@ KINDS = {
     "a generator of Python": ("import random\nRNG = random.Random()", "RNG.getrandbits(60)"),
     "a RandomState": ("RNG = np.random.RandomState()", "RNG.randint(2**60, dtype=np.int64)"),
     "a thread": (
-        "import os\nHOME = threading.Thread(target=time.sleep, args=(1000,), daemon=True)\nHOME.start()",
+        (
+            "import os\nHOME = threading.Thread(target=time.sleep, args=(1000,), "
+            "daemon=True)\nHOME.start()"
+        ),
         "os.getpid() * 1000 + index if os.path.exists(f'/proc/self/task/{HOME.native_id}') else 0",
     ),
 }

@@ -1,7 +1,8 @@
 """Workers that SIGKILL cannot end: their samples run again elsewhere, and what they still write is nobody's.
 
-A process that waits for a dead file system outlives SIGKILL. Here it is played by one that has stopped itself, and
-that this process's SIGKILL does not reach; unlike the real one it can wake up, and go on to write.
+A process that waits for a dead file system outlives SIGKILL. Here it is played by one that has
+stopped itself, and that this process's SIGKILL does not reach; unlike the real one it can wake up,
+and go on to write.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ def test_every_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
         lose_patience(loader, 120)
         lines = str(caught.value).splitlines()
         assert lines[0] == (
-            "no batch for 0.1 s: 2 of 2 workers inside dataset[i] (i = 0, 1); raise timeout_s or look there"
+            "no batch for 0.1 s: 2 of 2 workers inside dataset[i] (i = 0, 1); raise timeout_s or "
+            "look there"
         )
         ended = [line for line in lines if "SIGKILL" in line]
         assert [
@@ -323,7 +325,8 @@ def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
             next(batches),
         ]  # the second is a copy, so that its slot is filled again
         before, observer = pids(loader), pool_of(loader)._observer
-        # A worker that is stopped inside a ticket, or claims what is freed now, would be the only one suspected.
+        # A worker that is stopped inside a ticket, or claims what is freed now, would be the only
+        # one suspected.
         wait_until(lambda: observer.states() == ["held", "ready"])
         for pid in before:
             os.kill(pid, signal.SIGSTOP)

@@ -10,8 +10,8 @@ from ringfeed.workers.roster import RestartPolicy
 FAILED = "exited with status 3"
 KILLED = "was killed by SIGKILL"
 THREE = (
-    "3 workers in a row ended before they filled anything; the last exited with status 3; look at its output above, or "
-    "try workers=0"
+    "3 workers in a row ended before they filled anything; the last exited with status 3; look at "
+    "its output above, or try workers=0"
 )
 SCARCE = (
     "a worker was killed by SIGKILL while another was to start, as it happens when memory is short"

@@ -88,8 +88,8 @@ def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     script = (
-        "import os, signal, socket, sys, datasets, ringfeed.loader; os.rmdir(os.getcwd()); sys.path.insert(0, '')\n"
-        + COUNT.format(method="spawn")
+        "import os, signal, socket, sys, datasets, ringfeed.loader; os.rmdir(os.getcwd()); "
+        "sys.path.insert(0, '')\n" + COUNT.format(method="spawn")
     )
     found = run_script(script, cwd=gone)
     assert found == ("20\n", "", 0)

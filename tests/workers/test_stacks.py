@@ -86,7 +86,8 @@ def test_a_worker_of_which_proc_says_nothing_is_not_asked(files: Stacks) -> None
     worker: Any = Writer(files.fd_of(0), b"a stack")
     worker.pid = 2**22 + 1  # beyond any process
     assert files.read(0, worker) == (
-        "no stack: /proc/4194305/status does not say whether the worker catches SIGUSR1, which asks for it"
+        "no stack: /proc/4194305/status does not say whether the worker catches SIGUSR1, which "
+        "asks for it"
     )
     assert worker.asked == []
 
@@ -117,7 +118,10 @@ def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
         with pytest.raises(ringfeed.StallError) as caught:
             next(batches)
         first, second, third = str(caught.value).splitlines()
-        said = "no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise timeout_s or look there"
+        said = (
+            "no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise timeout_s or "
+            "look there"
+        )
         assert first == said + (FORK_HINT if method == "fork" else "")
         assert second.startswith(f"worker 0 (pid {pid}): inside dataset[0], has been at it for ")
         assert (

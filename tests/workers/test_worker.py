@@ -516,8 +516,8 @@ def test_what_a_worker_becomes_may_end_by_itself(method: str) -> None:
         ).replace("workers=1", "workers=1, max_attempts=1")
     )
     assert found[1].splitlines()[-1] == (
-        "ringfeed.errors.WorkerError: dataset[0] ended its worker (1 more of this batch failed); the last one exited "
-        "with status 0; try it with workers=0"
+        "ringfeed.errors.WorkerError: dataset[0] ended its worker (1 more of this batch failed); "
+        "the last one exited with status 0; try it with workers=0"
     )
 
 
@@ -567,8 +567,9 @@ it to the model, keep the import out of the dataset's module, or give workers=0 
         (HIDDEN, f"numbers_of_mine.py line N (import keras) {WARNING}\n  import keras\n"),
         (
             USED,
-            f"numbers_of_mine.py line N (def __getitem__(self, index): return index + keras.nothing()) {WARNING}\n"
-            "  def __getitem__(self, index): return index + keras.nothing()\n",
+            "numbers_of_mine.py line N (def __getitem__(self, index): return index + "
+            f"keras.nothing()) {WARNING}\n  def __getitem__(self, index): return index + "
+            "keras.nothing()\n",
         ),
     ],
     ids=["not needed", "by its module", "used"],

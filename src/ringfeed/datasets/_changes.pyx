@@ -76,7 +76,8 @@ cdef class BatchWriter:
     def change(self, uintptr_t claim_address, fill, transform, bint whole, bint skips, on_error):
         """Have fill() fill the whole batch that is claimed, and transform(indices, views) change its rows in place.
 
-        What it returns is written in their place. Rows that failed are left out where the batch goes on without them.
+        What it returns is written in their place. Rows that failed are left out where the batch
+        goes on without them.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row
@@ -101,8 +102,8 @@ cdef class BatchWriter:
     def collate(self, uintptr_t claim_address, fill, make, change, uint32_t most, bint skips, on_error):
         """Have fill() read the samples that are claimed, and write the whole batch make(indices) of them into the slot.
 
-        change(indices, views) then changes it there, unless that is None. No batch is made where a sample has failed,
-        unless it goes on without that sample: `skips`.
+        change(indices, views) then changes it there, unless that is None. No batch is made where a
+        sample has failed, unless it goes on without that sample: `skips`.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row, read
@@ -223,7 +224,8 @@ cdef class BatchWriter:
 def fill_draws(uintptr_t claim_address, Py_ssize_t index_at, Py_ssize_t weight_at, fill):
     """Write the number and the weight of each draw of the claim into these fields, and have `fill` read the samples.
 
-    Indices of the claim are draws: a float32 of 0 or more above 32 bits of a sample's number. `fill` sees numbers.
+    Indices of the claim are draws: a float32 of 0 or more above 32 bits of a sample's number.
+    `fill` sees numbers.
     """
     cdef c.rf_claim *claim = <c.rf_claim *>claim_address
     cdef const int64_t *draws = claim.indices

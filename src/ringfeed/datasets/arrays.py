@@ -28,7 +28,8 @@ class ArraySource(Source):
         super().__init__(given, dataset, terms)
         if self.whole:
             raise ValueError(
-                "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size"
+                "batch_size=None is for datasets of whole batches; arrays hold samples: give a "
+                "batch_size"
             )
         self._own = id(dataset)  # and not that of a copy
         self._learnt: Any = None  # an Array for each column whose rows are written as they are
@@ -41,14 +42,15 @@ class ArraySource(Source):
         for path, leaf in leaves_of(self.dataset):
             if not isinstance(leaf, np.ndarray):
                 raise SpecError(
-                    f"{path} is of type {type(leaf).__name__}, expected an array as when the loader was made; give "
-                    f"numpy.asarray() of it"
+                    f"{path} is of type {type(leaf).__name__}, expected an array as when the "
+                    "loader was made; give numpy.asarray() of it"
                 )
         arrays = leaf_arrays(self.dataset) or []
         if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise SpecError(
-                f"the arrays of a dataset must be equally long, but their shapes are {shapes}; cut them to one length"
+                f"the arrays of a dataset must be equally long, but their shapes are {shapes}; cut "
+                "them to one length"
             )
         return arrays
 
@@ -63,8 +65,8 @@ class ArraySource(Source):
             now := Spec.infer_batch(self.dataset, 0)[0].tree
         ):
             raise SpecError(
-                f"the arrays of the dataset are {now!r} now, expected {self._learnt!r} as when the loader was made; "
-                f"keep their keys, dtypes and shapes of rows, or make a new loader"
+                f"the arrays of the dataset are {now!r} now, expected {self._learnt!r} as when the "
+                "loader was made; keep their keys, dtypes and shapes of rows, or make a new loader"
             )
 
     def learn(self) -> None:

@@ -179,8 +179,8 @@ class Source(ABC):
     def learn(self) -> None:
         """Set the spec and the rows of a batch, from the first sample unless the user gives the spec.
 
-        What the first sample raises comes out as it is or, with ``on_error="skip"`` and where the samples after it
-        raise, too, as a SpecError that asks for a spec.
+        What the first sample raises comes out as it is or, with ``on_error="skip"`` and where the
+        samples after it raise, too, as a SpecError that asks for a spec.
         """
 
     def current(self) -> Any:
@@ -233,8 +233,9 @@ class Source(ABC):
             beside = math.prod(axis or 1 for axis in leaf.shape) * leaf.dtype.itemsize
             if not leaf.nbytes and max(rows, 1) * beside >= 2**63:
                 raise SpecError(
-                    f"{leaf.path} has shape {leaf.shape}, which holds nothing, but with {rows} rows NumPy counts more "
-                    f"than 63 bits of bytes along its other axes; make them smaller"
+                    f"{leaf.path} has shape {leaf.shape}, which holds nothing, but with {rows} "
+                    "rows NumPy counts more than 63 bits of bytes along its other axes; make them "
+                    "smaller"
                 )
         self.spec, self.rows = spec, rows
         if self.transforms is not None:

@@ -55,7 +55,8 @@ class BatchSource(Source):
         if spec is not None:
             if most is None:
                 raise ValueError(
-                    "batch_size=None with spec= needs max_batch_size=, the most rows that a batch has"
+                    "batch_size=None with spec= needs max_batch_size=, the most rows that a batch "
+                    "has"
                 )
             self.accept(spec, most)
             return

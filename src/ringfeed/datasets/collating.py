@@ -5,8 +5,8 @@
 
     samples ──▶ transform ──▶ a list (`_Collector`) ──▶ collate_fn ──▶ the slot ──▶ batch_transform
 
-A batch is one ticket. Its samples are read as for a plain batch, one by one or many at once, by a RowWriter that writes
-rows of no bytes: so each sample is named, blamed, timed and left out as ever.
+A batch is one ticket. Its samples are read as for a plain batch, one by one or many at once, by a
+RowWriter that writes rows of no bytes: so each sample is named, blamed, timed and left out as ever.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class FirstBatch:
         batch = self._made(source, read, where)
         if batch is None:
             raise SpecError(
-                f"{where}: collate_fn returned None, so there is no batch to infer the spec from; give spec="
+                f"{where}: collate_fn returned None, so there is no batch to infer the spec from; "
+                "give spec="
             )
         try:
             spec, rows = Spec.infer_batch(batch, 0)
@@ -125,8 +126,8 @@ class FirstBatch:
                 raise
             text = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise SpecError(
-                f"{where}, made for the spec: collate_fn raised {text}; on_error='skip' cannot leave it out before the "
-                f"spec is known: give spec="
+                f"{where}, made for the spec: collate_fn raised {text}; on_error='skip' cannot "
+                "leave it out before the spec is known: give spec="
             ) from error
         finally:
             installed.context = before
@@ -244,8 +245,8 @@ class _Collector(Between):
     def begin(self, fill: Fill) -> bool:
         """Have the samples of a claim read, and then record what has failed: a claim has room for one reason alone.
 
-        That is the end of an iterable, where the batch goes on without failed samples; else the first of these, and
-        the next batch shows the end.
+        That is the end of an iterable, where the batch goes on without failed samples; else the
+        first of these, and the next batch shows the end.
         """
         self._collected, self._faults = [], []
         is_read = fill()

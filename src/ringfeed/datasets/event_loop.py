@@ -1,9 +1,11 @@
 """The event loop of a dataset: one a process, in a thread of its own, for as long as the dataset lives.
 
-What the dataset opens in a sample, such as a session, belongs to the loop in which it was opened. So all of its samples
-are read in one: the first one, for the spec, and those of all loaders and threads of this process.
+What the dataset opens in a sample, such as a session, belongs to the loop in which it was opened.
+So all of its samples are read in one: the first one, for the spec, and those of all loaders and
+threads of this process.
 
-asyncio, whose import takes as long as a third of all others here, is imported for such a dataset alone.
+asyncio, whose import takes as long as a third of all others here, is imported for such a dataset
+alone.
 """
 
 from __future__ import annotations
@@ -134,5 +136,6 @@ def completed(source: Source, index: int) -> Any:
 
 def _give_up(name: str, timeout_s: float | None) -> NoReturn:
     raise StallError(
-        f"{name}, read for the spec, has not come in {timeout_s:g} s; raise timeout_s, give spec=, or look there"
+        f"{name}, read for the spec, has not come in {timeout_s:g} s; raise timeout_s, give spec=, "
+        "or look there"
     )

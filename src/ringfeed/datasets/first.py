@@ -21,7 +21,8 @@ _T = TypeVar("_T")
 def first_of(source: Source, look: Callable[[Any, int], _T]) -> _T:
     """Return what ``look`` sees of element 0 and its index, to learn the spec from.
 
-    Whole batches of None are passed over and, with ``on_error="skip"``, elements that fail, up to `MAX_FAILED`.
+    Whole batches of None are passed over and, with ``on_error="skip"``, elements that fail, up to
+    `MAX_FAILED`.
     """
     length, failed = source.length(), list[Exception]()
     if length == 0:
@@ -53,7 +54,8 @@ def read(source: Source, index: int) -> Any:
         element = source.element(index)
         return element if source.terms.trial is None else source.terms.trial(element)
     except (SystemExit, GeneratorExit) as error:
-        # It would end the training here, as if it were done, though only a sample's code asked for an end.
+        # It would end the training here, as if it were done, though only a sample's code asked for
+        # an end.
         message = (
             f"{source.describe(index)}, read for the spec, raised {type(error).__name__}: {error}"
         )
@@ -73,13 +75,13 @@ def _cannot_skip(source: Source, failed: list[Exception]) -> str:
     )
     if source.terms.spec is not None:
         return (
-            f"{first}, read to see what the functions given to the loader make of it, raised {raised}; "
-            f"on_error='skip' leaves none out before that is known: put a good one first"
+            f"{first}, read to see what the functions given to the loader make of it, raised "
+            f"{raised}; on_error='skip' leaves none out before that is known: put a good one first"
         )
     remedy = "spec= and max_batch_size=" if source.whole else "spec="
     return (
-        f"{first}, read for the spec, raised {raised}; on_error='skip' leaves none out before the spec is "
-        f"known: give {remedy}"
+        f"{first}, read for the spec, raised {raised}; on_error='skip' leaves none out before the "
+        f"spec is known: give {remedy}"
     )
 
 

@@ -7,8 +7,9 @@ Frozen(items) ──▶ a column of the items' kind
                     list, tuple                 lists or tuples of one kind of item      a column of these, likewise
                     "rows"                      tuples, lists, dicts of one structure    a column for each place in it
 
-No worker can import the main file of the user's program. So what a pickled item has of it, classes and functions, lies
-beside the pickles, which refer to it by number, and travels as all else does that a dataset has of that file.
+No worker can import the main file of the user's program. So what a pickled item has of it, classes
+and functions, lies beside the pickles, which refer to it by number, and travels as all else does
+that a dataset has of that file.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ class Frozen(Sequence[T_co]):
             def __getitem__(self, i):
                 return read(self.paths[i]), self.labels[i]
 
-    A list of a million strings has a million objects, and each process that reads it has them all: to read an object
-    writes its reference count, and a forked process then gets a copy of the page. What is frozen lies in the sealed
-    memory that all workers map, and an item is made when it is read, in about a microsecond for a short string.
+    A list of a million strings has a million objects, and each process that reads it has them all:
+    to read an object writes its reference count, and a forked process then gets a copy of the page.
+    What is frozen lies in the sealed memory that all workers map, and an item is made when it is
+    read, in about a microsecond for a short string.
 
-    items: a list or another iterable of bools, ints, floats, str, bytes, NumPy's scalars and arrays, and lists, tuples
-        and dicts of these; all others are pickled one by one. Items come back equal and of the same type, and arrays
-        read-only unless they are pickled: those of several dtypes or shapes. Best are items of one type and structure.
+    items: a list or another iterable of bools, ints, floats, str, bytes, NumPy's scalars and
+        arrays, and lists, tuples and dicts of these; all others are pickled one by one. Items come
+        back equal and of the same type, and arrays read-only unless they are pickled: those of
+        several dtypes or shapes. Best are items of one type and structure.
 
-    ``frozen[i]`` and ``len(frozen)`` are those of the list, ``frozen[a:b]`` is a list. TypeError for what is no such
-    iterable, or holds what cannot be pickled.
+    ``frozen[i]`` and ``len(frozen)`` are those of the list, ``frozen[a:b]`` is a list. TypeError
+    for what is no such iterable, or holds what cannot be pickled.
     """
 
     __slots__ = ("_at", "_column")
@@ -289,8 +292,8 @@ def _dumped(place: int, item: object, numbers: dict[Any, int]) -> bytes:
         _Pickler(file, numbers).dump(item)
     except Exception as error:
         raise TypeError(
-            f"items[{place}] is of type {type(item).__name__}, which cannot be pickled ({error}); expected "
-            f"str, bytes, numbers, arrays, structures of them, or what pickle takes"
+            f"items[{place}] is of type {type(item).__name__}, which cannot be pickled ({error}); "
+            "expected str, bytes, numbers, arrays, structures of them, or what pickle takes"
         ) from error
     return file.getvalue()
 

@@ -26,8 +26,8 @@ class Functions(NamedTuple):
                 _check_function(name, function)
         if self.transform is not None and batch_size is None:
             raise ValueError(
-                "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; give "
-                "batch_transform="
+                "transform= is for single samples, and with batch_size=None dataset[i] is a whole "
+                "batch; give batch_transform="
             )
 
 
@@ -42,12 +42,13 @@ _ARGUMENTS = {
 def _check_function(name: str, function: Any) -> None:
     if not callable(function):
         raise TypeError(
-            f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}"
+            f"{name} is of type {type(function).__name__}, expected a function of "
+            f"{_ARGUMENTS[name]}"
         )
     if inspect.iscoroutinefunction(function):
         raise TypeError(
-            f"{name}={_name(function)} is async def, and is called once a sample has come; await in an async def "
-            f"__getitem__ of the dataset"
+            f"{name}={_name(function)} is async def, and is called once a sample has come; await "
+            "in an async def __getitem__ of the dataset"
         )
     try:
         signature = inspect.signature(function)
@@ -59,8 +60,8 @@ def _check_function(name: str, function: Any) -> None:
         one = _ARGUMENTS[name].split()[-1]
         also = "" if name == "worker_init_fn" else ", and of rng where it draws random numbers"
         raise TypeError(
-            f"{name}={_name(function)}{signature} cannot be called as it is to be ({error}), expected a function of "
-            f"{_ARGUMENTS[name]}{also}; give lambda {one}: ..."
+            f"{name}={_name(function)}{signature} cannot be called as it is to be ({error}), "
+            f"expected a function of {_ARGUMENTS[name]}{also}; give lambda {one}: ..."
         ) from None
 
 

@@ -7,7 +7,8 @@ orders.mix    in which order: which dataset comes next, and which of its samples
 
     index = pass * samples of all + samples of the datasets ahead + the sample's own number
 
-So no two datasets share an index, or the random numbers that go with it, and neither do two passes over one dataset.
+So no two datasets share an index, or the random numbers that go with it, and neither do two passes
+over one dataset.
 """
 
 from __future__ import annotations
@@ -38,41 +39,48 @@ if TYPE_CHECKING:
     from ringfeed.spec.spec import Spec
 
 STOPS = ("first", "all", "never")
-_ALIKE = "a Mix needs samples of one structure, shape and dtype: convert those of one dataset in its __getitem__"
+_ALIKE = (
+    "a Mix needs samples of one structure, shape and dtype: convert those of one dataset in its "
+    "__getitem__"
+)
 
 
 class Mix:
     """Several datasets as one, whose samples come by weight: ``Loader(Mix([a, b], weights=[0.9, 0.1]), shuffle=True)``.
 
-    The order depends on the loader's seed, the epoch and the position alone. The numbers of samples drawn from each
-    dataset follow the weights at every moment, to within a few samples; no dataset is drawn at random. With
-    ``shuffle=True`` the samples of each dataset come in a random order of their own, a new one in each epoch and, where
-    it is used up and begins again, in each pass; otherwise in their order. `mix` and `proportions` of
-    ``ringfeed.orders`` say the rule in full.
+    The order depends on the loader's seed, the epoch and the position alone. The numbers of samples
+    drawn from each dataset follow the weights at every moment, to within a few samples; no dataset
+    is drawn at random. With ``shuffle=True`` the samples of each dataset come in a random order of
+    their own, a new one in each epoch and, where it is used up and begins again, in each pass;
+    otherwise in their order. `mix` and `proportions` of ``ringfeed.orders`` say the rule in full.
 
-    datasets: what `Loader` takes, but iterables (see `Interleave`) and other mixes, each with a length. Their samples
-        must agree in structure, shape and dtype. With the loader's ``batch_size=None`` each gives whole batches.
-    weights: a number for each dataset; only their proportions count. None: the lengths, so that each sample comes once.
-        Or a function from the number of the epoch and that of the batch in it (of the element, with
-        ``batch_size=None``) to such numbers, called as each batch is planned, at most ``slots`` batches ahead. What it
-        returns may change at any time; what was drawn is in the loader's state, so that nothing comes twice. Where
-        several ranks share the order, it counts the batches of all, and must depend on its arguments alone.
-    stop: "first": the epoch ends as soon as a dataset is used up, and no sample comes twice. "all": it ends when each
-        dataset was used up at least once, but for those of weight 0; the others begin again. "never": without end.
-        Weights that are numbers give the first two a ``len()``.
-    per_batch: each batch, of each rank, has its share of each dataset, rounded down or up so that the shares are exact
-        over many batches: every batch of 32 has 16 rows of one and 16 of the other. An epoch's last batch may be
-        shorter.
+    datasets: what `Loader` takes, but iterables (see `Interleave`) and other mixes, each with a
+        length. Their samples must agree in structure, shape and dtype. With the loader's
+        ``batch_size=None`` each gives whole batches.
+    weights: a number for each dataset; only their proportions count. None: the lengths, so that
+        each sample comes once. Or a function from the number of the epoch and that of the batch in
+        it (of the element, with ``batch_size=None``) to such numbers, called as each batch is
+        planned, at most ``slots`` batches ahead. What it returns may change at any time; what was
+        drawn is in the loader's state, so that nothing comes twice. Where several ranks share the
+        order, it counts the batches of all, and must depend on its arguments alone.
+    stop: "first": the epoch ends as soon as a dataset is used up, and no sample comes twice. "all":
+        it ends when each dataset was used up at least once, but for those of weight 0; the others
+        begin again. "never": without end. Weights that are numbers give the first two a ``len()``.
+    per_batch: each batch, of each rank, has its share of each dataset, rounded down or up so that
+        the shares are exact over many batches: every batch of 32 has 16 rows of one and 16 of the
+        other. An epoch's last batch may be shorter.
 
-    Errors name samples as ``dataset 1[17]``, sample 17 of ``datasets[1]``. Its index, as in ``stats().skipped``, is the
-    number of samples of the datasets ahead, plus 17, plus the samples of all for each pass. `rng` belongs to that
-    index: no two datasets share random numbers, and a sample that comes again in one epoch has others.
+    Errors name samples as ``dataset 1[17]``, sample 17 of ``datasets[1]``. Its index, as in
+    ``stats().skipped``, is the number of samples of the datasets ahead, plus 17, plus the samples
+    of all for each pass. `rng` belongs to that index: no two datasets share random numbers, and a
+    sample that comes again in one epoch has others.
 
-    ``read_into`` and ``__getitems__`` are used where all datasets have them, else ``__getitem__``. Rows of arrays are
-    taken one by one. Hooks of all datasets run.
+    ``read_into`` and ``__getitems__`` are used where all datasets have them, else ``__getitem__``.
+    Rows of arrays are taken one by one. Hooks of all datasets run.
 
-    Raises TypeError for what cannot be mixed, ValueError for weights that are none (NaN, negative, all 0, too few) and
-    other settings that do not fit; the loader raises SpecError where the samples differ.
+    Raises TypeError for what cannot be mixed, ValueError for weights that are none (NaN, negative,
+    all 0, too few) and other settings that do not fit; the loader raises SpecError where the
+    samples differ.
     """
 
     def __init__(
@@ -87,7 +95,8 @@ class Mix:
 
         if isinstance(datasets, dict | str) or not hasattr(type(datasets), "__iter__"):
             raise TypeError(
-                f"datasets is of type {type(datasets).__name__}, expected several datasets, as in Mix([a, b])"
+                f"datasets is of type {type(datasets).__name__}, expected several datasets, as in "
+                "Mix([a, b])"
             )
         self.datasets = (*datasets,)
         if not self.datasets:
@@ -124,8 +133,8 @@ class Mix:
     @weights.setter
     def weights(self, _: object) -> None:
         raise AttributeError(
-            "the weights of a Mix are fixed, since batches are planned far ahead by them; give weights= a function, as "
-            "in lambda epoch, batch: now, and change what it returns"
+            "the weights of a Mix are fixed, since batches are planned far ahead by them; give "
+            "weights= a function, as in lambda epoch, batch: now, and change what it returns"
         )
 
 
@@ -133,13 +142,14 @@ def _refuse(dataset: Any, number: int) -> None:
     """Refuse a dataset that has no samples by number."""
     if isinstance(dataset, Mix):
         raise TypeError(
-            f"dataset {number} of Mix() is a Mix; give its datasets to the outer one, each with its share of the "
-            f"weight that the inner one would have"
+            f"dataset {number} of Mix() is a Mix; give its datasets to the outer one, each with "
+            "its share of the weight that the inner one would have"
         )
     if is_iterable(dataset):
         raise TypeError(
-            f"dataset {number} of Mix() is an iterable (a {type(dataset).__name__}), whose elements have no numbers; "
-            f"give an object with __len__ and __getitem__, or iterables to Interleave()"
+            f"dataset {number} of Mix() is an iterable (a {type(dataset).__name__}), whose "
+            "elements have no numbers; give an object with __len__ and __getitem__, or iterables "
+            "to Interleave()"
         )
 
 
@@ -279,8 +289,8 @@ class MixSource(Source):
             length = member.length()
             if length is None:
                 raise TypeError(
-                    f"dataset {number} of the Mix (a {type(member.given).__name__}) has no length, so its share is "
-                    f"unknown; give it a __len__"
+                    f"dataset {number} of the Mix (a {type(member.given).__name__}) has no length, "
+                    "so its share is unknown; give it a __len__"
                 )
             if length == 0:
                 raise ValueError(f"dataset {number} of the Mix is empty; leave it out")
@@ -295,8 +305,8 @@ class MixSource(Source):
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
             why = (
-                "is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
-                "shuffle=True or False"
+                "is for one dataset, and a Mix has an order of its own; give Mix() weights=, and "
+                "the loader shuffle=True or False"
             )
             refuse_order(shuffle, sampler, why)
         mix, lengths = self.given, self._lengths()

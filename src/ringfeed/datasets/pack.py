@@ -55,44 +55,49 @@ class Pack:
             tokens = batch["tokens"]  # (8, 128)
             may_attend = batch["segment_ids"][:, :, None] == batch["segment_ids"][:, None, :]
 
-    dataset: a sample is a sequence: an array whose first axis has the elements, or a list of numbers; or a dict of
-        such, all of one length. It has a length, and samples by number.
-    lengths: of each sample, an integer of 0 or more: an array of one axis, or an iterable. Rows are made up from these
-        alone, without reading a sample. A sample of length 0 is never read.
+    dataset: a sample is a sequence: an array whose first axis has the elements, or a list of
+        numbers; or a dict of such, all of one length. It has a length, and samples by number.
+    lengths: of each sample, an integer of 0 or more: an array of one axis, or an iterable. Rows are
+        made up from these alone, without reading a sample. A sample of length 0 is never read.
     max_length: elements of a row.
-    strategy: "ffd": samples stay whole, and first-fit decreasing finds them rows; none may be longer than
-        ``max_length``. "wrap": all samples side by side are cut every ``max_length`` elements, so that only the last
-        row is not full; a sample that is cut is read for each of its rows.
-    window: samples that are packed together. For "ffd" a window has samples of all lengths, others in each epoch of a
-        loader with ``shuffle=True``: a larger window means less padding, a smaller one more different rows; default:
-        2048, or as many as fill 128 rows. For "wrap" the order is mixed within windows of samples from all over the
-        dataset, which come in an order that is mixed as well; default: 65536.
+    strategy: "ffd": samples stay whole, and first-fit decreasing finds them rows; none may be
+        longer than ``max_length``. "wrap": all samples side by side are cut every ``max_length``
+        elements, so that only the last row is not full; a sample that is cut is read for each of
+        its rows.
+    window: samples that are packed together. For "ffd" a window has samples of all lengths, others
+        in each epoch of a loader with ``shuffle=True``: a larger window means less padding, a
+        smaller one more different rows; default: 2048, or as many as fill 128 rows. For "wrap" the
+        order is mixed within windows of samples from all over the dataset, which come in an order
+        that is mixed as well; default: 65536.
     segment_ids: whether rows say which element is of which sample.
 
-    A row is a dict of the sample's leaves, each of shape ``(max_length, ...)``, a sample that is no dict being
-    ``"tokens"``, with zeros at the end, and of these int32 leaves:
+    A row is a dict of the sample's leaves, each of shape ``(max_length, ...)``, a sample that is no
+    dict being ``"tokens"``, with zeros at the end, and of these int32 leaves:
 
-    - ``segment_ids``: ``(max_length,)``: 1 for the row's first sample (or part of one), 2 for the next; 0 for padding.
+    - ``segment_ids``: ``(max_length,)``: 1 for the row's first sample (or part of one), 2 for the
+      next; 0 for padding.
     - ``positions``: ``(max_length,)``: 0, 1, 2, ... in each segment; 0 for padding.
-    - ``cu_seqlens``: ``(m + 1,)``: 0 and where each segment ends, as FlashAttention's functions for sequences of
-      different lengths take it; the last end fills the rest. m is the most segments that a row has; for "wrap" a bound,
-      two more than the shortest samples that fill a row together.
+    - ``cu_seqlens``: ``(m + 1,)``: 0 and where each segment ends, as FlashAttention's functions for
+      sequences of different lengths take it; the last end fills the rest. m is the most segments
+      that a row has; for "wrap" a bound, two more than the shortest samples that fill a row
+      together.
 
-    Which samples make which row is a function of (the loader's seed, epoch, row), which ``orders.packing`` writes down,
-    and any row can be made at once. So all ranks share rows as they share samples, a run goes on at any row, with
-    another batch size and number of ranks, and each epoch has as many rows: ``len(pack)``. Every sample comes exactly
-    once an epoch. With ``shuffle=True`` the rows of "ffd" come mixed, too; those of "wrap" come in the order of their
+    Which samples make which row is a function of (the loader's seed, epoch, row), which
+    ``orders.packing`` writes down, and any row can be made at once. So all ranks share rows as they
+    share samples, a run goes on at any row, with another batch size and number of ranks, and each
+    epoch has as many rows: ``len(pack)``. Every sample comes exactly once an epoch. With
+    ``shuffle=True`` the rows of "ffd" come mixed, too; those of "wrap" come in the order of their
     samples. It takes 16 bytes a sample, shared by all workers, and for "wrap" 4 MB a worker.
 
-    Each sample has its own random numbers; those of a row, in ``transform``, are those of a batch of its samples. An
-    error names sample and row. With ``on_error="skip"`` the row of a failed sample is left out. ``__getitems__`` of the
-    dataset, if it has it, is asked for all samples of a row at once; where that fails they are read one by one.
-    ``read_into`` is not used.
+    Each sample has its own random numbers; those of a row, in ``transform``, are those of a batch
+    of its samples. An error names sample and row. With ``on_error="skip"`` the row of a failed
+    sample is left out. ``__getitems__`` of the dataset, if it has it, is asked for all samples of a
+    row at once; where that fails they are read one by one. ``read_into`` is not used.
 
-    Raises TypeError for what is no dataset of samples by number, and for lengths that are no integers; ValueError for
-    lengths that are negative, all 0, too long for "ffd" or not of one axis, for a max_length or window below 1 and
-    another strategy; in a loader, ValueError where the dataset has not as many samples, and SpecError for a sample that
-    is no sequence of its length.
+    Raises TypeError for what is no dataset of samples by number, and for lengths that are no
+    integers; ValueError for lengths that are negative, all 0, too long for "ffd" or not of one
+    axis, for a max_length or window below 1 and another strategy; in a loader, ValueError where the
+    dataset has not as many samples, and SpecError for a sample that is no sequence of its length.
     """
 
     def __init__(  # noqa: PLR0913 - the public parameters
@@ -120,9 +125,9 @@ class Pack:
             window = check_integer("window", window, 1)
         if strategy == "ffd" and (longer := np.flatnonzero(given > self.max_length)).size:
             raise ValueError(
-                f"lengths[{longer[0]}] is {given[longer[0]]}, more than max_length={self.max_length}, and "
-                f"strategy='ffd' keeps samples whole; raise max_length=, cut the sample in the dataset, or give "
-                f"strategy='wrap'"
+                f"lengths[{longer[0]}] is {given[longer[0]]}, more than "
+                f"max_length={self.max_length}, and strategy='ffd' keeps samples whole; raise "
+                "max_length=, cut the sample in the dataset, or give strategy='wrap'"
             )
         self.strategy, self.segment_ids = strategy, bool(segment_ids)
         self.count = given.size
@@ -142,7 +147,10 @@ class Pack:
 
     def __repr__(self) -> str:
         """Return how many samples make how many rows."""
-        return f"<Pack: {self.count} samples in {len(self)} rows of {self.max_length}, by {self.strategy!r}>"
+        return (
+            f"<Pack: {self.count} samples in {len(self)} rows of {self.max_length}, by "
+            f"{self.strategy!r}>"
+        )
 
 
 # ---- what users give ----
@@ -154,12 +162,13 @@ def _check_dataset(dataset: Any) -> None:
 
     if isinstance(dataset, Mix | Pack):
         raise TypeError(
-            f"the dataset of Pack() is a {type(dataset).__name__}, which has an order of its own; give a dataset"
+            f"the dataset of Pack() is a {type(dataset).__name__}, which has an order of its own; "
+            "give a dataset"
         )
     if is_iterable(dataset):
         raise TypeError(
-            f"the dataset of Pack() is an iterable (a {type(dataset).__name__}), whose samples have no numbers; give "
-            f"an object with __len__ and __getitem__"
+            f"the dataset of Pack() is an iterable (a {type(dataset).__name__}), whose samples "
+            "have no numbers; give an object with __len__ and __getitem__"
         )
     if not isinstance(dataset, tuple | dict) and not hasattr(type(dataset), "__len__"):
         raise TypeError(
@@ -290,8 +299,8 @@ class PackedRows:
         extras = self.extras()
         if clash := [name for name in extras if name in leaves]:
             raise SpecError(
-                f"the samples of the Pack have {clash[0]!r} of their own, which Pack() adds; give segment_ids=False, "
-                f"or leave it out in __getitem__"
+                f"the samples of the Pack have {clash[0]!r} of their own, which Pack() adds; give "
+                "segment_ids=False, or leave it out in __getitem__"
             )
         found = {
             name: np.zeros((self._max_length, *leaf.shape[1:]), leaf.dtype)
@@ -386,7 +395,8 @@ class PackSource(SampleSource):
         """Open the dataset; ValueError or TypeError for what does not fit."""
         if terms.batch_size is None:
             raise ValueError(
-                "Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack out"
+                "Pack makes rows, of which the loader makes batches; with batch_size=None leave "
+                "Pack out"
             )
         plain = terms._replace(spec=None, trial=None, collate=None, max_batch_size=None)
         samples = pack.dataset
@@ -442,8 +452,9 @@ class PackSource(SampleSource):
         if not fits:
             names = "".join(f", {name!r}: {array!r}" for name, array in extras.items())
             raise SpecError(
-                f"spec= says {self.terms.spec!r}, but a row of the Pack is a dict as {{{BARE!r}: Array(({most},), "
-                f"'int64'){names}}}; give the keys of your samples in the place of {BARE!r}, or leave spec= out"
+                f"spec= says {self.terms.spec!r}, but a row of the Pack is a dict as {{{BARE!r}: "
+                f"Array(({most},), 'int64'){names}}}; give the keys of your samples in the place "
+                f"of {BARE!r}, or leave spec= out"
             )
 
     def element(self, index: int) -> Any:
@@ -459,12 +470,16 @@ class PackSource(SampleSource):
         from ringfeed.orders.sampler import Sequential, Shuffled  # noqa: PLC0415 - no worker needs it
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
-            why = "is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True or False"
+            why = (
+                "is for samples, and a Pack has an order of rows of its own; give the loader "
+                "shuffle=True or False"
+            )
             refuse_order(shuffle, sampler, why)
         pack, count = self.given, self.members[0].length()
         if count != pack.count:
             raise ValueError(
-                f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for each"
+                f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for "
+                "each"
             )
         self.is_sized, self.dataset.mixes = True, bool(shuffle)
         order: Sampler = Sequential(len(pack))

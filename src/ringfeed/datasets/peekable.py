@@ -1,7 +1,8 @@
 """How an iterable is begun: at its start, or where a state of its own says.
 
-An iterable has states of its own where it has ``state_dict()`` and ``load_state_dict()``, as the iterable datasets of
-Hugging Face and torchdata's loaders do, or else where the iterator does that it returns.
+An iterable has states of its own where it has ``state_dict()`` and ``load_state_dict()``, as the
+iterable datasets of Hugging Face and torchdata's loaders do, or else where the iterator does that
+it returns.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class PeekableIterator:
         """Return all elements, once: an iterator that was interrupted cannot go back."""
         if self._begun:
             raise ValueError(
-                f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be read again"
+                f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be "
+                "read again"
             )
         self._begun = True
         first, self._first = self._first, []
@@ -93,8 +95,9 @@ class FirstRead:
     def _in_another_thread(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """Yield what follows the first elements.
 
-        Some iterators, such as SQLite's, can be read by the thread alone that has begun them. Where the next element
-        raises an error, the iterable is begun anew here, which raises the user's own errors once more.
+        Some iterators, such as SQLite's, can be read by the thread alone that has begun them. Where
+        the next element raises an error, the iterable is begun anew here, which raises the user's
+        own errors once more.
         """
         try:
             yield next(iterator)
@@ -148,7 +151,8 @@ def opened(iterable: Any) -> Any:
     found = iterable if hasattr(type(iterable), "__iter__") else iterable()
     if not hasattr(type(found), "__iter__") and not hasattr(type(found), "__getitem__"):
         raise TypeError(
-            f"the dataset is a function that returned a {type(found).__name__}, expected an iterable"
+            f"the dataset is a function that returned a {type(found).__name__}, expected an "
+            "iterable"
         )
     return found
 
@@ -156,8 +160,9 @@ def opened(iterable: Any) -> Any:
 def fresh(iterable: Any) -> Any:
     """Return a copy of an iterable that has states, to be read in its place.
 
-    Some begin at the last state they were loaded with for ever, others where they were left. The copy shares the memory
-    of arrays where pickle lets it; an iterable that cannot be copied is read itself.
+    Some begin at the last state they were loaded with for ever, others where they were left. The
+    copy shares the memory of arrays where pickle lets it; an iterable that cannot be copied is read
+    itself.
     """
     if isinstance(iterable, PeekableIterator) or getattr(iterable, "ringfeed_goes_on", False):
         return iterable
@@ -200,7 +205,8 @@ def tell_idle(source: Source, workers: int) -> None:
     names = class_names(source.given) & {"torch.IterableDataset", "datasets.IterableDataset"}
     if source.streams == 1 and names:
         message = (
-            f"workers={workers}, but one worker reads an iterable, and no other is started; have several side by side "
-            f"by ringfeed.datasets.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
+            f"workers={workers}, but one worker reads an iterable, and no other is started; have "
+            "several side by side by ringfeed.datasets.Interleave of its parts, or a copy in each "
+            "worker by ringfeed.torch.DataLoader"
         )
         warnings.warn(message, UserWarning, stacklevel=callers_depth())

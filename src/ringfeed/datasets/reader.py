@@ -64,7 +64,8 @@ class Reader:
 
     def writer_of(self, spec: Spec, offsets: tuple[int, ...]) -> RowWriter:
         """Return what writes samples into these fields of a slot."""
-        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
+        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever
+        # lies in other slots.
         beyond = NEVER if self.port.is_consumer else beyond_caches()
         return RowWriter(spec, offsets, self.port.ring, beyond)
 

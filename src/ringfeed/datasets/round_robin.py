@@ -51,7 +51,10 @@ class RoundRobinSampler(Sampler):
             ):
                 refuse(
                     state,
-                    f"whose turn is {turn!r}, expected a list of those of {streams} that have not ended",
+                    (
+                        f"whose turn is {turn!r}, expected a list of those of {streams} that have "
+                        "not ended"
+                    ),
                 )
             if state["given"] != start:
                 refuse(
@@ -63,9 +66,9 @@ class RoundRobinSampler(Sampler):
         once = next((iterable for iterable in self._iterables if is_iterator(iterable)), None)
         if once is not None and self._read_by is not None:
             raise ValueError(
-                f"the dataset is an iterator ({type(once).__name__}) that epoch {self._read_by} has read, and cannot "
-                f"be read again for epoch {number}; give a function that makes a new one, or an object whose "
-                f"__iter__ does"
+                f"the dataset is an iterator ({type(once).__name__}) that epoch {self._read_by} "
+                f"has read, and cannot be read again for epoch {number}; give a function that "
+                "makes a new one, or an object whose __iter__ does"
             )
         self._read_by = number
         end = self.length if self._is_planned else None
@@ -144,8 +147,9 @@ class RoundRobinEpoch(Epoch):
         found = next((one for one in known if one["given"] == position), None)
         if found is None:
             raise StateError(
-                f"the state of {len(self._read)} iterables is kept for the newest {self._kept} batches that are read "
-                f"ahead, and element {position} lies further back; take the state earlier"
+                f"the state of {len(self._read)} iterables is kept for the newest {self._kept} "
+                f"batches that are read ahead, and element {position} lies further back; take the "
+                "state earlier"
             )
         return found
 

@@ -49,8 +49,8 @@ class SampleSource(Source):
         """Return the order; TypeError where nothing says which indices there are."""
         if sampler is None and not hasattr(type(self.dataset), "__len__"):
             raise TypeError(
-                f"the dataset (a {type(self.dataset).__name__}) has no __len__, so the loader cannot know its indices; "
-                f"add one, or give sampler="
+                f"the dataset (a {type(self.dataset).__name__}) has no __len__, so the loader "
+                "cannot know its indices; add one, or give sampler="
             )
         return super().sampler(shuffle=shuffle, sampler=sampler)
 

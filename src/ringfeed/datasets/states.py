@@ -7,12 +7,14 @@
     a stream's part    how far it is skipped; why it has no states; the run; its newest states, `ENTRIES` of them
     an entry           number, epoch, elements read before, size, checksum; then the state as JSON
 
-The worker that reads a stream writes its part; the consumer writes the state that an epoch goes on from, before that
-worker reads. No reader takes a lock: what is half written does not have its checksum. So the consumer looks a state up
-in microseconds, from any thread and from a signal handler.
+The worker that reads a stream writes its part; the consumer writes the state that an epoch goes on
+from, before that worker reads. No reader takes a lock: what is half written does not have its
+checksum. So the consumer looks a state up in microseconds, from any thread and from a signal
+handler.
 
-A run is what is read from one start on, as far as the reading ahead goes. An epoch may be begun more than once, and an
-iterable may draw its order at each start, so the states of another run are none: the checksum is over the run, too.
+A run is what is read from one start on, as far as the reading ahead goes. An epoch may be begun
+more than once, and an iterable may draw its order at each start, so the states of another run are
+none: the checksum is over the run, too.
 """
 
 from __future__ import annotations
@@ -118,8 +120,8 @@ class StreamStates:
         except OSError as error:
             memfd.close()
             raise PlanError(
-                f"cannot map {show_bytes(size)} for the iterables: {error.strerror}; raise RLIMIT_NOFILE (ulimit -n) "
-                f"or RLIMIT_AS (ulimit -v)"
+                f"cannot map {show_bytes(size)} for the iterables: {error.strerror}; raise "
+                "RLIMIT_NOFILE (ulimit -n) or RLIMIT_AS (ulimit -v)"
             ) from error
 
     @classmethod
@@ -316,8 +318,9 @@ class StateRecorder:
     def take(self, count: int) -> bytes | None:
         """Return the state ahead of the element of this number, unless it is not worth its time.
 
-        The first is only compared with the next: what does not change between two batches does not say where it is. So
-        it is, too, after a state was loaded: some iterables say for ever where they were begun.
+        The first is only compared with the next: what does not change between two batches does not
+        say where it is. So it is, too, after a state was loaded: some iterables say for ever where
+        they were begun.
         """
         began_ns = now_ns()
         if (
@@ -345,7 +348,8 @@ class StateRecorder:
         text = encoded(state)
         if text == self._last:
             raise UnfitError(
-                f"is the same after {self._at} and after {count} elements, so it does not say where it is"
+                f"is the same after {self._at} and after {count} elements, so it does not say "
+                "where it is"
             )
         return text
 
@@ -377,7 +381,8 @@ class KeptStreams(Kept):
     def __init__(self, source: StreamSource, sizes: Any = None, *, shared: bool) -> None:
         """Reserve their memory, ``shared`` with worker processes.
 
-        ``sizes``: the `StoreSizes` of the elements that a process reads for the workers, if one does.
+        ``sizes``: the `StoreSizes` of the elements that a process reads for the workers, if one
+            does.
         """
         self._source = source
         behind = (0, 0) if sizes is None else (sizes.total, sizes.words)
@@ -396,7 +401,8 @@ class KeptStreams(Kept):
         except OSError as error:
             states.close()
             raise PlanError(
-                f"cannot map {show_bytes(sizes.words)} for an iterable: {error.strerror}; raise RLIMIT_AS (ulimit -v)"
+                f"cannot map {show_bytes(sizes.words)} for an iterable: {error.strerror}; raise "
+                "RLIMIT_AS (ulimit -v)"
             ) from error
 
     def go_on_from(self, epoch: int, samples: int, streams: Any, *, is_ahead: bool) -> None:

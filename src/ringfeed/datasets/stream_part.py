@@ -3,9 +3,10 @@
     elements         0 1 2 3 | 4 5 6 7 | 8 9      a global batch: world_size * rows elements; here 2 ranks with 2 rows
     rank 1 keeps         2 3 |     6 7 |     9 8
 
-With ``len()`` the batches are planned as those of any dataset: see `orders.shard`; on ranks that miss elements of an
-iterable that ends earlier, that is an error. Without, a batch is handed out when its global batch was read to its end:
-the last one, which is not full, is left out on every rank. So all ranks have as many batches, and no rank asks another.
+With ``len()`` the batches are planned as those of any dataset: see `orders.shard`; on ranks that
+miss elements of an iterable that ends earlier, that is an error. Without, a batch is handed out
+when its global batch was read to its end: the last one, which is not full, is left out on every
+rank. So all ranks have as many batches, and no rank asks another.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ def check_part(part: Part, iterables: tuple[Any, ...]) -> None:
     rank = f"rank {part.rank} of {part.world_size}"
     if len(iterables) > 1:
         raise ValueError(
-            f"{rank} of {len(iterables)} iterables in turn: only reading all of them shows which have ended; give each "
-            f"rank its own of them, {_OUT}, and count the steps of an epoch with repeat()"
+            f"{rank} of {len(iterables)} iterables in turn: only reading all of them shows which "
+            f"have ended; give each rank its own of them, {_OUT}, and count the steps of an epoch "
+            "with repeat()"
         )
     if part.uneven != "drop" and length_of(iterables[0]) is None:
         raise ValueError(
-            f"{rank} of an iterable without len(): where it ends is only seen when the batches before were handed out, "
-            f"too late for uneven={part.uneven!r}; give drop_remainder=True, which leaves out a last global "
-            f"batch that is not full, or give the iterable __len__"
+            f"{rank} of an iterable without len(): where it ends is only seen when the batches "
+            f"before were handed out, too late for uneven={part.uneven!r}; give "
+            "drop_remainder=True, which leaves out a last global batch that is not full, or give "
+            "the iterable __len__"
         )
 
 

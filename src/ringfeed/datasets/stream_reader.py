@@ -3,9 +3,9 @@
     Stream         one iterable; each of its elements comes once
     StreamReader   all of a dataset's
 
-A stream may be asked for an element that lies behind it, as after a Ctrl-C, or far ahead, as where an epoch goes on or
-the worker died that read it before. Then it begins at the newest state of its own that lies before the element, else at
-the start, and leaves out what comes before the element.
+A stream may be asked for an element that lies behind it, as after a Ctrl-C, or far ahead, as where
+an epoch goes on or the worker died that read it before. Then it begins at the newest state of its
+own that lies before the element, else at the start, and leaves out what comes before the element.
 """
 
 from __future__ import annotations
@@ -228,15 +228,17 @@ class Stream:
         self._ended = True
         if self._length is not None and position < self._length:
             self._error = FunctionError(
-                f"the iterable ended after {position} elements, and len() says {self._length}, by which the batches of "
-                f"all ranks were planned; correct len(), or leave __len__ out and give drop_remainder=True"
+                f"the iterable ended after {position} elements, and len() says {self._length}, by "
+                "which the batches of all ranks were planned; correct len(), or leave __len__ out "
+                "and give drop_remainder=True"
             )
             return self._error
         if position != self._loaded_at:
             return End()
         self._error = StateError(
-            f"{self._name(position)} is not there after load_state_dict(), and it was there when the state was taken; "
-            f"state_dict() does not say where the iterable is, or the iterable was changed since"
+            f"{self._name(position)} is not there after load_state_dict(), and it was there when "
+            "the state was taken; state_dict() does not say where the iterable is, or the "
+            "iterable was changed since"
         )
         return self._error
 

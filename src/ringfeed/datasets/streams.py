@@ -1,7 +1,7 @@
 """Iterables as datasets: each is a stream, which one worker reads in order, by the numbers of its elements.
 
-An element's number is its place in its iterable; with k of them, interleaved, element p of number r is p * k + r.
-`stream_reader` reads them in a worker, `stream_part` for one of several ranks.
+An element's number is its place in its iterable; with k of them, interleaved, element p of number r
+is p * k + r. `stream_reader` reads them in a worker, `stream_part` for one of several ranks.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 class Interleave:
     """Several iterables as one dataset: each is read by one worker, all of them side by side.
 
-    Whole batches come in turn: batch 0 from the first, batch 1 from the second, and so on, whatever the number of
-    workers. One that has ended leaves the rotation, after a last batch that may be shorter; the epoch is over when all
-    have. Each may be whatever `Loader` takes as an iterable. For elements in turn make one iterable of several, or use
-    `Mix` where samples have numbers: docs/streams.md has both.
+    Whole batches come in turn: batch 0 from the first, batch 1 from the second, and so on, whatever
+    the number of workers. One that has ended leaves the rotation, after a last batch that may be
+    shorter; the epoch is over when all have. Each may be whatever `Loader` takes as an iterable.
+    For elements in turn make one iterable of several, or use `Mix` where samples have numbers:
+    docs/streams.md has both.
     """
 
     def __init__(self, iterables: Iterable[Any]) -> None:
@@ -47,8 +48,9 @@ class Interleave:
         for number, iterable in enumerate(self.iterables):
             if isinstance(iterable, Interleave) or not is_iterable(iterable):
                 raise TypeError(
-                    f"Interleave() got a {type(iterable).__name__} as number {number}, expected an object with "
-                    f"__iter__ and no __getitem__, an iterator, or a function that returns an iterable"
+                    f"Interleave() got a {type(iterable).__name__} as number {number}, expected an "
+                    "object with __iter__ and no __getitem__, an iterator, or a function that "
+                    "returns an iterable"
                 )
 
 
@@ -96,8 +98,9 @@ class StreamSource(Source):
 
         if shuffle or sampler is not None:
             why = (
-                "needs a dataset whose samples have numbers, and an iterable comes in its own order; "
-                "shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
+                "needs a dataset whose samples have numbers, and an iterable comes in its own "
+                "order; shuffle inside the iterable, or give a dataset with __len__ and "
+                "__getitem__"
             )
             refuse_order(shuffle, sampler, why)
         return RoundRobinSampler(self.iterables, self.indices, is_planned=self.is_planned)
@@ -106,8 +109,8 @@ class StreamSource(Source):
         """Refuse a dataset of TensorFlow."""
         if "tensorflow.DatasetV2" in class_names(self.given):
             raise TypeError(
-                "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files that it is made of, "
-                "or use backend='thread' to have it read here"
+                "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files "
+                "that it is made of, or use backend='thread' to have it read here"
             )
 
     def learn(self) -> None:

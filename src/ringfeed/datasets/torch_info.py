@@ -1,7 +1,8 @@
 """torch's own ``get_worker_info()`` in worker processes, which its datasets ask; no torch is imported for it.
 
-Where torch is told that it is in a worker, its default_collate makes each batch in shared memory of its own, in fresh
-pages of a /dev/shm that may be small. Here a batch is written into a slot next, so it is made in plain memory.
+Where torch is told that it is in a worker, its default_collate makes each batch in shared memory of
+its own, in fresh pages of a /dev/shm that may be small. Here a batch is written into a slot next,
+so it is made in plain memory.
 """
 
 from __future__ import annotations

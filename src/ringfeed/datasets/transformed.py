@@ -3,9 +3,9 @@
     Trial        what `transform` does, seen with the first sample: it returns a new one, or changes it in place
     Transforms   what a worker does with the functions, to the samples that a source reads
 
-A transform that changes samples in place is given views of a row of the slot, which the writer has written before
-(`RowWriter.transform`). One that returns new samples stands between the dataset and the writer (`Between`). What
-collate_fn makes of several samples: see `collating`.
+A transform that changes samples in place is given views of a row of the slot, which the writer has
+written before (`RowWriter.transform`). One that returns new samples stands between the dataset and
+the writer (`Between`). What collate_fn makes of several samples: see `collating`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 # ---- what they do, seen in the consumer ----
 
-_BOTH = "transform returned None, and a new sample for one that is made of arrays; return a new one always"
+_BOTH = (
+    "transform returned None, and a new sample for one that is made of arrays; return a new one "
+    "always"
+)
 
 
 class Trial:
@@ -92,8 +95,9 @@ class Trial:
             made = self._call(given)
         except Exception as error:  # noqa: BLE001 - it is told of
             objection = TypeError(
-                f"transform returned None, so it is given samples as arrays over the slot, numbers too, and that "
-                f"raised {type(error).__qualname__}: {error}; return a new sample instead"
+                "transform returned None, so it is given samples as arrays over the slot, numbers "
+                f"too, and that raised {type(error).__qualname__}: {error}; return a new sample "
+                "instead"
             )
             objection.__cause__ = error
             return objection
@@ -145,8 +149,9 @@ class Transforms:
         for leaf in source.spec.leaves if made.in_place else ():
             if leaf.cast is not None:
                 raise SpecError(
-                    f"{leaf.path} is converted by its Array, but transform changes it in the slot, where it is float32 "
-                    f"already; return a new sample, or leave scale=, offset=, mean=, std= and layout= out"
+                    f"{leaf.path} is converted by its Array, but transform changes it in the slot, "
+                    "where it is float32 already; return a new sample, or leave scale=, offset=, "
+                    "mean=, std= and layout= out"
                 )
         return made
 
@@ -226,8 +231,8 @@ class Transforms:
         made = apply(index, copied(sample) if self.copies else sample)
         if made is None and not source.whole:
             raise SpecError(
-                f"{source.describe(index)}: transform returned None, expected a sample as of the first one; return it "
-                f"always, or never and change it in place"
+                f"{source.describe(index)}: transform returned None, expected a sample as of the "
+                "first one; return it always, or never and change it in place"
             )
         return made
 

@@ -15,8 +15,8 @@ class WorkerInfo:
 
     id: its number, from 0 on. The worker that takes a dead one's place has the number of that one.
     workers: how many there are; with ``workers="auto"``, the most there may be.
-    dataset: this worker's copy of the dataset (with threads, the dataset itself); of a `Mix`, the tuple of its
-        datasets.
+    dataset: this worker's copy of the dataset (with threads, the dataset itself); of a `Mix`, the
+        tuple of its datasets.
     """
 
     __slots__ = ("_numbers", "dataset", "id", "workers")
@@ -32,15 +32,18 @@ class WorkerInfo:
     def seed(self) -> int:
         """A number below 2**32 to seed other packages with, of the loader's seed: another in each worker.
 
-        The worker that takes a dead one's place has another, too, so what is drawn from it depends on the worker; what
-        `ringfeed.rng` gives does not.
+        The worker that takes a dead one's place has another, too, so what is drawn from it depends
+        on the worker; what `ringfeed.rng` gives does not.
         """
         return int.from_bytes(derive("worker info", self._numbers, 4), "little")
 
     def __repr__(self) -> str:
         """Return it in a line, without the dataset's content."""
         dataset = type(self.dataset).__name__
-        return f"WorkerInfo(id={self.id}, workers={self.workers}, seed={self.seed}, dataset=<{dataset}>)"
+        return (
+            f"WorkerInfo(id={self.id}, workers={self.workers}, seed={self.seed}, "
+            f"dataset=<{dataset}>)"
+        )
 
 
 class _Here(threading.local):
@@ -56,8 +59,9 @@ being: ContextVar[WorkerInfo | None] = ContextVar("being", default=None)
 def worker_info() -> WorkerInfo | None:
     """Return which worker this is: ``id``, ``workers``, ``seed`` and ``dataset``; None in the consumer.
 
-    It is also None with ``workers=0``, and in threads that the dataset starts itself. What it says is for files that
-    each worker opens and packages that each worker seeds: samples that depend on it depend on the number of workers.
+    It is also None with ``workers=0``, and in threads that the dataset starts itself. What it says
+    is for files that each worker opens and packages that each worker seeds: samples that depend on
+    it depend on the number of workers.
     """
     return _here.info or being.get()
 
@@ -65,8 +69,8 @@ def worker_info() -> WorkerInfo | None:
 def introduce(info: WorkerInfo, *, again: bool, reads_all: bool) -> bool:
     """Have this thread be that worker, for torch as well; returns whether it was none before.
 
-    ``again``: torch was told already. ``reads_all``: it must not take a part of the data for itself, as a torch dataset
-    does by its worker: the worker reads all of it.
+    ``again``: torch was told already. ``reads_all``: it must not take a part of the data for
+    itself, as a torch dataset does by its worker: the worker reads all of it.
     """
     if not again:
         tell_torch(*((0, 1) if reads_all else (info.id, info.workers)), info.seed, info.dataset)
@@ -86,8 +90,8 @@ def tell_torch(
 ) -> None:
     """Have torch's ``get_worker_info()`` say this, now or when torch is imported.
 
-    ``as_torch``: also compute with one thread, and begin with this seed, as a worker of torch's does. Only in the main
-    thread of a worker process: what it says holds for the whole process.
+    ``as_torch``: also compute with one thread, and begin with this seed, as a worker of torch's
+    does. Only in the main thread of a worker process: what it says holds for the whole process.
     """
     if threading.current_thread() is not threading.main_thread():
         return

@@ -25,9 +25,10 @@ from ringfeed.spec.nodes import flatness
 cdef class Intake:
     """Takes an engine's batches for its iterators: from the ring, or the one batch that the engine settles for them.
 
-    A batch is settled where rows of it have failed, or where it might take the last slot. It is kept here until it is
-    handed out, also where Ctrl-C comes meanwhile. Iterators of several threads take without a lock: the hand-over is
-    one step for all of them, also where Python has no GIL.
+    A batch is settled where rows of it have failed, or where it might take the last slot. It is
+    kept here until it is handed out, also where Ctrl-C comes meanwhile. Iterators of several
+    threads take without a lock: the hand-over is one step for all of them, also where Python has no
+    GIL.
     """
 
     cdef Ring ring
@@ -84,8 +85,9 @@ cdef class Intake:
         self.kept = lease
         return True
 
-    # Of the batch that is kept, by its number: a signal handler, or another thread, may have taken it meanwhile. Each
-    # of these is one step for Python, and says whether the batch was there still.
+    # Of the batch that is kept, by its number: a signal handler, or another thread, may have taken
+    # it meanwhile. Each of these is one step for Python, and says whether the batch was there
+    # still.
 
     cdef bint is_kept(self, uint64_t batch) noexcept:
         return self.kept is not None and self.kept.taken.batch == batch

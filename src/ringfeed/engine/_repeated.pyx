@@ -13,8 +13,8 @@ from ringfeed.errors import SupersededError
 cdef class Repeated:
     """One iterator over several epochs: each `iter(epochs)` is the next one.
 
-    In Cython, so that Ctrl-C comes neither between the end of an epoch and the next one's place here, nor between a
-    batch and its caller.
+    In Cython, so that Ctrl-C comes neither between the end of an epoch and the next one's place
+    here, nor between a batch and its caller.
     """
 
     cdef object epochs

@@ -6,8 +6,8 @@
     it does not, and the workers wait      twice the slots on top: bursts need several, workers one each
     it still does not                      one step back; from there, this is not tried again
 
-Where nothing is left to try, the setting stays until the share of the time that training waits is clearly another.
-That ends after a number of moves. No clocks and no processes in here.
+Where nothing is left to try, the setting stays until the share of the time that training waits is
+clearly another. That ends after a number of moves. No clocks and no processes in here.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ MOST_MOVES = 50  # after them a setting is looked for no more
 class Window:
     """What was seen since the last look.
 
-    ``stall_s``: the consumer waited; ``busy_s`` and ``back_pressure_s``: all workers together filled, and waited for
-    something to fill. ``all_held``: the consumer holds every open slot, so that nothing can be filled.
+    ``stall_s``: the consumer waited; ``busy_s`` and ``back_pressure_s``: all workers together
+    filled, and waited for something to fill. ``all_held``: the consumer holds every open slot, so
+    that nothing can be filled.
     """
 
     elapsed_s: float = 0.0
@@ -293,7 +294,8 @@ def _lacking(level: Level) -> list[Side]:
     """Return what may be too few, the likelier first."""
     if level.busy >= BUSY:
         return ["workers"]
-    # At best slots gain what the workers wait, and workers what training waits, but no more than the double.
+    # At best slots gain what the workers wait, and workers what training waits, but no more than
+    # the double.
     workers_first = level.busy > HEADROOM * max(0.5, 1 - level.waited)
     return ["workers", "slots"] if workers_first else ["slots", "workers"]
 

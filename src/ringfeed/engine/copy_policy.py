@@ -1,8 +1,9 @@
 """Whether a batch may keep its slot: of those that the caller's arrays hold, one slot at least is left to the workers.
 
-A batch that would take the last slot that can be filled is handed out as a private copy. With two slots that is every
-batch of a plain loop, which drops a batch only when it has the next: there a single held slot does not count, once the
-loop was seen to do so. The second batch of such an epoch is a copy, and shows it.
+A batch that would take the last slot that can be filled is handed out as a private copy. With two
+slots that is every batch of a plain loop, which drops a batch only when it has the next: there a
+single held slot does not count, once the loop was seen to do so. The second batch of such an epoch
+is a copy, and shows it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One running ring: its memory and workers, the plan kept full, batches waited for, failures turned into errors.
 
-An iterator takes a batch that is there by itself. With any other answer of the ring it comes to `Engine.resolve`:
+An iterator takes a batch that is there by itself. With any other answer of the ring it comes to
+`Engine.resolve`:
 
     PLAN      more batches are planned
     GAPS, CROWDED   the batch is taken, and `settling` decides what is handed out of it
@@ -181,8 +182,9 @@ class Engine:
     ) -> None:
         """Begin an epoch, for the iterator with this id, or go on with it where `is_ahead`.
 
-        What was left of the one before is cancelled. ``done``: batches of ``progress`` that are done with already.
-        ``following``: gives the order of the next epoch, by its number, where that may be read ahead of its time.
+        What was left of the one before is cancelled. ``done``: batches of ``progress`` that are
+        done with already. ``following``: gives the order of the next epoch, by its number, where
+        that may be read ahead of its time.
         """
         self.lookahead.version = self.pool.version
         if self.is_ahead(number):

@@ -26,8 +26,8 @@ class Hooks:
         self.ended = 0
         """Epochs whose hooks have run."""
         self._begun = 0  # epochs since, of which on_epoch_begin has run alone
-        # How often on_epoch_begin has run more than on_epoch_end, by the epochs that had ended before. Less: Keras runs
-        # on_epoch_end ahead of each fit.
+        # How often on_epoch_begin has run more than on_epoch_end, by the epochs that had ended
+        # before. Less: Keras runs on_epoch_end ahead of each fit.
         self._broken_off: dict[int, int] = {}
 
     def __bool__(self) -> bool:
@@ -57,7 +57,8 @@ class Hooks:
     def now(self) -> dict[str, Any] | None:
         """Return what they have done to the dataset ahead of the next epoch; None without hooks.
 
-        That is the dataset's own state, or how often they have run: an epoch that was broken off had the first alone.
+        That is the dataset's own state, or how often they have run: an epoch that was broken off
+        had the first alone.
         """
         dataset = self._source.given
         if not self:
@@ -87,12 +88,18 @@ class Hooks:
         """Raise StateError where hooks have run otherwise, which cannot be undone."""
         anew = f"make the dataset and the loader anew, or {_REMEDY}"
         if self.ended > ended:
-            message = f"the hooks of this dataset have run {self.ended} times, and the state is of {ended}; {anew}"
+            message = (
+                f"the hooks of this dataset have run {self.ended} times, and the state is of "
+                f"{ended}; {anew}"
+            )
             raise StateError(message)
         for at, count in broken_off.items():
             if at < self.ended and (here := self._broken_off.get(at, 0)) < count:
                 here = max(here, 0)
-                message = f"after {at} epochs {here} were broken off of this dataset's, and the state is of {count}; {anew}"
+                message = (
+                    f"after {at} epochs {here} were broken off of this dataset's, and the state is "
+                    f"of {count}; {anew}"
+                )
                 raise StateError(message)
 
     def _run_again(self, ended: int, broken_off: dict[int, int]) -> bool:
@@ -113,7 +120,7 @@ class Hooks:
     def _check_time(self, passed_s: float, ended: int) -> None:
         if self._timeout_s is not None and passed_s > self._timeout_s:
             message = (
-                f"the hooks of this dataset have run {self.ended} times in {passed_s:.1f} s, and the state is of "
-                f"{ended}; {_REMEDY}, or raise timeout_s={self._timeout_s:g}"
+                f"the hooks of this dataset have run {self.ended} times in {passed_s:.1f} s, and "
+                f"the state is of {ended}; {_REMEDY}, or raise timeout_s={self._timeout_s:g}"
             )
             raise StateError(message)

@@ -93,8 +93,8 @@ class Identity:
             self._is_told = True
             stream, why = refused
             message = (
-                f"state_dict() of {self._source.describe_stream(stream)} {why}; a loader that goes on from this "
-                f"state reads the iterable from its start"
+                f"state_dict() of {self._source.describe_stream(stream)} {why}; a loader that goes "
+                "on from this state reads the iterable from its start"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
@@ -149,15 +149,16 @@ class Identity:
             there, here = state.get(name), now.get(name)
             if there != here:
                 return (
-                    f"the state was taken with {name} {there!r}, and this loader has {name} {here!r}; "
-                    f"{remedy.format(there)}"
+                    f"the state was taken with {name} {there!r}, and this loader has {name} "
+                    f"{here!r}; {remedy.format(there)}"
                 )
         sampler = self._position.sampler
         here, there = self._position.shard.world_size, state.get("world_size")
         if sampler.keeps_world_size and state["samples"] and there != here:
             return (
-                f"the state was taken with world_size {there!r} amid an epoch, and this loader has world_size {here}, "
-                f"with other batches; give it {there!r} ranks up to the end of an epoch"
+                f"the state was taken with world_size {there!r} amid an epoch, and this loader has "
+                f"world_size {here}, with other batches; give it {there!r} ranks up to the end of "
+                "an epoch"
             )
         length = (
             sampler.length
@@ -165,7 +166,10 @@ class Identity:
             else None
         )
         if length is not None and state["samples"] > length:
-            return f"the state is at sample {state['samples']} of an epoch of {length}; it was changed since"
+            return (
+                f"the state is at sample {state['samples']} of an epoch of {length}; it was "
+                "changed since"
+            )
         return None
 
 
@@ -194,8 +198,8 @@ def _check(state: Mapping[str, Any]) -> None:
     )
     if not are_pairs or not all(type(number) is int and number >= 0 for number in chain(*pairs)):
         message = (
-            f"the state's broken_off is {shorten(repr(pairs))}, expected a list of lists of two ints of 0 or more; it "
-            f"was changed since"
+            f"the state's broken_off is {shorten(repr(pairs))}, expected a list of lists of two "
+            "ints of 0 or more; it was changed since"
         )
         raise StateError(message)
 
@@ -222,13 +226,16 @@ def _check_streams(place: Place, count: int) -> None:
             if isinstance(streams, list)
             else f"a {type(streams).__name__}"
         )
-        message = f"the state's streams is {found}, expected a list of {count}; give the iterables it was taken with"
+        message = (
+            f"the state's streams is {found}, expected a list of {count}; give the iterables it "
+            "was taken with"
+        )
         raise StateError(message)
     for number, one in enumerate(streams):
         read = one.get("read") if isinstance(one, dict) and "of" in one else None
         if one is not None and not (isinstance(read, int) and 0 <= read <= place.samples):
             message = (
-                f"the state's streams[{number}] is {shorten(repr(one))}, expected None, or a dict of 'read', an int "
-                f"from 0 to {place.samples}, and 'of'; it was changed since"
+                f"the state's streams[{number}] is {shorten(repr(one))}, expected None, or a dict "
+                f"of 'read', an int from 0 to {place.samples}, and 'of'; it was changed since"
             )
             raise StateError(message)

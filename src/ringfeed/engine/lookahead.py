@@ -3,8 +3,8 @@
     plan      4 5 6 7 8 9 | 0 1 2 3
               taken       border    as far as the ring has room, at most to the end of that epoch
 
-Workers fill both alike. Callers with the epoch's id come to its end at the border, so that neither epoch is handed the
-other's batches.
+Workers fill both alike. Callers with the epoch's id come to its end at the border, so that neither
+epoch is handed the other's batches.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class Lookahead:
     def _take(self, part: _Part) -> None:
         """Plan what the order gives next; what Ctrl-C has kept from the plan, the next call plans.
 
-        Orders move with the last step of a call, and are called from C: what they gave is kept, or they have not moved.
+        Orders move with the last step of a call, and are called from C: what they gave is kept, or
+        they have not moved.
         """
         if not part.kept:
             order, count = part.order, min(part.most - self._ring.planned, self._ring.room)

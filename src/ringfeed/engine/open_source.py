@@ -40,8 +40,8 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
 
     ``functions``: what the workers do with its samples, in the order of `Functions`; None: nothing.
 
-    Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError for columns that are
-    none.
+    Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError
+    for columns that are none.
     """
     if any(one is not None for one in functions):
         return _open_with(dataset, terms, functions)
@@ -102,13 +102,13 @@ def add_weights(source: Source) -> None:
     """Have samples come with their numbers and weights; ValueError where a row is not a sample."""
     if source.whole:
         raise ValueError(
-            "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a whole batch; give a "
-            "dataset of samples and a batch_size"
+            "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a "
+            "whole batch; give a dataset of samples and a batch_size"
         )
     if source.collates:
         raise ValueError(
-            "PrioritizedSampler has an index and a weight for each row, and collate_fn= may make any rows of the "
-            "samples; give transform= or batch_transform="
+            "PrioritizedSampler has an index and a weight for each row, and collate_fn= may make "
+            "any rows of the samples; give transform= or batch_transform="
         )
     source.has_weights = True
 
@@ -135,8 +135,8 @@ def _check(dataset: Any, terms: Terms) -> None:
         raise TypeError(refusal)
     if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:
         raise ValueError(
-            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for batch_sampler= and for "
-            f"collate_fn=; with batch_size= alone leave it out"
+            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for "
+            "batch_sampler= and for collate_fn=; with batch_size= alone leave it out"
         )
 
 
@@ -145,8 +145,8 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
     names, kind = class_names(dataset), type(dataset).__name__
     if isinstance(dataset, str | bytes | os.PathLike):
         return (
-            f"{dataset!r} is a {kind}, expected a dataset and not the name of one; read it into arrays, or give an "
-            f"object whose __getitem__(i) reads sample i"
+            f"{dataset!r} is a {kind}, expected a dataset and not the name of one; read it into "
+            "arrays, or give an object whose __getitem__(i) reads sample i"
         )
     if tables := [_TABLES[name] for name in _TABLES if name in names]:
         return (
@@ -155,18 +155,19 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
         )
     if not _MAKES_BATCHES.isdisjoint(names) and batch_size is not None:
         return (
-            f"a {kind} makes batches itself, expected a dataset of samples; give what it loads, its .dataset, "
-            f"or batch_size=None to have its batches as they are"
+            f"a {kind} makes batches itself, expected a dataset of samples; give what it loads, "
+            "its .dataset, or batch_size=None to have its batches as they are"
         )
     if not _GIVES_BATCHES.isdisjoint(names) and batch_size is not None:
         return (
-            f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the dataset of that "
-            f"loader, or batch_size=None to have its batches as they are"
+            f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the "
+            "dataset of that loader, or batch_size=None to have its batches as they are"
         )
     if any(name.startswith("scipy.") for name in names) and hasattr(dataset, "toarray"):
         return (
-            f"{_a(kind)} has no rows that are arrays, expected a dataset; give a tuple of its .toarray() if that fits "
-            f"in memory, or an object whose __getitem__(i) makes row i dense"
+            f"{_a(kind)} has no rows that are arrays, expected a dataset; give a tuple of its "
+            ".toarray() if that fits in memory, or an object whose __getitem__(i) makes row i "
+            "dense"
         )
     return _refusal_of_code(dataset)
 
@@ -174,7 +175,10 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
 def _refusal_of_code(dataset: Any) -> str | None:
     """Say why a class or a function is no dataset."""
     if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
-        return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
+        return (
+            f"{dataset.__name__} is a class, expected a dataset; give an instance: "
+            f"{dataset.__name__}(...)"
+        )
     return (
         _needs_arguments(dataset)
         if is_iterable(dataset) and not hasattr(type(dataset), "__iter__")
@@ -187,8 +191,8 @@ def _is_async(kind: type) -> bool:
     for name in ("read_into", "__getitems__"):
         if inspect.iscoroutinefunction(getattr(kind, name, None)):
             raise TypeError(
-                f"{name} of {kind.__name__} is async def, and only __getitem__ may be; leave {name} out, and give "
-                f"concurrency= samples that are awaited at a time"
+                f"{name} of {kind.__name__} is async def, and only __getitem__ may be; leave "
+                f"{name} out, and give concurrency= samples that are awaited at a time"
             )
     return inspect.iscoroutinefunction(getattr(kind, "__getitem__", None))
 
@@ -208,12 +212,13 @@ def _needs_arguments(function: Any) -> str | None:
         name = getattr(function, "__name__", type(function).__name__)
         if name == "<lambda>":
             return (
-                f"a lambda of {signature} is no dataset: give an object whose __len__ is the number of samples and "
-                f"whose __getitem__(i) calls it or, for an iterable, a lambda without arguments that returns one"
+                f"a lambda of {signature} is no dataset: give an object whose __len__ is the "
+                "number of samples and whose __getitem__(i) calls it or, for an iterable, a "
+                "lambda without arguments that returns one"
             )
         return (
-            f"{name}{signature} cannot be called without arguments ({error}), as a function that returns an iterable "
-            f"is; give lambda: {name}(...)"
+            f"{name}{signature} cannot be called without arguments ({error}), as a function that "
+            f"returns an iterable is; give lambda: {name}(...)"
         )
     return None
 
@@ -223,11 +228,12 @@ def _check_indexable(dataset: Any, batch_size: int | None) -> None:
     if not callable(getattr(type(dataset), "__getitem__", None)):
         raise TypeError(
             f"{_a(type(dataset).__name__)} is no dataset: it has neither __getitem__ nor __iter__; "
-            f"give an object with __len__ and __getitem__, a tuple or dict of arrays, or an iterable"
+            "give an object with __len__ and __getitem__, a tuple or dict of arrays, or an "
+            "iterable"
         )
     of_keras = ("use_multiprocessing", "max_queue_size", "workers")
     if batch_size is not None and all(hasattr(dataset, name) for name in of_keras):
         raise ValueError(
-            f"batch_size={batch_size} for a {type(dataset).__name__}, which is a Keras dataset: its items are whole "
-            f"batches already; give batch_size=None"
+            f"batch_size={batch_size} for a {type(dataset).__name__}, which is a Keras dataset: "
+            "its items are whole batches already; give batch_size=None"
         )

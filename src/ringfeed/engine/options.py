@@ -26,10 +26,12 @@ SPARE_SLOTS = 2  # one in use and one ready, besides those of whole batches that
 class Options:
     """The loader's parameters of the same names. ``workers`` and ``slots`` that are "auto" are named in ``auto``.
 
-    ``backend``: "process" or "thread"; ``start_method``: how processes start, "forkserver", "spawn" or "fork".
-    ``workers``: where that is "auto", the most there may be; ``readers``: those that read a stream for them;
-    ``concurrency``: 0 where a worker reads one sample at a time; ``slots``: None where ``auto``, ``memory`` or the
-    default decides.
+    ``backend``: "process" or "thread"; ``start_method``: how processes start, "forkserver", "spawn"
+        or "fork".
+    ``workers``: where that is "auto", the most there may be; ``readers``: those that read a stream
+        for them;
+    ``concurrency``: 0 where a worker reads one sample at a time; ``slots``: None where ``auto``,
+    ``memory`` or the default decides.
     """
 
     workers: int
@@ -121,8 +123,8 @@ class Options:
     def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
         """Whether the workers go on with the next epoch while the last batches of this one are used.
 
-        Not where it may be another when it begins: by the dataset's hooks, a sampler that is read as the epoch goes on,
-        or whatever the program does to a dataset that threads share.
+        Not where it may be another when it begins: by the dataset's hooks, a sampler that is read
+        as the epoch goes on, or whatever the program does to a dataset that threads share.
         """
         may_change = source.hooks or source.has_passes or source.streams or not sampler.pure
         return self.sends and not may_change
@@ -157,7 +159,10 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
 def _remote(backend: Any) -> Remote:
     """Return a backend that is no word; TypeError where it is none."""
     if not hasattr(backend, "make_pool"):
-        message = f"backend={backend!r}; choose one of 'process', 'thread', 'spawn', 'fork', or a ringfeed.ray.Ray"
+        message = (
+            f"backend={backend!r}; choose one of 'process', 'thread', 'spawn', 'fork', or a "
+            "ringfeed.ray.Ray"
+        )
         raise TypeError(message)
     found: Remote = backend
     return found

@@ -136,7 +136,10 @@ def _cells(indices: int, slots: int, workers: int, more: int) -> int:
     while cells > 1 and _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
         cells //= 2
     if _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
-        message = f"slots={slots} with {workers} workers needs a control block of more than 1 MiB; use fewer slots"
+        message = (
+            f"slots={slots} with {workers} workers needs a control block of more than 1 MiB; use "
+            "fewer slots"
+        )
         raise PlanError(message)
     return cells
 
@@ -155,8 +158,9 @@ def make_plan(  # noqa: PLR0913 - what decides the others
 ) -> Plan:
     """Return the plan for ``slots``, or for as many slots as ``memory`` holds; ``at_once``: a worker fills a batch.
 
-    ``more``: tickets that are worked on at a time beyond one a worker, where a worker may hold several. ``figures``:
-    others of the `Plan`; with ``element_size``, one of the workers reads elements of so many bytes for the others.
+    ``more``: tickets that are worked on at a time beyond one a worker, where a worker may hold
+    several. ``figures``: others of the `Plan`; with ``element_size``, one of the workers reads
+    elements of so many bytes for the others.
 
     Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
     """
@@ -192,9 +196,10 @@ def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
             return plan
     rest = plan.total - plan.slots * plan.slot_size - plan.control_size
     message = (
-        f"memory={memory!r} is {show_bytes(budget)}, but {MIN_SLOTS} slots of {show_bytes(plan.slot_size)}, the "
-        f"control block of {show_bytes(plan.control_size)} and the dataset's {show_bytes(rest)} need "
-        f"{show_bytes(plan.total)}; allow that much, or make batch_size smaller"
+        f"memory={memory!r} is {show_bytes(budget)}, but {MIN_SLOTS} slots of "
+        f"{show_bytes(plan.slot_size)}, the control block of {show_bytes(plan.control_size)} and "
+        f"the dataset's {show_bytes(rest)} need {show_bytes(plan.total)}; allow that much, or make "
+        "batch_size smaller"
     )
     raise PlanError(message)
 
@@ -202,8 +207,8 @@ def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
 def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> Plan:
     """Return what the options come to for this dataset, which travels as ``packed``; of what is "auto", the most.
 
-    Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one. Without ``memory``,
-    slots that are "auto" may take a quarter of what is free.
+    Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one.
+    Without ``memory``, slots that are "auto" may take a quarter of what is free.
     """
     figures: dict[str, Any] = {"states_size": source.states_size, "at_once": source.at_once}
     if options.remote is not None:

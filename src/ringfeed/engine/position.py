@@ -50,7 +50,8 @@ class UnderWay(NamedTuple):
 class Position:
     """Where a loader is: in the last epoch that has begun or, if it was moved since, at the start of the next.
 
-    Safe from any thread and from a signal handler: it has no lock, and each method looks once at what may change.
+    Safe from any thread and from a signal handler: it has no lock, and each method looks once at
+    what may change.
     """
 
     def __init__(self, sampler: Sampler, shard: Part, hooks: Hooks) -> None:
@@ -72,7 +73,8 @@ class Position:
     ) -> UnderWay:
         """Return the epoch that begins at the next place, before anything of it is planned; see `enter`.
 
-        ``hooks``: what the dataset's hooks had done to it ahead of the epoch; ``states``: those of iterables.
+        ``hooks``: what the dataset's hooks had done to it ahead of the epoch; ``states``: those of
+            iterables.
         """
         place, sampler = self.next._replace(hooks=hooks), self.sampler
         self.next = Place(place.epoch + 1)
@@ -107,8 +109,8 @@ class Position:
     def place(self, batches: int | None = None) -> Place:
         """Return where the user's code is: in the last epoch that has begun, or at the start of the next.
 
-        ``batches``: how many it has been handed of the epoch under way, where only its loop knows; StateError where
-        that was not said.
+        ``batches``: how many it has been handed of the epoch under way, where only its loop knows;
+        StateError where that was not said.
         """
         now = self._now
         found = self.next if now is None else self._place_in(now, batches)
@@ -120,8 +122,8 @@ class Position:
         given = now.progress.given if batches is None else batches
         if given < 0:
             message = (
-                "tf.data and Keras read ahead of the step, so only the training loop knows how far it is; give the "
-                "batches of this epoch that it has had: state_dict(batches=n)"
+                "tf.data and Keras read ahead of the step, so only the training loop knows how "
+                "far it is; give the batches of this epoch that it has had: state_dict(batches=n)"
             )
             raise StateError(message)
         samples, left = given * self.shard.step, None
@@ -156,15 +158,18 @@ class Position:
         """Leave out so many more batches of the next epoch; ValueError where it has fewer, or several streams."""
         if streams > 1 and batches:
             message = (
-                f"skip(batches={batches}) of {streams} iterables in turn: only reading shows which of them have ended "
-                f"by then; take so many batches, and drop them"
+                f"skip(batches={batches}) of {streams} iterables in turn: only reading shows which "
+                "of them have ended by then; take so many batches, and drop them"
             )
             raise ValueError(message)
         place = self.next
         samples, rest = batches * self.shard.step, self._samples_from(place)
         if rest is not None:
             if batches > (left := self.shard.batches(rest)):
-                message = f"skip(batches={batches}), but only {left} batches of epoch {place.epoch} are left"
+                message = (
+                    f"skip(batches={batches}), but only {left} batches of epoch {place.epoch} are "
+                    "left"
+                )
                 raise ValueError(message)
             samples = min(samples, rest)
         self.go_to(place._replace(samples=place.samples + samples))

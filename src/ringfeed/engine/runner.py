@@ -2,8 +2,8 @@
 
     Loader ──▶ EpochRunner.begin() ──▶ BatchIterator ── an answer of the ring ──▶ EpochRunner ──▶ Engine.resolve()
 
-The runner makes the engine for its first epoch, and another after one whose workers have failed. It knows where the
-user's code is: see `resume`.
+The runner makes the engine for its first epoch, and another after one whose workers have failed. It
+knows where the user's code is: see `resume`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 _BY_NEWER = "a newer iterator of this loader has taken over; finish one before you make the next"
-_BY_STATE = "load_state_dict() has moved this loader since this iterator was made; make a new one, by iter()"
+_BY_STATE = (
+    "load_state_dict() has moved this loader since this iterator was made; make a new one, by "
+    "iter()"
+)
 
 
 _started: weakref.WeakKeyDictionary[EpochRunner, None] = (
@@ -315,8 +318,9 @@ class EpochRunner:
 
     def break_off(self, epoch_id: int) -> None:
         """Cancel an epoch whose iterator died before its end."""
-        # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Its
-        # owner closes the loader or begins an epoch: the newest iterator is not inside next() if it dies.
+        # Never wait for the lock: this runs wherever the garbage collector does, in the pool's
+        # watcher too. Its owner closes the loader or begins an epoch: the newest iterator is not
+        # inside next() if it dies.
         if (
             epoch_id != self.epoch_id
             or self._forks != Forks.count
@@ -407,7 +411,10 @@ class EpochRunner:
 
     def _check_open(self) -> None:
         if self._forks != Forks.count:
-            message = "this loader belongs to the process that this one was forked from; make a new one here"
+            message = (
+                "this loader belongs to the process that this one was forked from; make a new one "
+                "here"
+            )
             raise ClosedError(message)
         if self._closed:
             message = "this loader is closed; make a new one"

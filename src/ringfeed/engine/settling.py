@@ -3,8 +3,8 @@
     taken ──▶ find_rows: failed rows are left out, or raised after the good ones
                  └──▶ find_place: in its slot, or as a private copy ──▶ handed out by the iterator
 
-The batch stays with the `Intake` meanwhile. A signal handler, or another thread, may take it, so each step names it.
-The loader's lock is held.
+The batch stays with the `Intake` meanwhile. A signal handler, or another thread, may take it, so
+each step names it. The loader's lock is held.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class LoaderInfo:
     """What a loader's batches are.
 
     offsets: where each leaf begins in a slot, in bytes.
-    max_rows: the most rows a batch has; ``fixed_rows``: the rows of every batch, None where they may differ.
+    max_rows: the most rows a batch has; ``fixed_rows``: the rows of every batch, None where they
+        may differ.
     copy: whether what is handed out is a copy.
     """
 
@@ -48,11 +49,13 @@ class LoaderInfo:
 class BatchStream:
     """A loader, as frameworks take it. Made for each of them, since a loader must not refer to itself.
 
-    loader: lives as long as its streams. runner: runs its epochs, and knows where it is in its order.
+    loader: lives as long as its streams. runner: runs its epochs, and knows where it is in its
+        order.
     slots: what devices have to do with its slots.
-    epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build, wait_for_slots=False)``. Older iterators
-        raise SupersededError. ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``,
-        instead of one second: for frameworks that let go of their views by themselves.
+    epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build,
+        wait_for_slots=False)``. Older iterators raise SupersededError. ``wait_for_slots``: where
+        views hold every slot, wait for one up to ``timeout_s``, instead of one second: for
+        frameworks that let go of their views by themselves.
     seed_is_drawn: whether the loader has drawn its own seed.
     """
 
@@ -67,8 +70,8 @@ class BatchStream:
     def length(self) -> int | None:
         """The batches of an epoch as the dataset is now, None where the loader cannot know.
 
-        It may ask the dataset or the sampler, which may take long. Fewer come where all rows of one failed, or where
-        whole batches are None. Keras is content with that.
+        It may ask the dataset or the sampler, which may take long. Fewer come where all rows of one
+        failed, or where whole batches are None. Keras is content with that.
         """
         try:
             return len(self.loader)
@@ -155,7 +158,8 @@ class Epochs(LoaderFacts):
     def repeat(self, epochs: int | None = None) -> Repeated[Any]:
         """Return one iterator over so many epochs; None: without end. See `Loader.repeat`.
 
-        With a device, the first batch of each epoch is copied when it is asked for, and all others ahead of that.
+        With a device, the first batch of each epoch is copied when it is asked for, and all others
+        ahead of that.
         """
         return Repeated(self, check_count("epochs", epochs, 0))
 
@@ -172,9 +176,9 @@ class Epochs(LoaderFacts):
 class Epoch:
     """The loader's next epoch as a framework asks for it: ahead of the step, which alone knows how far training is.
 
-    It is begun by the first ``next()``, which gives what ``build`` makes of a batch. An error of the loader does not
-    end the epoch: the next ``next()`` goes on as the loader does. ``build`` must not refer to the epoch, which breaks
-    off where it is dropped.
+    It is begun by the first ``next()``, which gives what ``build`` makes of a batch. An error of
+    the loader does not end the epoch: the next ``next()`` goes on as the loader does. ``build``
+    must not refer to the epoch, which breaks off where it is dropped.
     """
 
     def __init__(self, stream: BatchStream, build: BuildBatch) -> None:
@@ -194,7 +198,8 @@ class Epoch:
             self._left -= 1
         leaves = next(batches)
         if self._left == 0:
-            # Callers that know the length never ask past the end, where the loader closes its epoch.
+            # Callers that know the length never ask past the end, where the loader closes its
+            # epoch.
             next(batches, None)
         return leaves
 
@@ -209,6 +214,7 @@ class Epoch:
             self.told.given = (
                 UNKNOWN  # the training loop knows alone how far it is: its batches are read ahead
             )
-            # An iterable may give more than it says, or raise instead of ending: either is what comes next.
+            # An iterable may give more than it says, or raise instead of ending: either is what
+            # comes next.
             self._left = None if runner.source.streams else left
         return self._batches

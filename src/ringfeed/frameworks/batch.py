@@ -5,8 +5,9 @@
     Python     held                                a tensor that the program still refers to
     in flight           held     held              no tensor is left, but the framework still computes with them
 
-A tensor over a slot holds the slot by itself, and gives it back from C. One slot at least is never held, so that the
-workers always have one to fill: a batch that would take the last is handed out as a private copy.
+A tensor over a slot holds the slot by itself, and gives it back from C. One slot at least is never
+held, so that the workers always have one to fill: a batch that would take the last is handed out as
+a private copy.
 """
 
 from __future__ import annotations
@@ -60,14 +61,16 @@ class Framework:
     leaves_alone: the dtypes, by name, that `from_numpy` is always given, as copies.
     copied_by: how a user copies what is to be kept.
     has_memory: whether a tensor that the program refers to still has its memory.
-    in_flight_s: how long to wait for slots that the framework still computes with when no tensor is left.
-    is_computing: whether the framework owes the program a result, and may let go of slots when it is there; None: it
-        lets go of a slot with the program's last tensor.
+    in_flight_s: how long to wait for slots that the framework still computes with when no tensor is
+        left.
+    is_computing: whether the framework owes the program a result, and may let go of slots when it
+        is there; None: it lets go of a slot with the program's last tensor.
     in_cycles: whether the tensors that it is done with are left to the garbage collector.
     joins: how it holds leaves whose samples differ in length, by the name of the form.
     strings: whether it takes bytes and text as an array of Python's bytes objects.
     on_host: whether a leaf stays in this process's memory as it is, whatever the device.
-    has_one_shape: whether the values of a ragged leaf are to be as many in all batches: as a slot has room for.
+    has_one_shape: whether the values of a ragged leaf are to be as many in all batches: as a slot
+        has room for.
     """
 
     from_dlpack: Callable[[object], Any] | None
@@ -99,10 +102,10 @@ class TensorBuilder(BatchBuilder):
         slot ──── from_dlpack ─────────────▶ leaves ── finish: cast, pack ──▶ batch
           └────── copy, from_numpy ──────────▲    leaves that cannot be over the slot; all of a private batch
 
-    ``cast`` is done by the framework, to leaves over the slot or to copies; ``own`` makes the private arrays of these
-    leaves in the place of a plain copy, and ``extra`` more leaves of the views of a batch, which come last. What comes
-    beside the values of leaves with a form stands before these: see `forms`. ``pack`` makes another structure than that
-    of a sample.
+    ``cast`` is done by the framework, to leaves over the slot or to copies; ``own`` makes the
+    private arrays of these leaves in the place of a plain copy, and ``extra`` more leaves of the
+    views of a batch, which come last. What comes beside the values of leaves with a form stands
+    before these: see `forms`. ``pack`` makes another structure than that of a sample.
     """
 
     def __init__(  # noqa: PLR0913 - what a batch is made of
@@ -244,7 +247,8 @@ class Outstanding:
     def has_room(self, lease: Lease, framework: Framework) -> bool:
         """Whether a slot is left to be filled beside the leased one, just taken; counts a copy if not.
 
-        Slots in flight are waited for, since they come back by themselves; those of living tensors may never.
+        Slots in flight are waited for, since they come back by themselves; those of living tensors
+        may never.
         """
         if framework.in_cycles and self.in_hand(framework):
             gc.collect(0)  # tens of microseconds, and otherwise most slots wait for it
@@ -262,7 +266,8 @@ class Outstanding:
         if self.in_hand(framework):
             gc.collect(1)
             if framework.in_cycles and self._all_helps and not lease.has_room():
-                # A batch is old for the collector where it came by while a step had the batch in such a cycle.
+                # A batch is old for the collector where it came by while a step had the batch in
+                # such a cycle.
                 gc.collect()
                 self._all_helps = lease.has_room()
         return lease.has_room()

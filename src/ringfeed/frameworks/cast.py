@@ -55,7 +55,8 @@ _REMEDY = "write it in the structure of the sample, with None for what stays as 
 def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = None) -> Casts:
     """The casts that ``asked`` means for the leaves of a spec, for ``method``, which is named in every refusal.
 
-    ``check`` refuses what the framework cannot do, also where the leaf is already what it is cast to.
+    ``check`` refuses what the framework cannot do, also where the leaf is already what it is cast
+    to.
     """
     if asked is None:
         return {}
@@ -229,8 +230,8 @@ def caster_of(
 ) -> Callable[[Any], Any]:
     """What casts a tensor of some framework.
 
-    ``convert`` makes a new tensor of the cast's dtype, which reads the old one once, and on which the steps work in
-    place; ``number`` makes an operand in this dtype.
+    ``convert`` makes a new tensor of the cast's dtype, which reads the old one once, and on which
+    the steps work in place; ``number`` makes an operand in this dtype.
     """
     with np.errstate(over="ignore"):
         steps = [(operate, number(value)) for operate, value in steps_of(cast)]

@@ -4,9 +4,10 @@
     batch k + 1 is copied           ───────────  its slot comes back at the `next()` after this
     workers fill k + 2, k + 3, …    ──────────────────────────
 
-A batch is copied one ahead, and only if it is ready: the program never waits for one that it has not asked for yet.
-It holds its slot until the copy's event has passed. Before the program waits for the workers, it waits for the copies,
-which are short, and the last slot that is free is left to the workers: two slots are enough.
+A batch is copied one ahead, and only if it is ready: the program never waits for one that it has
+not asked for yet. It holds its slot until the copy's event has passed. Before the program waits for
+the workers, it waits for the copies, which are short, and the last slot that is free is left to the
+workers: two slots are enough.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class DevicePrefetcher:
         self._builder = builder
         self._most = stream.info.slots - 2  # copies in flight when one more begins
         self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
-        # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
+        # Nothing here may refer to this iterator: it must die, and its epoch with it, when the
+        # program drops it.
         self._batches = stream.epoch(
             _CopyAhead(self._pending, device, builder), wait_for_slots=True
         )
@@ -94,7 +96,8 @@ class DevicePrefetcher:
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit.
 
-        The garbage collector may have called: what is waited for is the device, which needs no thread of ours, or lock.
+        The garbage collector may have called: what is waited for is the device, which needs no
+        thread of ours, or lock.
         """
         if not is_exiting():
             self._pending.wait()

@@ -1,7 +1,7 @@
 """The fields of a slot as DLPack capsules, which every framework takes without a copy.
 
-A capsule holds the slot by itself, in plain C: the framework gives it back from whatever thread it likes, without the
-GIL, also after the loader is closed. The type codes are those of dlpack.h
+A capsule holds the slot by itself, in plain C: the framework gives it back from whatever thread it
+likes, without the GIL, also after the loader is closed. The type codes are those of dlpack.h
 (https://dmlc.github.io/dlpack/latest/c_api.html).
 """
 
@@ -45,7 +45,8 @@ class Exports:
     def capsules(self, lease: Lease, rows: int) -> list[object]:
         """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its framework lets go.
 
-        Of a leaf with a form, over its values: `Fields.besides`, or `Fields.views`, comes first, and makes them.
+        Of a leaf with a form, over its values: `Fields.besides`, or `Fields.views`, comes first,
+        and makes them.
         """
         known, forms = self._last
         if rows != known:
@@ -103,8 +104,9 @@ def type_of(leaf: Leaf) -> tuple[int, int]:
         remedy = "convert it in __getitem__, as in value.astype('float32')"
         if dtype.name.startswith("float8"):
             remedy += (
-                f", or return value.view('uint8') and take these bits for what they are in the step, as by "
-                f"jax.lax.bitcast_convert_type(batch, '{dtype.name}') or tensor.view(torch.{dtype.name})"
+                ", or return value.view('uint8') and take these bits for what they are in the "
+                f"step, as by jax.lax.bitcast_convert_type(batch, '{dtype.name}') or "
+                f"tensor.view(torch.{dtype.name})"
             )
         raise SpecError(
             f"{leaf.path} has dtype {dtype}, of which frameworks have no tensors; {remedy}"

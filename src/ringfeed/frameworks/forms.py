@@ -3,8 +3,8 @@
     flat      leaf 0   values of leaf 1   leaf 2 │ what is beside leaf 1 │ extra leaves
     joined    leaf 0   values and beside  leaf 2 │ extra leaves
 
-Batches are flat until the structure of a sample is put around them, so that all else is done to plain tensors: copies
-to a device, casts, and the ways through TensorFlow's graph.
+Batches are flat until the structure of a sample is put around them, so that all else is done to
+plain tensors: copies to a device, casts, and the ways through TensorFlow's graph.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def is_string(leaf: Leaf) -> bool:
 class Joiner:
     """Makes a joined list of a flat one.
 
-    ``joins``: for the forms that are not in it, what `Form.join` makes. ``strings``: whether a leaf of bytes or text is
-    one tensor of strings, with nothing beside it.
+    ``joins``: for the forms that are not in it, what `Form.join` makes. ``strings``: whether a leaf
+    of bytes or text is one tensor of strings, with nothing beside it.
     """
 
     def __init__(self, leaves: Sequence[Leaf], joins: Joins, *, strings: bool) -> None:

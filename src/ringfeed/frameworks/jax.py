@@ -1,10 +1,11 @@
 """A loader's batches as jax arrays over the slots themselves.
 
-JAX runs some 30 steps behind the program, and reads a batch long after the program has dropped it. The slot comes back
-when the runtime has let go, without Python: then the loader waits, up to its ``timeout_s``, and the run-ahead is
-bounded by the slots. Where the program itself refers to an array in every slot but one, waiting is in vain, and the
-next batch is a private copy, with a SlotsHeldWarning. The same after ten seconds in which JAX computed nothing
-and the slots stayed held, for example by what other frameworks made of jax arrays through DLPack.
+JAX runs some 30 steps behind the program, and reads a batch long after the program has dropped it.
+The slot comes back when the runtime has let go, without Python: then the loader waits, up to its
+``timeout_s``, and the run-ahead is bounded by the slots. Where the program itself refers to an
+array in every slot but one, waiting is in vain, and the next batch is a private copy, with a
+SlotsHeldWarning. The same after ten seconds in which JAX computed nothing and the slots stayed
+held, for example by what other frameworks made of jax arrays through DLPack.
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ def to_jax(
 ) -> Epochs:
     """Epochs of the loader in jax arrays, in the structure of a sample.
 
-    Nothing is copied but what goes to another device than the first CPU, and the leaves of 64 bits while JAX has these
-    switched off (`jax_enable_x64`): they become what `jax.numpy.asarray` makes of them, an int32 of an int64, in memory
-    of its own. An integer that does not fit is a SpecError; floats are rounded, but not to infinity. Raises ValueError
-    for a device that JAX does not see, SpecError for a leaf of which JAX has no arrays.
+    Nothing is copied but what goes to another device than the first CPU, and the leaves of 64 bits
+    while JAX has these switched off (`jax_enable_x64`): they become what `jax.numpy.asarray` makes
+    of them, an int32 of an int64, in memory of its own. An integer that does not fit is a
+    SpecError; floats are rounded, but not to infinity. Raises ValueError for a device that JAX does
+    not see, SpecError for a leaf of which JAX has no arrays.
 
-    What is ``cast`` is a new array, made by a compiled function where the batch is; XLA may round its steps
-    differently from NumPy in the last bits. JAX dispatches it and returns: the slot comes back when it is there, unless
-    leaves that are not cast keep it. JAX's run-ahead is then no longer bounded by the slots. What JAX would narrow
-    before is cast by NumPy, with the values of NumPy.
+    What is ``cast`` is a new array, made by a compiled function where the batch is; XLA may round
+    its steps differently from NumPy in the last bits. JAX dispatches it and returns: the slot comes
+    back when it is there, unless leaves that are not cast keep it. JAX's run-ahead is then no
+    longer bounded by the slots. What JAX would narrow before is cast by NumPy, with the values of
+    NumPy.
 
-    A leaf with ``form="ragged"`` is a `RaggedArrays`: its values, of one shape in all batches, and the lengths. One
-    with ``form="pad"`` is an array, with lengths or a mask a `Padded` or `Masked` of arrays: a jitted function is
-    compiled for each length that comes, and ``pad_to=`` bounds how many do. SpecError for `Bytes` and `Text`, of which
-    JAX has no arrays.
+    A leaf with ``form="ragged"`` is a `RaggedArrays`: its values, of one shape in all batches, and
+    the lengths. One with ``form="pad"`` is an array, with lengths or a mask a `Padded` or `Masked`
+    of arrays: a jitted function is compiled for each length that comes, and ``pad_to=`` bounds how
+    many do. SpecError for `Bytes` and `Text`, of which JAX has no arrays.
     """
     where = find_device(device)
     info = stream.info
@@ -63,8 +66,9 @@ def to_jax(
     refuse_forms(info.spec.leaves, STRINGS, "JAX has no arrays", remedy)
     if where is not None:
         info = replace(info, copy=False)
-    # What JAX makes of a leaf is asked ahead of each epoch: `jax_enable_x64` may be set in between. A builder of the
-    # same width goes on, since it knows the slots that arrays of earlier epochs hold.
+    # What JAX makes of a leaf is asked ahead of each epoch: `jax_enable_x64` may be set in between.
+    # A builder of the same width goes on, since it knows the slots that arrays of earlier epochs
+    # hold.
     builder_of = cache(lambda _: _builder(info, casts))
     builder_of(jax.config.jax_enable_x64)  # raises now what it would raise then
     if where is None:
@@ -78,10 +82,11 @@ def to_jax(
 class RaggedArrays(NamedTuple):
     """The samples of a ragged leaf, one after another, for jitted functions: no batch has another shape.
 
-    values: as many as a slot has room for, which is the leaf's ``total``, or rows times the longest; 0 behind the last
-        sample. lengths: of each sample, one for each row of the batch.
+    values: as many as a slot has room for, which is the leaf's ``total``, or rows times the
+        longest; 0 behind the last sample. lengths: of each sample, one for each row of the batch.
 
-    ``jnp.repeat(jnp.arange(rows), lengths, total_repeat_length=len(values))`` says which sample each value is of.
+    ``jnp.repeat(jnp.arange(rows), lengths, total_repeat_length=len(values))`` says which sample
+    each value is of.
     """
 
     values: jax.Array
@@ -108,8 +113,8 @@ def _taken_as_begun(framework: Framework, wide: bool, capsule: object) -> Any:  
     """Take memory; SpecError where JAX would take each half of a number for one."""
     if jax.config.jax_enable_x64 != wide:
         message = (
-            "jax_enable_x64 was changed amid an epoch, and the leaves of 64 bits are not what they were; set it before "
-            "the epoch begins"
+            "jax_enable_x64 was changed amid an epoch, and the leaves of 64 bits are not what "
+            "they were; set it before the epoch begins"
         )
         raise SpecError(message)
     assert framework.from_dlpack is not None
@@ -118,7 +123,8 @@ def _taken_as_begun(framework: Framework, wide: bool, capsule: object) -> Any:  
 
 def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:
     """How JAX takes memory, on the first CPU."""
-    # In so many words: JAX compiles each step once for arrays that are put somewhere, and once for others.
+    # In so many words: JAX compiles each step once for arrays that are put somewhere, and once for
+    # others.
     cpu = jax.devices("cpu")[0]
     return Framework(
         from_dlpack=lambda capsule: jax.dlpack.from_dlpack(Exported(capsule)),
@@ -149,7 +155,10 @@ def _dtype_in_jax(leaf: Leaf) -> AnyDtype:
     try:
         dtype: AnyDtype = jax.numpy.asarray(np.empty(0, leaf.dtype)).dtype
     except TypeError:
-        message = f"{leaf.path} has dtype {leaf.dtype}, of which JAX has no arrays; convert it in __getitem__"
+        message = (
+            f"{leaf.path} has dtype {leaf.dtype}, of which JAX has no arrays; convert it in "
+            "__getitem__"
+        )
         raise SpecError(message) from None
     return dtype
 
@@ -162,8 +171,9 @@ def _cut(array: AnyArray, dtype: AnyDtype, leaf: Leaf) -> AnyArray:
     if lost.any():
         row = int(np.argwhere(lost)[0][0])
         raise SpecError(
-            f"{leaf.path} holds {array[lost][0]} in row {row} of a batch, expected what fits into {dtype}, which JAX "
-            f"makes of {leaf.dtype}; set jax_enable_x64, or convert it in __getitem__"
+            f"{leaf.path} holds {array[lost][0]} in row {row} of a batch, expected what fits into "
+            f"{dtype}, which JAX makes of {leaf.dtype}; set jax_enable_x64, or convert it in "
+            "__getitem__"
         )
     return narrow
 
@@ -174,8 +184,8 @@ _is_deleted, _is_ready = methodcaller("is_deleted"), methodcaller("is_ready")
 def is_computing() -> bool:
     """Whether JAX owes the program a result.
 
-    Python takes no step between the two questions: to ask a deleted array whether it is ready may end the process
-    (JAX 0.10).
+    Python takes no step between the two questions: to ask a deleted array whether it is ready may
+    end the process (JAX 0.10).
     """
     try:
         return not all(map(_is_ready, filterfalse(_is_deleted, jax.live_arrays())))
@@ -226,8 +236,8 @@ def check_width(casts: Casts, leaves: Sequence[Leaf], method: str) -> None:
     for number, cast in casts.items():
         if jax.dtypes.canonicalize_dtype(cast.dtype) != cast.dtype:
             raise SpecError(
-                f"{method}(cast=...): {leaves[number].path} is cast to {cast.dtype!r}, expected a dtype that JAX has; "
-                "set jax_enable_x64, or name 'float32'"
+                f"{method}(cast=...): {leaves[number].path} is cast to {cast.dtype!r}, expected a "
+                "dtype that JAX has; set jax_enable_x64, or name 'float32'"
             )
 
 
@@ -237,8 +247,9 @@ def check_width(casts: Casts, leaves: Sequence[Leaf], method: str) -> None:
 class JaxDevice:
     """One device, and its client.
 
-    JAX has no streams to choose: it copies beside what it computes. Memory that the CUDA driver has registered it
-    copies by way of a buffer of its own all the same; only what its client has registered goes straight to the GPU.
+    JAX has no streams to choose: it copies beside what it computes. Memory that the CUDA driver has
+    registered it copies by way of a buffer of its own all the same; only what its client has
+    registered goes straight to the GPU.
     """
 
     def __init__(self, device: jax.Device) -> None:
@@ -258,7 +269,8 @@ class JaxDevice:
     def hand_over(self, _copies: list[jax.Array], event: JaxEvent) -> None:
         """Wait for the copy, which was begun a step ago: an array that a step was given may be donated and gone.
 
-        To ask a deleted array whether it is ready ends the process (JAX 0.10), and so no code does afterwards.
+        To ask a deleted array whether it is ready ends the process (JAX 0.10), and so no code does
+        afterwards.
         """
         event.synchronize()
 
@@ -318,8 +330,8 @@ def find_device(device: jax.Device | str | None) -> jax.Device | None:
         found = jax.devices(device)[0] if isinstance(device, str) else device
     except RuntimeError as error:
         raise ValueError(
-            f"to_jax(device={str(device)!r}) takes the slots as arrays on the CPU, and JAX answers: {error}; install "
-            "the jax that is made for the device, name both platforms in JAX_PLATFORMS (as in 'cuda,cpu'), or leave "
-            "device out"
+            f"to_jax(device={str(device)!r}) takes the slots as arrays on the CPU, and JAX "
+            f"answers: {error}; install the jax that is made for the device, name both platforms "
+            "in JAX_PLATFORMS (as in 'cuda,cpu'), or leave device out"
         ) from None
     return None if found == here else found

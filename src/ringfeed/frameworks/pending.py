@@ -35,7 +35,8 @@ class _Copy:
 class PendingCopies:
     """All copies of one loader in flight, in their order. Safe from any thread, and from a destructor: it has no lock.
 
-    A waiter leaves the copy in place until it has passed, so that no other thread takes it for passed meanwhile.
+    A waiter leaves the copy in place until it has passed, so that no other thread takes it for
+    passed meanwhile.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,8 @@ class PendingCopies:
     def wait(self, most: int = 0) -> None:
         """Wait until at most ``most`` copies are in flight, and give the other slots back.
 
-        Every one of them is given back even if the device fails; then the first of its errors is raised.
+        Every one of them is given back even if the device fails; then the first of its errors is
+        raised.
         """
         first: Exception | None = None
         while len(self._copies) > most and (copy := self._oldest()):

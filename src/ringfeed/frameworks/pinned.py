@@ -1,13 +1,14 @@
 """The slots of one segment, registered for copies to a device: each once, and undone once, whatever happens.
 
-A GPU copies registered memory by itself, at the speed of the bus and beside the program. Memory that is not
-registered goes through a buffer of the driver's, by the hand of the calling thread. Registration belongs to a process:
-only the consumer registers. The CUDA driver is asked by ctypes, so that nothing of CUDA is needed to build or to
-install; its calls are described in https://docs.nvidia.com/cuda/cuda-driver-api/.
+A GPU copies registered memory by itself, at the speed of the bus and beside the program. Memory
+that is not registered goes through a buffer of the driver's, by the hand of the calling thread.
+Registration belongs to a process: only the consumer registers. The CUDA driver is asked by ctypes,
+so that nothing of CUDA is needed to build or to install; its calls are described in
+https://docs.nvidia.com/cuda/cuda-driver-api/.
 
-A copy that reads registered slots is in the loader's `PendingCopies`, which are waited for before registration is
-undone. It is undone when the ring ends, not when the last view dies: a view stays valid, as memory that is not
-registered.
+A copy that reads registered slots is in the loader's `PendingCopies`, which are waited for before
+registration is undone. It is undone when the ring ends, not when the last view dies: a view stays
+valid, as memory that is not registered.
 """
 
 from __future__ import annotations
@@ -53,10 +54,16 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuGetErrorString": [ctypes.c_int, _OUT_TEXT],
 }
 _REMEDIES = {
-    OUT_OF_MEMORY: "use fewer or smaller slots, since memory that is registered cannot be paged out",
-    NOT_PERMITTED: "allow this process to lock memory (ulimit -l, or the settings of its container)",
+    OUT_OF_MEMORY: (
+        "use fewer or smaller slots, since memory that is registered cannot be paged out"
+    ),
+    NOT_PERMITTED: (
+        "allow this process to lock memory (ulimit -l, or the settings of its container)"
+    ),
     NOT_SUPPORTED: "this GPU, or the machine around it, cannot register memory",
-    ALREADY_REGISTERED: "other code registered these addresses and did not undo it before they were unmapped",
+    ALREADY_REGISTERED: (
+        "other code registered these addresses and did not undo it before they were unmapped"
+    ),
 }
 
 
@@ -104,7 +111,10 @@ class Pins:
                 registrar.register(self._address(slot), self._slot_size)
                 self._registered.append(slot)
         except BaseException as error:
-            where = f"slot {len(self._registered)} of {self._ring.slots} ({show_bytes(self._slot_size)} each)"
+            where = (
+                f"slot {len(self._registered)} of {self._ring.slots} "
+                f"({show_bytes(self._slot_size)} each)"
+            )
             self.release()
             if isinstance(error, Refusal):
                 raise Refusal(f"{registrar.name} does not register {where}: {error}") from None
@@ -135,7 +145,10 @@ class Pins:
         except Refusal as refusal:
             if refusal.code not in GONE:
                 return [
-                    f"{self._registrar.name} does not give {what} back before this process ends: {refusal}"
+                    (
+                        f"{self._registrar.name} does not give {what} back before this process ends: "
+                        f"{refusal}"
+                    )
                 ]
         return []
 
@@ -216,8 +229,9 @@ def open_library() -> Any:
         except OSError as error:
             reasons.append(str(error))
     raise Refusal(
-        f"the CUDA driver is not on this machine (looked for {' and '.join(PLACES)}: {'; '.join(reasons)}); install "
-        "NVIDIA's driver, or give a container its GPUs (as docker run --gpus all does)"
+        f"the CUDA driver is not on this machine (looked for {' and '.join(PLACES)}: "
+        f"{'; '.join(reasons)}); install NVIDIA's driver, or give a container its GPUs (as docker "
+        "run --gpus all does)"
     )
 
 
@@ -228,6 +242,6 @@ def start_driver() -> Driver:
         return Driver(library)
     except Refusal as refusal:
         raise Refusal(
-            f"the CUDA driver does not start: {refusal}; see that nvidia-smi shows a GPU and that CUDA_VISIBLE_DEVICES "
-            "leaves one"
+            f"the CUDA driver does not start: {refusal}; see that nvidia-smi shows a GPU and that "
+            "CUDA_VISIBLE_DEVICES leaves one"
         ) from None

@@ -1,7 +1,7 @@
 """A loader's batches as torch tensors over the slots themselves.
 
-Each tensor keeps its slot until the last tensor over the same memory is gone, also after the loader was closed. Like
-the arrays that the loader hands out, they can be written to.
+Each tensor keeps its slot until the last tensor over the same memory is gone, also after the loader
+was closed. Like the arrays that the loader hands out, they can be written to.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ def to_torch(
 ) -> Epochs:
     """Epochs of the loader in tensors, in the structure of a sample; nothing is copied, but to a GPU.
 
-    What is ``cast`` is a new tensor, made where the batch is: on a GPU it is copied there as the uint8 that it is, and
-    cast by the stream of the step. It does not keep the slot; leaves that are not cast do.
+    What is ``cast`` is a new tensor, made where the batch is: on a GPU it is copied there as the
+    uint8 that it is, and cast by the stream of the step. It does not keep the slot; leaves that are
+    not cast do.
 
     Leaves whose samples differ in length, over the slot as well:
 
-    - ``form="ragged"``: a nested tensor in the jagged layout; ``.values()`` and ``.offsets()`` are its parts.
+    - ``form="ragged"``: a nested tensor in the jagged layout; ``.values()`` and ``.offsets()`` are
+      its parts.
     - ``form="pad"``: a tensor; with lengths or a mask a `Padded` or `Masked` of tensors.
     - `Bytes`: a list of uint8 tensors, one a sample, as `torchvision.io.decode_jpeg` takes them.
     - `Text`: a list of str.
 
-    Strings of NumPy (dtypes S and U), of which torch has no tensors, stay arrays, ragged ones a `Ragged`, and are
-    copies. These, `Bytes` and `Text` stay on the CPU, whatever the device.
+    Strings of NumPy (dtypes S and U), of which torch has no tensors, stay arrays, ragged ones a
+    `Ragged`, and are copies. These, `Bytes` and `Text` stay on the CPU, whatever the device.
 
-    Raises ValueError for a device other than the CPU and a GPU that torch sees, SpecError for a leaf of which torch
-    has no tensors, or for ragged ones before torch 2.4.
+    Raises ValueError for a device other than the CPU and a GPU that torch sees, SpecError for a
+    leaf of which torch has no tensors, or for ragged ones before torch 2.4.
     """
     where = torch.device("cpu" if device is None else device)
     info = stream.info
@@ -120,8 +122,8 @@ def check_dtypes(leaves: Sequence[Leaf]) -> None:
             continue
         if not isinstance(getattr(torch, leaf.dtype.name, None), torch.dtype):
             raise SpecError(
-                f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no tensors; "
-                "convert it in __getitem__"
+                f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no "
+                "tensors; convert it in __getitem__"
             )
         type_of(leaf)
 
@@ -129,8 +131,8 @@ def check_dtypes(leaves: Sequence[Leaf]) -> None:
 def _check_device(device: torch.device) -> None:
     if device.type != "cpu":
         raise ValueError(
-            f"to_torch(device={str(device)!r}) is not there yet, expected 'cuda', 'cpu' or None; move each batch "
-            "yourself, as in x.to(device)"
+            f"to_torch(device={str(device)!r}) is not there yet, expected 'cuda', 'cpu' or None; "
+            "move each batch yourself, as in x.to(device)"
         )
 
 
@@ -169,9 +171,9 @@ def _caster(cast: Cast, device: torch.device) -> Callable[[torch.Tensor], torch.
 class CudaDevice:
     """One GPU, and the stream of its copies.
 
-    Streams, events and memory are torch's own, so that its allocator knows which stream uses what. The slots
-    are registered by the driver and not by torch, which has no more than the same call: registered once, they are so
-    for every framework, and torch takes them for pinned.
+    Streams, events and memory are torch's own, so that its allocator knows which stream uses what.
+    The slots are registered by the driver and not by torch, which has no more than the same call:
+    registered once, they are so for every framework, and torch takes them for pinned.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -215,8 +217,8 @@ def _number_of(device: torch.device) -> int:
             else "is built without CUDA"
         )
         raise ValueError(
-            f"{asked} needs a GPU, and torch {torch.__version__}, which {built}, sees none; see that nvidia-smi shows "
-            "one and install a torch for it, or leave device out"
+            f"{asked} needs a GPU, and torch {torch.__version__}, which {built}, sees none; see "
+            "that nvidia-smi shows one and install a torch for it, or leave device out"
         )
     count = torch.cuda.device_count()
     number: int = torch.cuda.current_device() if device.index is None else device.index

@@ -39,37 +39,41 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         backup = ringfeed.keras.BackupAndRestore("backup", save_freq=100)
         model.fit(loader.to_keras(), epochs=10, callbacks=[backup])
 
-    It takes the place of `keras.callbacks.BackupAndRestore` and has its arguments. Keras' restores the weights and the
-    number of the epoch; this one what the losses depend on, so that those of a `fit` that was killed are those of one
-    that was not, to the last bit:
+    It takes the place of `keras.callbacks.BackupAndRestore` and has its arguments. Keras' restores
+    the weights and the number of the epoch; this one what the losses depend on, so that those of a
+    `fit` that was killed are those of one that was not, to the last bit:
 
-    - the variables of the model, of its optimizer and of the metrics, which an epoch's mean losses go on from;
-    - the seeds of Keras (those of layers such as Dropout, and the global one), and the random numbers of ``random``,
-      ``numpy.random`` and torch;
-    - the loader's place, counted in the batches that were trained on: Keras begins amid the epoch, numbers its steps
-      as in a whole one, and all later epochs are whole; and the number of the next epoch of the validation data.
+    - the variables of the model, of its optimizer and of the metrics, which an epoch's mean losses
+      go on from;
+    - the seeds of Keras (those of layers such as Dropout, and the global one), and the random
+      numbers of ``random``, ``numpy.random`` and torch;
+    - the loader's place, counted in the batches that were trained on: Keras begins amid the epoch,
+      numbers its steps as in a whole one, and all later epochs are whole; and the number of the
+      next epoch of the validation data.
 
-    The data is ``loader.to_keras()``, `ringfeed.keras.feed`, or any PyDataset under `ringfeed.keras.install`. Hooks of
-    a PyDataset are run again, as often as they have run, for ``timeout_s`` of the feed at most, unless it has
-    ``state_dict()`` and ``load_state_dict(state)`` of its own, whose state is JSON.
+    The data is ``loader.to_keras()``, `ringfeed.keras.feed`, or any PyDataset under
+    `ringfeed.keras.install`. Hooks of a PyDataset are run again, as often as they have run, for
+    ``timeout_s`` of the feed at most, unless it has ``state_dict()`` and ``load_state_dict(state)``
+    of its own, whose state is JSON.
 
-    backup_dir: a directory of the local file system, one for each `fit`, which has it for itself: a second one is
-        refused as long as the first runs.
-    save_freq: "epoch": at the end of each; or every so many batches. What falls on the last batch of an epoch is saved
-        at the end of the epoch, with its validation.
-    double_checkpoint: keep the backup before the newest, too, for where a disk damages one. A kill damages none: each
-        is written beside the newest, synced, and then put in its place.
+    backup_dir: a directory of the local file system, one for each `fit`, which has it for itself: a
+        second one is refused as long as the first runs.
+    save_freq: "epoch": at the end of each; or every so many batches. What falls on the last batch
+        of an epoch is saved at the end of the epoch, with its validation.
+    double_checkpoint: keep the backup before the newest, too, for where a disk damages one. A kill
+        damages none: each is written beside the newest, synced, and then put in its place.
     delete_checkpoint: delete the backups when `fit` has come to its end.
 
-    What is not restored, as in Keras: the attributes of other callbacks (what `EarlyStopping` and `ReduceLROnPlateau`
-    have seen, the `History` of earlier runs); TensorFlow's own stateful random operations. `LearningRateScheduler`
-    needs no more than the epoch and the rate, which are restored. Callbacks see the batches since the last backup once
-    more. Steps must have the same bits in each run: TensorFlow's have with
-    ``tf.config.experimental.enable_op_determinism()``, and on a GPU see what JAX and torch say.
+    What is not restored, as in Keras: the attributes of other callbacks (what `EarlyStopping` and
+    `ReduceLROnPlateau` have seen, the `History` of earlier runs); TensorFlow's own stateful random
+    operations. `LearningRateScheduler` needs no more than the epoch and the rate, which are
+    restored. Callbacks see the batches since the last backup once more. Steps must have the same
+    bits in each run: TensorFlow's have with ``tf.config.experimental.enable_op_determinism()``, and
+    on a GPU see what JAX and torch say.
 
-    ``fit(initial_epoch=)`` is where a training begins that has no backup. Raises StateError for a backup of another
-    model, data or backend, or that is damaged, and for a directory in use; TypeError for data of which it cannot save
-    the place.
+    ``fit(initial_epoch=)`` is where a training begins that has no backup. Raises StateError for a
+    backup of another model, data or backend, or that is damaged, and for a directory in use;
+    TypeError for data of which it cannot save the place.
     """
 
     _fit: FitRun
@@ -135,7 +139,8 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
         """Save, if enough batches have come since the last backup."""
         self._unsaved += self._fit.count(batch + 1)
-        # A backup that is due at the end of an epoch is left to `on_epoch_end`: Keras cannot begin with an end.
+        # A backup that is due at the end of an epoch is left to `on_epoch_end`: Keras cannot begin
+        # with an end.
         if self._is_due() and not self._fit.is_at_end():
             self._save(self._fit.epoch, self._fit.step)
 
@@ -209,13 +214,14 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         check_facts(facts)
         if facts["epoch"] < fit.initial_epoch:
             raise StateError(
-                f"the backup {path!r} is of epoch {facts['epoch']}, and fit(initial_epoch={fit.initial_epoch}) begins "
-                f"after it; give the initial_epoch that it was made with, another backup_dir, or delete it"
+                f"the backup {path!r} is of epoch {facts['epoch']}, and "
+                f"fit(initial_epoch={fit.initial_epoch}) begins after it; give the initial_epoch "
+                "that it was made with, another backup_dir, or delete it"
             )
         if facts["loader"] is not None and fit.place is None:
             raise StateError(
-                f"the backup {path!r} is of a dataset that ran over ringfeed, and now it is left to Keras; the logger "
-                f"ringfeed.keras says why"
+                f"the backup {path!r} is of a dataset that ran over ringfeed, and now it is left "
+                "to Keras; the logger ringfeed.keras says why"
             )
         check_random_states(facts["random"])
         build(self.model, fit.iterator)
@@ -246,6 +252,9 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
 
 def _checked(save_freq: object) -> int:
     if not isinstance(save_freq, int) or isinstance(save_freq, bool) or save_freq < 1:
-        message = f"save_freq is {save_freq!r}, expected 'epoch', or an int of 1 or more: after how many batches"
+        message = (
+            f"save_freq is {save_freq!r}, expected 'epoch', or an int of 1 or more: after how many "
+            "batches"
+        )
         raise ValueError(message)
     return save_freq

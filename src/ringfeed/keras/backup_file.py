@@ -70,8 +70,8 @@ class BackupDirectory:
     def lock(self, is_in_use: Callable[[], bool]) -> None:
         """Make the directory, and keep it for one `fit`; StateError where another one has it.
 
-        ``is_in_use`` says whether that `fit` still runs, of which no callback is told where it has raised: then
-        another one of this process may have the directory.
+        ``is_in_use`` says whether that `fit` still runs, of which no callback is told where it has
+        raised: then another one of this process may have the directory.
         """
         self.unlock()
         for other in [*_locked]:
@@ -86,8 +86,9 @@ class BackupDirectory:
         except BlockingIOError:
             self._lock = None
             raise StateError(
-                f"backup_dir {str(self.path)!r} is in use by another fit, and each would overwrite the backups of the "
-                f"other; give each fit a directory of its own, or wait for that one to end"
+                f"backup_dir {str(self.path)!r} is in use by another fit, and each would overwrite "
+                "the backups of the other; give each fit a directory of its own, or wait for that "
+                "one to end"
             ) from None
         except OSError:  # a file system without locks
             self._lock = None
@@ -140,7 +141,8 @@ class BackupDirectory:
     def read(self, check: Callable[[Backup], None] = lambda _backup: None) -> Backup | None:
         """Return the newest backup that is whole; None where there is none, StateError where none is whole.
 
-        ``check`` raises StateError for one that is of something else, and any other error for a damaged one.
+        ``check`` raises StateError for one that is of something else, and any other error for a
+        damaged one.
         """
         paths = [path for path in (self.path / LATEST, self.path / PREVIOUS) if path.exists()]
         if not paths:
@@ -154,7 +156,10 @@ class BackupDirectory:
             except Exception as error:
                 message = f"the backup {str(path)!r} is damaged ({type(error).__name__}: {error})"
                 if number + 1 == len(paths):
-                    advice = f"delete {str(self.path)!r} to begin anew, and give double_checkpoint=True to keep two"
+                    advice = (
+                        f"delete {str(self.path)!r} to begin anew, and give double_checkpoint=True "
+                        "to keep two"
+                    )
                     raise StateError(f"{message}; {advice}") from error
                 warnings.warn(f"{message}; going on from the one before it", stacklevel=2)
             else:
@@ -165,9 +170,10 @@ class BackupDirectory:
         for name in KERAS_FILES:
             if (self.path / name).exists():
                 raise StateError(
-                    f"backup_dir {str(self.path)!r} holds a backup of keras.callbacks.BackupAndRestore ({name}), which "
-                    f"does not say where the data, the metrics and the random numbers were; finish that run with "
-                    f"Keras' callback, or give another directory"
+                    f"backup_dir {str(self.path)!r} holds a backup of "
+                    f"keras.callbacks.BackupAndRestore ({name}), which does not say where the "
+                    "data, the metrics and the random numbers were; finish that run with Keras' "
+                    "callback, or give another directory"
                 )
 
     def delete(self) -> None:
@@ -197,8 +203,8 @@ def _load(path: Path) -> Backup:
         facts = json.loads(archive.read("backup.json"))
         if facts["version"] != VERSION:
             raise StateError(
-                f"the backup {str(path)!r} has version {facts['version']}, and this ringfeed reads version {VERSION}; "
-                f"go on with the ringfeed that wrote it, or delete it"
+                f"the backup {str(path)!r} has version {facts['version']}, and this ringfeed reads "
+                f"version {VERSION}; go on with the ringfeed that wrote it, or delete it"
             )
         members = (
             io.BytesIO(archive.read(f"{number}.npy")) for number in range(len(facts["variables"]))

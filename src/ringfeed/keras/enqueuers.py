@@ -3,8 +3,9 @@
     OrderedEnqueuer(dataset, workers=4, use_multiprocessing=True, max_queue_size=10); start()
     OrderedEnqueuer(dataset, use_multiprocessing=True); start(workers=4, max_queue_size=10)
 
-`get()` gives one epoch after another; for one epoch a start, call `stop()` after it. An epoch ends when the batch
-behind its last is asked for: then the dataset's `on_epoch_end` runs, and nowhere else.
+`get()` gives one epoch after another; for one epoch a start, call `stop()` after it. An epoch ends
+when the batch behind its last is asked for: then the dataset's `on_epoch_end` runs, and nowhere
+else.
 
     OrderedEnqueuer(dataset, shuffle=True, num_data_shards=2, data_shard_id=0); start(epoch)     # Keras 3.16
 
@@ -47,9 +48,10 @@ class Running(NamedTuple):
 class SequenceEnqueuer(ABC):
     """What the enqueuers share: `start`, `get`, `stop`, `is_running`. Each may be called from any thread.
 
-    A running enqueuer has ``slots`` batches at once at most: max_queue_size, or workers + 2 where that is 0, which for
-    Keras means without bound. Its arrays are the caller's own, unless it was made with ``copy=False``: then they are
-    views of the slots, which come back when the last view dies.
+    A running enqueuer has ``slots`` batches at once at most: max_queue_size, or workers + 2 where
+    that is 0, which for Keras means without bound. Its arrays are the caller's own, unless it was
+    made with ``copy=False``: then they are views of the slots, which come back when the last view
+    dies.
     """
 
     def __init__(
@@ -108,8 +110,8 @@ class SequenceEnqueuer(ABC):
     def stop(self, drain_queue_and_join: bool = True) -> None:  # noqa: FBT001, FBT002 - Keras' own
         """End the workers and give the memory back; a caller that waits in `get` gives up. Again: nothing.
 
-        The parameter is Keras', and makes no difference: there is no queue to drain, and a worker that is inside
-        a batch is waited for a second at most.
+        The parameter is Keras', and makes no difference: there is no queue to drain, and a worker
+        that is inside a batch is waited for a second at most.
         """
         del drain_queue_and_join
         with self._switch:
@@ -120,8 +122,8 @@ class SequenceEnqueuer(ABC):
     def get(self) -> Iterator[Any]:
         """Give batches in the dataset's structure, without those that are None; several share them out.
 
-        An exception of the dataset comes out as it is, in its place in the order, and stops the enqueuer; its
-        traceback goes on in the worker. After `stop`: ClosedError, a ValueError.
+        An exception of the dataset comes out as it is, in its place in the order, and stops the
+        enqueuer; its traceback goes on in the worker. After `stop`: ClosedError, a ValueError.
         """
         try:
             while True:
@@ -148,31 +150,36 @@ class SequenceEnqueuer(ABC):
             finally:
                 del failure  # its traceback has this frame
         raise ClosedError(
-            "this enqueuer is not running, so there are no batches; call start(), and take none after stop()"
+            "this enqueuer is not running, so there are no batches; call start(), and take none "
+            "after stop()"
         )
 
 
 class OrderedEnqueuer(SequenceEnqueuer):
     """The batches of a ``PyDataset`` or ``Sequence``, ``dataset[i]`` each, in order, by several workers.
 
-    py_dataset: it has ``__getitem__``, and ``num_batches`` or ``__len__``. ``num_batches`` None is a dataset without
-        end: each start goes on behind the last batch that was handed out.
+    py_dataset: it has ``__getitem__``, and ``num_batches`` or ``__len__``. ``num_batches`` None is
+        a dataset without end: each start goes on behind the last batch that was handed out.
     workers, max_queue_size: may be given to `start` instead.
     use_multiprocessing: worker processes, else threads.
-    shuffle: a new order each epoch: the one that Keras 3.16 has for the number of the epoch, where `start` is given
-        one, and otherwise that of ``random.shuffle``, as older Keras has it with the same ``random.seed``.
-    num_data_shards, data_shard_id: of so many parts of each epoch, every n-th batch of its order, which one this is.
+    shuffle: a new order each epoch: the one that Keras 3.16 has for the number of the epoch, where
+        `start` is given one, and otherwise that of ``random.shuffle``, as older Keras has it with
+        the same ``random.seed``.
+    num_data_shards, data_shard_id: of so many parts of each epoch, every n-th batch of its order,
+        which one this is.
     copy: whether the arrays are private copies; False: views of the slots.
-    start_method: of worker processes: "forkserver", which is a loader's ``backend="process"``, "spawn" or "fork".
-    spec, max_batch_size, seed, timeout_s: see `ringfeed.Loader`. Without ``spec`` each start reads batch 0 once more,
-        in this process.
+    start_method: of worker processes: "forkserver", which is a loader's ``backend="process"``,
+        "spawn" or "fork".
+    spec, max_batch_size, seed, timeout_s: see `ringfeed.Loader`. Without ``spec`` each start reads
+        batch 0 once more, in this process.
 
     A worker that dies is replaced, and its batch read again: nothing is lost, doubled or reordered.
 
-    Batches may also hold sparse and ragged tensors of TensorFlow, sparse ones of JAX and matrices of SciPy, if batch 0
-    does: threads hand them over as they are, processes as pickles. A slot has room for a pickle of 64 KiB or four times
-    that of batch 0, whichever is more; a batch that is larger is read once more in this process. A process imports
-    TensorFlow where ``__getitem__`` makes a tensor of it.
+    Batches may also hold sparse and ragged tensors of TensorFlow, sparse ones of JAX and matrices
+    of SciPy, if batch 0 does: threads hand them over as they are, processes as pickles. A slot has
+    room for a pickle of 64 KiB or four times that of batch 0, whichever is more; a batch that is
+    larger is read once more in this process. A process imports TensorFlow where ``__getitem__``
+    makes a tensor of it.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - Keras' parameters, and what a loader needs
@@ -216,8 +223,8 @@ class OrderedEnqueuer(SequenceEnqueuer):
     ) -> None:
         """Start the workers, as Keras 3.16 does, with the number of the epoch, and older Keras without it.
 
-        A number before ``max_queue_size`` is that of the workers, as Keras 2 has it. What cannot be read or started is
-        raised by `get`; nothing happens where it runs already.
+        A number before ``max_queue_size`` is that of the workers, as Keras 2 has it. What cannot be
+        read or started is raised by `get`; nothing happens where it runs already.
         """
         if max_queue_size is not None and workers is None:
             epoch, workers = None, epoch
@@ -242,15 +249,16 @@ class OrderedEnqueuer(SequenceEnqueuer):
 class GeneratorEnqueuer(SequenceEnqueuer):
     """The batches of an iterator, in its order, read ahead by one thread of this process.
 
-    Whatever is asked for, it is one: a running generator cannot be sent to a process, and where Keras gives each
-    process a copy of it, each batch comes as often as there are workers. So ``workers``, ``use_multiprocessing`` and
-    ``random_seed``, which Keras sets in such a process, make no difference here.
+    Whatever is asked for, it is one: a running generator cannot be sent to a process, and where
+    Keras gives each process a copy of it, each batch comes as often as there are workers. So
+    ``workers``, ``use_multiprocessing`` and ``random_seed``, which Keras sets in such a process,
+    make no difference here.
 
-    The iterator is never read further ahead than ``max_queue_size`` batches; those are lost at `stop`, as with Keras.
-    At its end the loop over `get` ends too.
+    The iterator is never read further ahead than ``max_queue_size`` batches; those are lost at
+    `stop`, as with Keras. At its end the loop over `get` ends too.
 
-    Where the first batch holds a sparse or ragged tensor, of TensorFlow, JAX or SciPy, batches are handed over as they
-    are, and no slot holds them.
+    Where the first batch holds a sparse or ragged tensor, of TensorFlow, JAX or SciPy, batches are
+    handed over as they are, and no slot holds them.
 
     spec, max_batch_size: see `ringfeed.Loader`; otherwise the first batch tells.
     """
@@ -269,8 +277,8 @@ class GeneratorEnqueuer(SequenceEnqueuer):
         """Keep the iterator; `start` reads its first batch."""
         if not callable(getattr(type(generator), "__next__", None)):
             raise TypeError(
-                f"a GeneratorEnqueuer was given a {type(generator).__name__}, expected a generator or another "
-                f"iterator; call the function, or give iter(...)"
+                f"a GeneratorEnqueuer was given a {type(generator).__name__}, expected a generator "
+                "or another iterator; call the function, or give iter(...)"
             )
         super().__init__(generator, use_multiprocessing=use_multiprocessing)
         self.random_seed = random_seed
@@ -301,8 +309,8 @@ class GeneratorEnqueuer(SequenceEnqueuer):
 class _Order:
     """Epochs as Keras orders them, each cut to its ``part``.
 
-    A start without a number shuffles 0, 1, 2, ... by ``random``, each further epoch the last order. Keras 3.16 has an
-    order for each number of an epoch instead.
+    A start without a number shuffles 0, 1, 2, ... by ``random``, each further epoch the last order.
+    Keras 3.16 has an order for each number of an epoch instead.
     """
 
     def __init__(self, dataset: Any, part: slice, *, shuffle: bool) -> None:
@@ -371,8 +379,8 @@ class _Epochs:
     def _end(self) -> None:
         if not self._gave_some:
             raise ValueError(
-                f"an epoch of {len(self._feed.loader)} batches was None throughout, so that there is nothing to hand "
-                f"out; return a batch from __getitem__"
+                f"an epoch of {len(self._feed.loader)} batches was None throughout, so that there "
+                "is nothing to hand out; return a batch from __getitem__"
             )
         self._feed.run_hook("on_epoch_end")
         self._begin()
@@ -400,8 +408,8 @@ def _check_some(dataset: Any) -> None:
     """Refuse a dataset without batches."""
     if batches_in(dataset) == 0:
         raise ValueError(
-            f"the {type(dataset).__name__} has no batches (its length is 0), expected 1 or more; look at what it was "
-            f"made of"
+            f"the {type(dataset).__name__} has no batches (its length is 0), expected 1 or more; "
+            "look at what it was made of"
         )
 
 

@@ -4,8 +4,9 @@
                          │
                          └── else, from the batch on that it cannot ──> Keras' own way, by the class it derives from
 
-Nothing may fail here that does not fail in Keras. So whatever the ring refuses or raises, at the start or amid a
-pass, is put down in one line, and Keras makes that batch and all that follow. A dataset that raises does so again.
+Nothing may fail here that does not fail in Keras. So whatever the ring refuses or raises, at the
+start or amid a pass, is put down in one line, and Keras makes that batch and all that follow. A
+dataset that raises does so again.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ class FallbackIterator:
 class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     """A PyDataset filled by the workers that it asks for: threads, or processes where it says so.
 
-    It is Keras' own adapter, and asks that for the order, the part of a distribution and the length. With the same
-    seeds of ``random`` and ``numpy.random`` the dataset draws the numbers that it draws in Keras.
+    It is Keras' own adapter, and asks that for the order, the part of a distribution and the
+    length. With the same seeds of ``random`` and ``numpy.random`` the dataset draws the numbers
+    that it draws in Keras.
     """
 
     def __init__(self, x: Any, class_weight: Any = None, shuffle: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras'
@@ -299,13 +301,14 @@ def feed_as_keras(  # noqa: PLR0913 - what Keras was told
 ) -> DatasetFeed:
     """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws.
 
-    ``leaves``: those of what was seen. Tensors among them, which may live anywhere, are refused, and other objects that
-    NumPy would make arrays of.
+    ``leaves``: those of what was seen. Tensors among them, which may live anywhere, are refused,
+    and other objects that NumPy would make arrays of.
     """
     for leaf in leaves:
         if not isinstance(leaf, PLAIN):
             raise SpecError(
-                f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays alone"
+                f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays "
+                "alone"
             )
     spec, rows = _form_of(seen)
     return DatasetFeed(

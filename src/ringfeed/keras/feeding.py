@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class DatasetAdapter(Fed, LoaderAdapter):
     """A Keras dataset as data of Keras, filled by workers into slots; made by `feed`.
 
-    It may serve any number of calls, one after another; its workers stay until `close`, or until it is dropped.
+    It may serve any number of calls, one after another; its workers stay until `close`, or until it
+    is dropped.
     """
 
     def __init__(self, dataset_feed: DatasetFeed, class_weight: ClassWeight | None) -> None:
@@ -51,23 +52,28 @@ def feed(  # noqa: PLR0913 - the public parameters
 ) -> Any:
     """Return a Keras dataset as what ``fit``, ``evaluate`` and ``predict`` take as ``x``, filled by workers.
 
-    ``dataset[i]`` is a whole batch: ``x``, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a
-    structure of arrays. It is a `keras.utils.PyDataset`, or anything that has ``__getitem__`` and ``num_batches``
-    (None: without end) or ``__len__``. ``on_epoch_begin`` and ``on_epoch_end`` run in this process, when and as often
-    as Keras calls them; what they change, the length included, reaches all workers. Batches that are None are left out;
-    of an epoch that is shorter by them Keras says that its data ran out.
+    ``dataset[i]`` is a whole batch: ``x``, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, each
+    an array or a structure of arrays. It is a `keras.utils.PyDataset`, or anything that has
+    ``__getitem__`` and ``num_batches`` (None: without end) or ``__len__``. ``on_epoch_begin`` and
+    ``on_epoch_end`` run in this process, when and as often as Keras calls them; what they change,
+    the length included, reaches all workers. Batches that are None are left out; of an epoch that
+    is shorter by them Keras says that its data ran out.
 
-    workers: None for the dataset's own ``workers`` if that is above 1, else for as many as this process may use CPUs.
-    shuffle, seed: as of `ringfeed.Loader`: a new order of batches each epoch, a pure function of (seed, epoch).
-        ``shuffle`` of ``fit``, Keras' default, changes nothing, and a warning says so.
-    max_batch_size: the most rows a batch has; else batch 0 and the dataset's attribute ``batch_size`` tell.
+    workers: None for the dataset's own ``workers`` if that is above 1, else for as many as this
+        process may use CPUs.
+    shuffle, seed: as of `ringfeed.Loader`: a new order of batches each epoch, a pure function of
+        (seed, epoch). ``shuffle`` of ``fit``, Keras' default, changes nothing, and a warning says
+        so.
+    max_batch_size: the most rows a batch has; else batch 0 and the dataset's attribute
+        ``batch_size`` tell.
     class_weight: the weight of each class, as in ``fit``.
 
-    A ``Sequence`` of `tf_keras` (Keras 2) becomes a Sequence of private copies for its models: see `FedSequence`.
+    A ``Sequence`` of `tf_keras` (Keras 2) becomes a Sequence of private copies for its models: see
+    `FedSequence`.
 
-    All other parameters are those of `ringfeed.Loader`, ``backend`` and ``slots`` among them: worker processes and
-    workers + 2 slots unless told otherwise. ``use_multiprocessing`` and ``max_queue_size`` of the dataset are for
-    Keras' own way, and mean nothing here.
+    All other parameters are those of `ringfeed.Loader`, ``backend`` and ``slots`` among them:
+    worker processes and workers + 2 slots unless told otherwise. ``use_multiprocessing`` and
+    ``max_queue_size`` of the dataset are for Keras' own way, and mean nothing here.
     """
     given = {
         "shuffle": shuffle,
@@ -93,7 +99,10 @@ def _open(dataset: Any, workers: int | None, settings: dict[str, Any]) -> Datase
     """Feed with the settings that `feed` was given, and what the dataset says of the others."""
     for name in ("batch_size", "sampler"):
         if name in settings:
-            message = f"{name}= is not for feed(): the dataset says what a batch is and how many there are; leave it out"
+            message = (
+                f"{name}= is not for feed(): the dataset says what a batch is and how many there "
+                "are; leave it out"
+            )
             raise TypeError(message)
     check_dataset(dataset)
     if workers is None and getattr(dataset, "_workers", 1) > 1:

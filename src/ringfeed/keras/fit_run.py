@@ -27,8 +27,8 @@ class FitRun:
         given = next(_calls(frame), None)
         if given is None:
             message = (
-                "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in a loop of "
-                "your own, save loader.state_dict() beside the weights"
+                "BackupAndRestore was called by no fit() of Keras, and cannot tell where training "
+                "is; in a loop of your own, save loader.state_dict() beside the weights"
             )
             raise TypeError(message)
         self.iterator: EpochIterator = given["epoch_iterator"]
@@ -176,7 +176,8 @@ def _check(adapter: Any) -> None:
             "train under ringfeed.keras.install(), or give it feed(dataset)",
         )
     message = (
-        f"the data of fit() is {what} of Keras' own, and BackupAndRestore cannot tell where in an epoch it is; {way}, "
-        f"or use keras.callbacks.BackupAndRestore, which goes on with a whole epoch"
+        f"the data of fit() is {what} of Keras' own, and BackupAndRestore cannot tell where in an "
+        f"epoch it is; {way}, or use keras.callbacks.BackupAndRestore, which goes on with a whole "
+        "epoch"
     )
     raise TypeError(message)

@@ -40,14 +40,16 @@ class Installed:
 def install() -> Installed:
     """Have every ``PyDataset`` in ``fit``, ``evaluate`` and ``predict`` run over ringfeed, with no other change.
 
-    It is in force at once, until `uninstall`, or to the end of a ``with`` statement: ``with install(): ...``. These may
-    be nested; the last one to end ends it. Calls of Keras that are under way go on as they began.
+    It is in force at once, until `uninstall`, or to the end of a ``with`` statement: ``with
+    install(): ...``. These may be nested; the last one to end ends it. Calls of Keras that are
+    under way go on as they began.
 
-    A dataset has the workers it asks for: threads, or processes with ``use_multiprocessing=True``, each of which gets
-    its own copy. Batches come in Keras' order, with the same seed of ``random``; the hooks run when Keras runs them.
-    For each dataset one line of the logger ``ringfeed.keras`` says how it runs, or why it is left to Keras: batches
-    that are no plain arrays, or that differ in shape, or a dataset that cannot be sent to processes. Keras goes on amid
-    an epoch, too, from the batch that does not fit or whose workers fail.
+    A dataset has the workers it asks for: threads, or processes with ``use_multiprocessing=True``,
+    each of which gets its own copy. Batches come in Keras' order, with the same seed of ``random``;
+    the hooks run when Keras runs them. For each dataset one line of the logger ``ringfeed.keras``
+    says how it runs, or why it is left to Keras: batches that are no plain arrays, or that differ
+    in shape, or a dataset that cannot be sent to processes. Keras goes on amid an epoch, too, from
+    the batch that does not fit or whose workers fail.
 
     Sequences of `tf_keras` (Keras 2) as well, if it has been imported before this call.
 
@@ -60,8 +62,8 @@ def install() -> Installed:
         for place in PLACES:
             if getattr(place, NAME, None) not in (OWN, RingAdapter):
                 message = (
-                    f"install() finds no {NAME} of Keras' own in {place.__name__} of Keras {keras.__version__}; give "
-                    f"each dataset to ringfeed.keras.feed() instead"
+                    f"install() finds no {NAME} of Keras' own in {place.__name__} of Keras "
+                    f"{keras.__version__}; give each dataset to ringfeed.keras.feed() instead"
                 )
                 raise ImportError(message)
         installed = Installed()

@@ -1,7 +1,7 @@
 """Keras 2, by the package `tf_keras`: its Sequence over a ring.
 
-Keras 2 reads a Sequence in a generator of its own, in a thread of TensorFlow's, and copies what it gets. So batches are
-private copies here, and a slot comes back at once.
+Keras 2 reads a Sequence in a generator of its own, in a thread of TensorFlow's, and copies what it
+gets. So batches are private copies here, and a slot comes back at once.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ OWN = getattr(PLACE, NAME)
 class FedSequence(Fed, tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras has no types
     """A Sequence for ``fit``, ``evaluate`` and ``predict`` of a `tf_keras` model; made by `feed`.
 
-    Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks for each index
-    once; whichever it asks for, it gets the next batch in the loader's order. Any other caller gets batch
-    ``index`` from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one
-    that is only dropped.
+    Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks
+    for each index once; whichever it asks for, it gets the next batch in the loader's order. Any
+    other caller gets batch ``index`` from the dataset itself. Leave ``workers`` of `fit` at 1.
+    Close it, or use ``with``: TensorFlow keeps one that is only dropped.
     """
 
     def __init__(self, feed: DatasetFeed) -> None:

@@ -22,11 +22,12 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
 
     What the first epoch waits for workers to start is left out, of the waiting and of the time.
 
-        model.fit(loader.to_keras(), callbacks=[ringfeed.keras.Monitor(), keras.callbacks.TensorBoard("logs")])
+        model.fit(loader.to_keras(), callbacks=[ringfeed.keras.Monitor(),
+        keras.callbacks.TensorBoard("logs")])
 
-    It counts the loaders given, or all of this process: those for validation too, and those behind `install` and
-    `feed`. Whatever writes logs down has it, wherever it stands in the list: History, CSVLogger, and TensorBoard, as
-    ``epoch_stall_share``.
+    It counts the loaders given, or all of this process: those for validation too, and those behind
+    `install` and `feed`. Whatever writes logs down has it, wherever it stands in the list: History,
+    CSVLogger, and TensorBoard, as ``epoch_stall_share``.
     """
 
     def __init__(self, *loaders: Loader) -> None:
@@ -38,7 +39,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
     def set_model(self, model: Any) -> None:
         """Go to the front of the callbacks, of which each sees in the logs what those before it have put there.
 
-        Keras tells a callback of the model and not of the others; they are found in the frame of the caller.
+        Keras tells a callback of the model and not of the others; they are found in the frame of
+        the caller.
         """
         super().set_model(model)
         telling = frame_above(1).f_locals.get("self")

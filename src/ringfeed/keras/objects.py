@@ -3,8 +3,8 @@
     worker process   dataset[i] ── pickled into the slot ─────────────> the same batch, made anew
     worker thread    dataset[i] ── kept here, its number in the slot ─> the same batch
 
-How large they will be is not known beforehand. A pickle larger than its place in the slot stays behind, and the
-process that asks for the batch makes it itself: ``dataset[i]`` once more.
+How large they will be is not known beforehand. A pickle larger than its place in the slot stays
+behind, and the process that asks for the batch makes it itself: ``dataset[i]`` once more.
 
 Workers import this module: it stays light.
 """
@@ -65,7 +65,8 @@ class KeptBatches:
 class ObjectBatches:
     """A dataset as one whose batches are arrays: a number, and a pickle or nothing.
 
-    ``first`` is its first batch that is not None. ``sends``: whether worker processes read it, and not threads.
+    ``first`` is its first batch that is not None. ``sends``: whether worker processes read it, and
+    not threads.
     """
 
     holds_dataset = True  # see `unpicklable.users_path`

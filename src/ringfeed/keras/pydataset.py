@@ -193,8 +193,8 @@ class DatasetFeed:
             }  # which the dataset may go on changing
         except TypeError as error:
             message = (
-                f"state_dict() of the dataset (a {type(self.dataset).__name__}) holds what JSON has not ({error}); "
-                f"return numbers, strings, lists and dicts of them"
+                f"state_dict() of the dataset (a {type(self.dataset).__name__}) holds what JSON "
+                f"has not ({error}); return numbers, strings, lists and dicts of them"
             )
             raise TypeError(message) from None
 
@@ -319,8 +319,8 @@ def check_dataset(dataset: Any) -> None:
         dataset, (tuple, list, dict)
     ):
         message = (
-            f"a {type(dataset).__name__} is no Keras dataset, expected a keras.utils.PyDataset or an object whose "
-            f"__getitem__ gives batches; give arrays and samples to ringfeed.Loader"
+            f"a {type(dataset).__name__} is no Keras dataset, expected a keras.utils.PyDataset or "
+            "an object whose __getitem__ gives batches; give arrays and samples to ringfeed.Loader"
         )
         raise TypeError(message)
     if batches_in(dataset) == 0:

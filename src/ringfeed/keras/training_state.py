@@ -82,9 +82,10 @@ def check_variables(model: Any, saved: list[list[Any]], path: Path) -> None:
         here, there = (all_[number] if number < len(all_) else nothing for all_ in (own, saved))
         if (here[0], here[2:]) != (there[0], there[2:]):
             raise StateError(
-                f"the backup {str(path)!r} is of another model: its variable {number} of {len(saved)} is "
-                f"{_shown(there)}, and that of the {len(own)} of this model is {_shown(here)}; give the model, the "
-                f"optimizer and the metrics that it was made with, another backup_dir, or delete it"
+                f"the backup {str(path)!r} is of another model: its variable {number} of "
+                f"{len(saved)} is {_shown(there)}, and that of the {len(own)} of this model is "
+                f"{_shown(here)}; give the model, the optimizer and the metrics that it was made "
+                "with, another backup_dir, or delete it"
             )
 
 

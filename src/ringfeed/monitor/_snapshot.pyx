@@ -39,8 +39,8 @@ cdef object state_of(c.rf_slot_report slot):
 cdef class Observer:
     """Reads the control block of a ring of this process, or of any loader through a descriptor, which may be closed.
 
-    Of this process's own ring, the states of slots and the counts are what the consumer keeps itself: no worker can
-    write over them.
+    Of this process's own ring, the states of slots and the counts are what the consumer keeps
+    itself: no worker can write over them.
     """
 
     cdef rf_watch watch

@@ -117,7 +117,10 @@ def _cost(stats: Stats) -> str:
     cost = f"{show_s(stats.busy_s / max(stats.samples, 1))} a sample"
     if stats.write_s <= COPIES * (stats.read_s + stats.write_s):
         return cost
-    return f"{cost} (of it {show_s(stats.write_s)} for the copy into the slot, which read_into() saves)"
+    return (
+        f"{cost} (of it {show_s(stats.write_s)} for the copy into the slot, which read_into() "
+        "saves)"
+    )
 
 
 def _shortage(  # noqa: PLR0913 - what a loader is
@@ -128,7 +131,10 @@ def _shortage(  # noqa: PLR0913 - what a loader is
         seen = (
             f"workers are only {busy:.0%} busy, and one process reads the iterable for all of them"
         )
-        change = "make what it does cheaper, leave more of it to transform=, or read parts side by side with Interleave"
+        change = (
+            "make what it does cheaper, leave more of it to transform=, or read parts side by "
+            "side with Interleave"
+        )
     elif busy < BUSY:
         seen = f"workers are only {busy:.0%} busy, so it comes in bursts or they wait for slots"
         change = f"raise slots= (now {slots}), and let go of batches sooner"

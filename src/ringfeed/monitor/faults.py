@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 WAYS_OUT = "copy what you keep, raise slots=, or give copy=True"
 _NAMED = 4  # samples
 _CAUSE = (
-    "the likely cause is a read_into, or a C extension that the dataset calls, which writes past its own row: "
-    "look there"
+    "the likely cause is a read_into, or a C extension that the dataset calls, which writes past "
+    "its own row: look there"
 )
 
 
@@ -95,9 +95,10 @@ def stalled(
     message = f"no batch for {timeout_s:g} s: {where}; raise timeout_s or look there"
     if are_forked:
         message += (
-            ", or give backend='process', with ringfeed.torch multiprocessing_context='forkserver': a forked "
-            "worker lacks the threads that libraries such as polars and tensorstore have started here, and a call "
-            "that waits for them never ends"
+            ", or give backend='process', with ringfeed.torch "
+            "multiprocessing_context='forkserver': a forked worker lacks the threads that "
+            "libraries such as polars and tensorstore have started here, and a call that waits "
+            "for them never ends"
         )
     return StallError("\n".join([message, *lines]))
 
@@ -119,8 +120,8 @@ def overwritten(damage: tuple[str, int, int, int, list[int]], source: Source) ->
     which = f"row {first}" if rows == 1 else f"rows {first} to {first + rows - 1}"
     thing = _DAMAGES[what].format(where=f"{which} of batch {batch}{near}{more}")
     return WorkerError(
-        f"{thing} are not as they were left; {_CAUSE}; what was not delivered is lost, and the next epoch begins with "
-        f"fresh memory"
+        f"{thing} are not as they were left; {_CAUSE}; what was not delivered is lost, and the "
+        "next epoch begins with fresh memory"
     )
 
 
@@ -152,7 +153,8 @@ def _raised(record: bytes | None, place: str, more: str) -> RingfeedError:
     """Return the error for a sample that a worker has failed with; ``record``: what the worker says of it."""
     if record is None:
         return WorkerError(
-            f"the slot was overwritten: {place} is marked as failed, and no worker has said why; {_CAUSE}"
+            f"the slot was overwritten: {place} is marked as failed, and no worker has said why; "
+            f"{_CAUSE}"
         )
     failure = decode(record)
     if isinstance(failure.error, SpecError | FunctionError):  # whose text says all
@@ -177,13 +179,14 @@ def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) ->
     assert leaf.form is not None
     if leaf.form.total is not None and need <= leaf.form.total:
         return SpecError(
-            f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit} of total={leaf.form.total}, but "
-            f"samples came in other lengths when they were read again after a death, and room was lost; have "
-            "dataset[i] return the same sample each time, as with ringfeed.rng(), or raise total= in spec="
+            f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit} of "
+            f"total={leaf.form.total}, but samples came in other lengths when they were read again "
+            "after a death, and room was lost; have dataset[i] return the same sample each time, "
+            "as with ringfeed.rng(), or raise total= in spec="
         )
     return SpecError(
-        f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit}, expected at most "
-        f"total={leaf.form.total} a batch; raise total= in spec=, or make batch_size smaller"
+        f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit}, expected at "
+        f"most total={leaf.form.total} a batch; raise total= in spec=, or make batch_size smaller"
     )
 
 

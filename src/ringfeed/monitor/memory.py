@@ -76,7 +76,10 @@ class WorkerMemory:
         if self.pages is None or self.pss is None or self.private is None:
             return f"{self.name} {self.pid}: unknown, {PROC}/{self.pid} cannot be read"
         touched, pss, private = map(show_bytes, (self.pages.touched, self.pss, self.private))
-        return f"{self.name} {self.pid}: touched {touched}; with its interpreter {pss}, of which {private} are its own"
+        return (
+            f"{self.name} {self.pid}: touched {touched}; with its interpreter {pss}, of which "
+            f"{private} are its own"
+        )
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,8 @@ def _sizes(descriptors: Callable[[], list[int]]) -> dict[int, int]:
                 status = os.fstat(fd)
                 if stat.S_ISREG(status.st_mode):
                     found[status.st_ino] = status.st_blocks * BLOCK
-        # Closing a descriptor forgets its number first: if all are known still, none has been another file's.
+        # Closing a descriptor forgets its number first: if all are known still, none has been
+        # another file's.
         if fds == descriptors():
             return found
 

@@ -31,8 +31,8 @@ LIMITS = {
     "input-bound": (
         "Training waits for its batches",
         (
-            "`ringfeed profile module:dataset` says where the time of a sample goes. The page “My GPU waits” of the "
-            "documentation has the steps in their order."
+            "`ringfeed profile module:dataset` says where the time of a sample goes. The page “My "
+            "GPU waits” of the documentation has the steps in their order."
         ),
     ),
     "compute-bound": (
@@ -50,10 +50,13 @@ LIMITS = {
     "": ("No batch came", ""),
 }
 """For each kind of verdict a heading, and where to go on."""
-HOW = "Drag over a chart to look closer; Ctrl and the wheel zoom. The round arrow shows all. A name hides its colour."
+HOW = (
+    "Drag over a chart to look closer; Ctrl and the wheel zoom. The round arrow shows all. A name "
+    "hides its colour."
+)
 MEMORY = (
-    "Memory of their own, without the slots: what this process and its workers have beside shared memory and files. "
-    "What forked workers still share with this process counts in each."
+    "Memory of their own, without the slots: what this process and its workers have beside shared "
+    "memory and files. What forked workers still share with this process counts in each."
 )
 STYLE = """
 :root { color-scheme: light }
@@ -197,7 +200,10 @@ def _cards(timeline: Timeline) -> Iterator[tuple[str, str]]:
 
 def _charts(places: dict[str, str], timeline: Timeline, least_s: float) -> Iterator[str]:
     slots = len(timeline.numbers("slot"))
-    stay = f"{slots} slots: being filled, ready, or held by training. What is missing to {slots} is free."
+    stay = (
+        f"{slots} slots: being filled, ready, or held by training. What is missing to {slots} is "
+        "free."
+    )
     together = f" Events shorter than {show_s(least_s)} are drawn together." if least_s else ""
     titles = {
         "timeline": ("Consumer, workers and slots", HOW + together),

@@ -34,7 +34,8 @@ def _parts(plan: Any) -> list[str]:
         parts.append(f"{show_bytes(plan.states_size)} for the iterables")
     if plan.store is not None:
         parts.append(
-            f"{show_bytes(plan.elements_size)} for {plan.store.entries} elements as large as the first"
+            f"{show_bytes(plan.elements_size)} for {plan.store.entries} elements as large as the "
+            "first"
         )
     if plan.flights_size:
         parts.append(f"{show_bytes(plan.flights_size)} of rows on their way from the cluster")

@@ -41,8 +41,9 @@ _NOT_BEGUN = "has taken no work yet: it starts, or imports what the dataset need
 class Worker(NamedTuple):
     """What a worker is at, and the totals of its id; ``inside`` is the index of the sample it is in.
 
-    A ``pid`` of 0 is a thread, or none; ``since_ns`` is when it claimed its ticket, 0 where it has none. Of ``timed``
-    rows, ``read_ns`` is the time inside ``dataset[i]`` and ``write_ns`` that of the write into the slot.
+    A ``pid`` of 0 is a thread, or none; ``since_ns`` is when it claimed its ticket, 0 where it has
+    none. Of ``timed`` rows, ``read_ns`` is the time inside ``dataset[i]`` and ``write_ns`` that of
+    the write into the slot.
     """
 
     pid: int

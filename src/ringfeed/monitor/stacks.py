@@ -98,7 +98,10 @@ def _why_not(pid: int) -> str:
         lines = []
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigCgt:")), None)
     if caught is None:
-        return f"no stack: /proc/{pid}/status does not say whether the worker catches SIGUSR1, which asks for it"
+        return (
+            f"no stack: /proc/{pid}/status does not say whether the worker catches SIGUSR1, which "
+            "asks for it"
+        )
     if not caught >> (signal.SIGUSR1 - 1) & 1:
         return "no stack: the dataset has taken away the handler of SIGUSR1, which asks for it"
     return ""

@@ -53,14 +53,16 @@ class Step:
 class Stats:
     """Counts and times since the loader was made; times in seconds.
 
-    ``stall_s`` is what the consumer waited for batches, but for waits after which JAX or a GPU still had work left,
-    ``startup_s`` the part of it before workers that had just been started gave their first batch, ``back_pressure_s``
-    what all workers together waited for free slots, ``busy_s`` what they spent on filling. Of a sample, ``read_s`` is
-    the mean time inside ``dataset[i]`` and ``write_s`` that of writing it into its slot, by one row of each ticket.
-    ``elapsed_s`` is the time in which an epoch was under way, and ``verdict`` says in words what these times mean.
-    ``skipped`` lists the dataset indices that were left out, ``none_batches`` counts the whole batches of None, which
-    are left out without an error. ``tuning``: the moves of what is "auto", each with the batches before it, the setting
-    and the reason. ``memory`` is looked up when it is asked for. ``remote``: what the actors of a cluster do, with
+    ``stall_s`` is what the consumer waited for batches, but for waits after which JAX or a GPU
+    still had work left, ``startup_s`` the part of it before workers that had just been started gave
+    their first batch, ``back_pressure_s`` what all workers together waited for free slots,
+    ``busy_s`` what they spent on filling. Of a sample, ``read_s`` is the mean time inside
+    ``dataset[i]`` and ``write_s`` that of writing it into its slot, by one row of each ticket.
+    ``elapsed_s`` is the time in which an epoch was under way, and ``verdict`` says in words what
+    these times mean. ``skipped`` lists the dataset indices that were left out, ``none_batches``
+    counts the whole batches of None, which are left out without an error. ``tuning``: the moves of
+    what is "auto", each with the batches before it, the setting and the reason. ``memory`` is
+    looked up when it is asked for. ``remote``: what the actors of a cluster do, with
     ``backend=Ray(...)``.
     """
 
@@ -98,7 +100,10 @@ class Stats:
         """Return what a person wants to know, in a line."""
         done = f"{self.batches} batches of {self.samples} samples in {self.elapsed_s:.1f} s"
         lost = f", {self.restarts} workers replaced" if self.restarts else ""
-        return f"<Stats: {done}, {self.stall_s:.1f} s of it waited{lost}{self.verdict and f'; {self.verdict}'}>"
+        return (
+            f"<Stats: {done}, {self.stall_s:.1f} s of it "
+            f"waited{lost}{self.verdict and f'; {self.verdict}'}>"
+        )
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the same as lines of a table."""
@@ -108,7 +113,10 @@ class Stats:
             ("start-up", f"{show_s(self.startup_s)} of the waiting"),
             (
                 "workers",
-                f"{self.busy_s:.1f} s at work, {self.back_pressure_s:.1f} s waiting for slots, all together",
+                (
+                    f"{self.busy_s:.1f} s at work, {self.back_pressure_s:.1f} s waiting for slots, "
+                    "all together"
+                ),
             ),
             ("a sample", f"{show_s(self.read_s)} to read, {show_s(self.write_s)} to write"),
         ]
@@ -143,10 +151,14 @@ class Stats:
     def memory(self) -> Memory:
         """What the loader's memory is like now: planned, reserved, touched, held by views, and in each worker.
 
-        The kernel is asked each time, which takes milliseconds. AttributeError for a copy, which has no loader.
+        The kernel is asked each time, which takes milliseconds. AttributeError for a copy, which
+        has no loader.
         """
         if self._look is None:
-            message = "these statistics are a copy, which has no loader to look at; ask loader.stats().memory"
+            message = (
+                "these statistics are a copy, which has no loader to look at; ask "
+                "loader.stats().memory"
+            )
             raise AttributeError(message)
         return self._look()
 
@@ -189,7 +201,8 @@ class Ledger:
     def _count_time(self, *, over: bool) -> None:
         """Count the time since the last look, if an epoch is under way; ``over``: it ends now.
 
-        The garbage collector may come here amid another thread's count, or this one's: that count then ends the epoch.
+        The garbage collector may come here amid another thread's count, or this one's: that count
+        then ends the epoch.
         """
         if self._forks != Forks.count:
             return  # the thread that held the lock when this process was forked is not in it

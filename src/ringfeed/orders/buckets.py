@@ -4,21 +4,23 @@
     batches          of 4: 2, rest 2     | of 3: 1, rest 2 | of 2: 1, rest 1
     an epoch         the full batches of all buckets, mixed | the rests, mixed | the last bucket's rest
 
-The cut into buckets is part of the interface, as is the order, and no later version may change either.
-The samples are sorted by length, those of one length by number. Boundaries cut this row: samples up
-to the first boundary, then those up to the second, and so on. With R ranks, n samples and windows of w of them, each
-part is cut further, from its longest sample down: a bucket is the next R * ceil(ceil(n / w) / R) batches, as long as
-there are samples, each of the most samples that a batch of the longest may have. Without w, the whole part is one
-bucket. Then each cut between two buckets moves down to the next multiple of R, so that the samples of every bucket but
-the last can be shared by R ranks.
+The cut into buckets is part of the interface, as is the order, and no later version may change
+either. The samples are sorted by length, those of one length by number. Boundaries cut this row:
+samples up to the first boundary, then those up to the second, and so on. With R ranks, n samples
+and windows of w of them, each part is cut further, from its longest sample down: a bucket is the
+next R * ceil(ceil(n / w) / R) batches, as long as there are samples, each of the most samples that
+a batch of the longest may have. Without w, the whole part is one bucket. Then each cut between two
+buckets moves down to the next multiple of R, so that the samples of every bucket but the last can
+be shared by R ranks.
 
-The order is a function of (seed, epoch, position). A step is R lists of one bucket, one for each of R ranks; the list
-of step s and rank r is at position s * R + r. First come the full steps of all buckets, then the rests of the buckets
-but the last, as many samples for each rank, then the last bucket's rest, cut as `shard` says.
+The order is a function of (seed, epoch, position). A step is R lists of one bucket, one for each of
+R ranks; the list of step s and rank r is at position s * R + r. First come the full steps of all
+buckets, then the rests of the buckets but the last, as many samples for each rank, then the last
+bucket's rest, cut as `shard` says.
 
-Three rows are mixed, each in groups of neighbours. In a group of n from place a on, what is at place a + i comes from
-place ``a + permute(i, n, seed_a, epoch)``, where seed_a is the number in the 16 bytes of ``derive(purpose, (seed, a),
-16)``, little-endian.
+Three rows are mixed, each in groups of neighbours. In a group of n from place a on, what is at
+place a + i comes from place ``a + permute(i, n, seed_a, epoch)``, where seed_a is the number in the
+16 bytes of ``derive(purpose, (seed, a), 16)``, little-endian.
 
     "step"      The steps, bucket by bucket: one group of all full ones, one of all rests but the last.
     "bucket"    The sorted samples, of which each list is a run: each bucket that has more than one list.
@@ -79,37 +81,45 @@ class Buckets(SeededSampler):
         for batch in loader:
             tokens = batch["tokens"][:, : batch["length"].max()]  # a view: at most 512 numbers
 
-    Samples of all lengths have one shape in the slots, the longest's; the loop cuts a batch to its own longest.
+    Samples of all lengths have one shape in the slots, the longest's; the loop cuts a batch to its
+    own longest.
 
     lengths: of each sample, a number of 0 or more: an array of one axis, or an iterable.
-    boundaries: ascending lengths that divide the samples: up to and with the first, above it and up to and with the
-        second, and so on, the last part being above them all. A batch has samples of one part.
-    batch_sizes: the samples of a batch: a number, or one for each of the ``len(boundaries) + 1`` parts.
-    max_tokens: instead of batch_sizes, what a batch may cost: its samples times the length of its longest, as it takes
-        when all are padded to that. All batches of a bucket have as many samples.
-    window: how many samples, drawn at random, a batch finds its like among. With n samples, ``ceil(n / window)``
-        batches of neighbours in length are a bucket, which is mixed anew in each epoch: a larger window means less
-        padding, a smaller one more different batches. In a window of all samples, batches differ from epoch to epoch by
-        samples of equal length alone. Default: 65536; with boundaries, each part is one bucket.
-    cost: a function from the ascending lengths of some samples, an array, to what a batch of them costs, instead of the
-        default: ``np.sum`` where nothing is padded, for example. It must not fall when a sample is added or is longer.
+    boundaries: ascending lengths that divide the samples: up to and with the first, above it and up
+        to and with the second, and so on, the last part being above them all. A batch has samples
+        of one part.
+    batch_sizes: the samples of a batch: a number, or one for each of the ``len(boundaries) + 1``
+        parts.
+    max_tokens: instead of batch_sizes, what a batch may cost: its samples times the length of its
+        longest, as it takes when all are padded to that. All batches of a bucket have as many
+        samples.
+    window: how many samples, drawn at random, a batch finds its like among. With n samples,
+        ``ceil(n / window)`` batches of neighbours in length are a bucket, which is mixed anew in
+        each epoch: a larger window means less padding, a smaller one more different batches. In a
+        window of all samples, batches differ from epoch to epoch by samples of equal length alone.
+        Default: 65536; with boundaries, each part is one bucket.
+    cost: a function from the ascending lengths of some samples, an array, to what a batch of them
+        costs, instead of the default: ``np.sum`` where nothing is padded, for example. It must not
+        fall when a sample is added or is longer.
 
-    Every sample comes once an epoch, and batches of all buckets come mixed. What is left of a bucket makes one smaller
-    batch at the end of the epoch; ``drop_remainder=True`` of the loader leaves these out. The number of batches is the
-    same in every epoch. ``max_batch_size=`` of the loader bounds what max_tokens gives, and so the slots, which have
-    room for the largest batch there is.
+    Every sample comes once an epoch, and batches of all buckets come mixed. What is left of a
+    bucket makes one smaller batch at the end of the epoch; ``drop_remainder=True`` of the loader
+    leaves these out. The number of batches is the same in every epoch. ``max_batch_size=`` of the
+    loader bounds what max_tokens gives, and so the slots, which have room for the largest batch
+    there is.
 
-    With several ranks all have a batch of the same bucket, of as many samples, at each step; for that, a bucket's
-    longest samples, fewer than the ranks, may come with the next bucket. Only the epoch's last batches may differ, as
-    ``uneven`` of its `Shard` says. A state from amid an epoch needs the same number of ranks.
+    With several ranks all have a batch of the same bucket, of as many samples, at each step; for
+    that, a bucket's longest samples, fewer than the ranks, may come with the next bucket. Only the
+    epoch's last batches may differ, as ``uneven`` of its `Shard` says. A state from amid an epoch
+    needs the same number of ranks.
 
-    The order is a function of (the loader's seed, epoch, position), which `orders.buckets` writes down, and
-    can be read at any position at once. It takes 16 bytes a sample, and 24 a batch.
+    The order is a function of (the loader's seed, epoch, position), which `orders.buckets` writes
+    down, and can be read at any position at once. It takes 16 bytes a sample, and 24 a batch.
 
-    Raises TypeError for what are no numbers; ValueError for lengths that are negative, NaN, infinite or not of one
-    axis, for boundaries that do not ascend, for batch_sizes of another number than the parts', for both or neither of
-    batch_sizes and max_tokens, for a sample that costs more than max_tokens by itself, and in a loader whose dataset
-    has another length.
+    Raises TypeError for what are no numbers; ValueError for lengths that are negative, NaN,
+    infinite or not of one axis, for boundaries that do not ascend, for batch_sizes of another
+    number than the parts', for both or neither of batch_sizes and max_tokens, for a sample that
+    costs more than max_tokens by itself, and in a loader whose dataset has another length.
     """
 
     def __init__(  # noqa: PLR0913 - the public parameters
@@ -164,8 +174,8 @@ class Buckets(SeededSampler):
         """Return the lists of samples for so many ranks, each of at most ``most`` samples."""
         if self._sizes is not None and most is not None and max(self._sizes) > most:
             raise ValueError(
-                f"batch_sizes has {max(self._sizes)}, but a batch may have max_batch_size={most} samples; leave "
-                "max_batch_size= out, or make batch_sizes smaller"
+                f"batch_sizes has {max(self._sizes)}, but a batch may have max_batch_size={most} "
+                "samples; leave max_batch_size= out, or make batch_sizes smaller"
             )
         name = self._name if most is None or self._sizes else digest(self._name, str(most))
         lists = None if self._windows is None else -(-self._windows // world_size) * world_size
@@ -220,9 +230,9 @@ class Buckets(SeededSampler):
         costs, most = self._cost_of(end - 1, end), self._max_tokens
         if costs > most:
             raise ValueError(
-                f"lengths[{self._members[end - 1]}] is {self._sorted[end - 1]}, and a batch of this sample alone costs "
-                f"{costs:.10g}, more than max_tokens={most:.10g}; raise max_tokens=, or leave the sample out of the "
-                "dataset"
+                f"lengths[{self._members[end - 1]}] is {self._sorted[end - 1]}, and a batch of "
+                f"this sample alone costs {costs:.10g}, more than max_tokens={most:.10g}; raise "
+                "max_tokens=, or leave the sample out of the dataset"
             )
 
     def _cost_of(self, first: int, end: int) -> float:
@@ -236,8 +246,8 @@ class Buckets(SeededSampler):
             costs = np.nan
         if not 0 <= costs < np.inf:
             raise ValueError(
-                f"cost= returned {found!r} for {lengths.size} samples of lengths {lengths[0]} to {lengths[-1]}, "
-                "expected a finite number of 0 or more, what a batch of them costs"
+                f"cost= returned {found!r} for {lengths.size} samples of lengths {lengths[0]} to "
+                f"{lengths[-1]}, expected a finite number of 0 or more, what a batch of them costs"
             )
         return costs
 
@@ -268,19 +278,21 @@ class BucketOrder(Sampler, SeededSampler):
     ) -> None:
         """Share buckets by ranks.
 
-        ``members``: the samples, sorted by their ``lengths``. Bucket b is those from ``edges[b]`` to
-        below ``edges[b + 1]``, and its lists have ``sizes[b]`` of them.
+        ``members``: the samples, sorted by their ``lengths``. Bucket b is those from ``edges[b]``
+        to below ``edges[b + 1]``, and its lists have ``sizes[b]`` of them.
         """
         self.order, self.sample_count = name, int(members.size)
         self.seed = 0
         self._members, self._edges, self._sizes = members, edges, sizes
         self._world_size, self._uneven = world_size, uneven
-        # For each edge, where the samples that are as long as those on both sides of it begin and end.
+        # For each edge, where the samples that are as long as those on both sides of it begin and
+        # end.
         self._alike_from, self._alike_to = edges.copy(), edges.copy()
         inner = np.flatnonzero(lengths[edges[1:-1] - 1] == lengths[edges[1:-1]]) + 1
         self._alike_from[inner] = np.searchsorted(lengths, lengths[edges[inner]], "left")
         self._alike_to[inner] = np.searchsorted(lengths, lengths[edges[inner]], "right")
-        # Bucket, rows of a list, and first place in the bucket of each step, before the steps are mixed.
+        # Bucket, rows of a list, and first place in the bucket of each step, before the steps are
+        # mixed.
         self._counts, each = np.diff(edges), sizes * world_size
         full, rests = np.divmod(self._counts, each)
         self._rests_from = full * each
@@ -388,8 +400,8 @@ def _ascending(boundaries: Any) -> NDArray[Any]:
     if (wrong := np.flatnonzero(np.diff(found) <= 0)).size:
         place = wrong[0]
         raise ValueError(
-            f"boundaries[{place + 1}] is {found[place + 1]}, expected more than boundaries[{place}], {found[place]}: "
-            "give them in ascending order"
+            f"boundaries[{place + 1}] is {found[place + 1]}, expected more than "
+            f"boundaries[{place}], {found[place]}: give them in ascending order"
         )
     return found
 
@@ -398,12 +410,13 @@ def _check_one(batch_sizes: object, max_tokens: object, cost: object) -> None:
     """Raise unless exactly one of them says how many samples a batch has."""
     if batch_sizes is None and max_tokens is None:
         raise ValueError(
-            "Buckets needs batch_sizes=, the samples of a batch, or max_tokens=, what a batch may cost"
+            "Buckets needs batch_sizes=, the samples of a batch, or max_tokens=, what a batch may "
+            "cost"
         )
     if batch_sizes is not None and max_tokens is not None:
         raise ValueError(
-            "batch_sizes= and max_tokens= exclude each other: give the one or the other; the loader's max_batch_size= "
-            "bounds the samples that max_tokens= gives"
+            "batch_sizes= and max_tokens= exclude each other: give the one or the other; the "
+            "loader's max_batch_size= bounds the samples that max_tokens= gives"
         )
     if cost is not None and max_tokens is None:
         raise ValueError(
@@ -423,8 +436,8 @@ def _checked_sizes(given: Any, parts: int) -> tuple[int, ...]:
     )
     if len(sizes) != parts:
         raise ValueError(
-            f"batch_sizes has {len(sizes)} numbers, expected {parts}: one for each part that {parts - 1} boundaries "
-            "divide the lengths into, or one number for all"
+            f"batch_sizes has {len(sizes)} numbers, expected {parts}: one for each part that "
+            f"{parts - 1} boundaries divide the lengths into, or one number for all"
         )
     return sizes
 

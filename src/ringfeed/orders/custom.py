@@ -39,13 +39,13 @@ MOST_STATES_SIZE = 2**26  # bytes of these, and one state in any case
 class Custom(Sampler):
     """The order that the user's ``source`` gives, read no further than asked, and checked as it is read.
 
-    ``source`` is an array of integers, an iterable of integers (a list, a torch-style sampler), or a function
-    from the number of an epoch to one of these. Its method ``set_epoch``, if any, is called with the number
-    before each epoch. An iterator, which can be read but once, serves one epoch. ``dataset_length`` bounds
-    the numbers; None where it is unknown.
+    ``source`` is an array of integers, an iterable of integers (a list, a torch-style sampler), or
+    a function from the number of an epoch to one of these. Its method ``set_epoch``, if any, is
+    called with the number before each epoch. An iterator, which can be read but once, serves one
+    epoch. ``dataset_length`` bounds the numbers; None where it is unknown.
 
-    An epoch that goes on at a position has its first numbers read once more, unless the source has ``state_dict()`` and
-    ``load_state_dict()``, after which its ``__iter__`` goes on.
+    An epoch that goes on at a position has its first numbers read once more, unless the source has
+    ``state_dict()`` and ``load_state_dict()``, after which its ``__iter__`` goes on.
     """
 
     pure = False
@@ -61,8 +61,8 @@ class Custom(Sampler):
     def __init__(self, source: object, dataset_length: int | None) -> None:
         if not (is_readable(source) or callable(source)):
             raise TypeError(
-                f"{self.parameter} is of type {type(source).__name__}, expected {self.expected} or a function "
-                "from the number of an epoch to one"
+                f"{self.parameter} is of type {type(source).__name__}, expected {self.expected} or "
+                "a function from the number of an epoch to one"
             )
         self.source: Any = source
         self.dataset_length = dataset_length
@@ -108,8 +108,9 @@ class Custom(Sampler):
             return
         if not keeps_state(self.source):
             message = (
-                f"the state has one of {self.parameter}'s own, and this one (a {type(self.source).__name__}) has no "
-                f"state_dict() and load_state_dict(); give the {self.parameter} that it was taken with"
+                f"the state has one of {self.parameter}'s own, and this one (a "
+                f"{type(self.source).__name__}) has no state_dict() and load_state_dict(); give "
+                f"the {self.parameter} that it was taken with"
             )
             raise StateError(message)
         check_fields(state, position=0, of=None)
@@ -128,7 +129,8 @@ class Custom(Sampler):
         order = self.source if is_readable(self.source) else self.source(number)
         if not is_readable(order):
             raise TypeError(
-                f"{self.parameter}({number}) returned type {type(order).__name__}, expected {self.expected}"
+                f"{self.parameter}({number}) returned type {type(order).__name__}, expected "
+                f"{self.expected}"
             )
         return order
 
@@ -136,9 +138,10 @@ class Custom(Sampler):
         """Note that an iterator is read; ValueError for one that was read before."""
         if self._spent is not None and self._spent[0] is numbers:
             raise ValueError(
-                f"{self.parameter} is an iterator ({type(numbers).__name__}) that epoch {self._spent[1]} has read, "
-                f"and cannot be read again for epoch {number}; give a list, an object whose __iter__ makes a new "
-                "iterator, or a function from the number of an epoch to an iterable"
+                f"{self.parameter} is an iterator ({type(numbers).__name__}) that epoch "
+                f"{self._spent[1]} has read, and cannot be read again for epoch {number}; give a "
+                "list, an object whose __iter__ makes a new iterator, or a function from the "
+                "number of an epoch to an iterable"
             )
         self._spent = (numbers, number)
 
@@ -171,15 +174,16 @@ class Lists(Custom, SeededSampler):
         source = self.source
         if hasattr(source, "__next__"):
             raise ValueError(
-                f"batch_sampler is an iterator ({type(source).__name__}), which cannot be read ahead of its epoch; "
-                "give max_batch_size=, the most samples that a list has"
+                f"batch_sampler is an iterator ({type(source).__name__}), which cannot be read "
+                "ahead of its epoch; give max_batch_size=, the most samples that a list has"
             )
         lists = iter(self._begin(0))
         for given in lists:
             first = copy(_list_of(given, _name(0)))  # the source may fill it again
             if not len(first):
                 raise ValueError(
-                    f"{_name(0)} is empty, so it does not say how many samples a batch has; give max_batch_size="
+                    f"{_name(0)} is empty, so it does not say how many samples a batch has; give "
+                    "max_batch_size="
                 )
             # A list, or what is told of the epoch, gives its first list again.
             told = (source, getattr(source, "sampler", None))
@@ -190,15 +194,18 @@ class Lists(Custom, SeededSampler):
             ):
                 self._begun.append(chain([first], lists))
             return len(first)
-        message = "batch_sampler has no lists, so nothing says how many samples a batch has; give max_batch_size="
+        message = (
+            "batch_sampler has no lists, so nothing says how many samples a batch has; give "
+            "max_batch_size="
+        )
         raise ValueError(message)
 
     def check_ranks(self, world_size: int) -> None:
         """Raise ValueError for several ranks: lists may differ in length, so that no rank's part of one is known."""
         if world_size > 1:
             raise ValueError(
-                f"batch_sampler= with world_size={world_size}: lists cannot be cut into the parts of ranks; give each "
-                "rank a batch_sampler of its own lists, and leave shard= out"
+                f"batch_sampler= with world_size={world_size}: lists cannot be cut into the parts "
+                "of ranks; give each rank a batch_sampler of its own lists, and leave shard= out"
             )
 
     def bind(self, length: int | None, seed: int) -> Lists:  # noqa: ARG002  (the order is the user's)
@@ -253,7 +260,8 @@ class Reading(Epoch):
             None  # has ended it, and is raised again by whatever is read later
         )
         self._is_of_ints = False  # which nothing changes, so that many may be read at once
-        # Positions, and the source's states there as bytes: it may go on changing what it has returned.
+        # Positions, and the source's states there as bytes: it may go on changing what it has
+        # returned.
         self._keeps_state = keeps_state(order.source)
         self._first: tuple[int, bytes] | None = None
         self._newest: deque[tuple[int, bytes]] = deque(maxlen=MOST_STATES)
@@ -272,7 +280,8 @@ class Reading(Epoch):
     def _note(self, count: int) -> None:
         """Keep the source's state after the next ``count`` of what was read, if it is there.
 
-        A source that has come to its end may be back at its start, so a state of its end is none of these numbers.
+        A source that has come to its end may be back at its start, so a state of its end is none of
+        these numbers.
         """
         if not self._keeps_state or self._ahead[count:]:
             return
@@ -339,8 +348,9 @@ class Reading(Epoch):
         ):
             return None
         return RuntimeError(
-            f"{type(error).__name__} has ended the generator that {self._order.parameter} is read from, at position "
-            f"{self.position + len(self._ahead)}; load the state that the loader has now, or begin an epoch"
+            f"{type(error).__name__} has ended the generator that {self._order.parameter} is read "
+            f"from, at position {self.position + len(self._ahead)}; load the state that the loader "
+            "has now, or begin an epoch"
         )
 
 
@@ -353,7 +363,8 @@ def array_of(order: object, name: str) -> NDArray[Any]:
     """Return an array of sample numbers; TypeError or ValueError where it has none, ``name`` says whose."""
     if isinstance(order, np.ma.MaskedArray):
         raise TypeError(
-            f"{name} is a masked array, expected a plain one; .compressed() leaves masked numbers out"
+            f"{name} is a masked array, expected a plain one; .compressed() leaves masked numbers "
+            "out"
         )
     return checked_array(
         f"{name} is", order, "iu", "one of integers", "one axis of sample numbers", numbers=True
@@ -399,8 +410,8 @@ def _checked_number(number: Any, name: str, position: int) -> int:
     except TypeError:
         remedy = "; what yields whole batches is for batch_sampler="
         raise TypeError(
-            f"{name} yielded {number!r} of type {type(number).__name__} at position {position}, expected an integer"
-            f"{remedy if isinstance(number, list | tuple) else ''}"
+            f"{name} yielded {number!r} of type {type(number).__name__} at position {position}, "
+            f"expected an integer{remedy if isinstance(number, list | tuple) else ''}"
         ) from None
 
 
@@ -415,7 +426,7 @@ def _list_of(given: Any, name: str) -> Any:
         return array_of(given, name)
     if is_array or isinstance(given, str) or not is_readable(given):
         raise TypeError(
-            f"{name} is {given!r} of type {type(given).__name__}, expected a list of sample numbers; what yields "
-            "single numbers is for sampler="
+            f"{name} is {given!r} of type {type(given).__name__}, expected a list of sample "
+            "numbers; what yields single numbers is for sampler="
         )
     return given if isinstance(given, list) else [*given]

@@ -81,7 +81,8 @@ class AskedOrder(NamedTuple):
             }
             if names := [f"{name}=" for name, is_given in beside.items() if is_given]:
                 raise ValueError(
-                    f"batch_sampler= says which samples each batch has; leave {' and '.join(names)} out"
+                    "batch_sampler= says which samples each batch has; leave "
+                    f"{' and '.join(names)} out"
                 )
             if of_buckets:
                 order = batch_sampler.shared_by(this.world_size, uneven, most)
@@ -103,9 +104,10 @@ class AskedOrder(NamedTuple):
         """Raise ValueError where Keras' ``fit`` has no place for what a batch holds."""
         if self.carries_weights:
             raise ValueError(
-                "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these "
-                "are (sample, index, weight); write the loop: for (x, y), index, weight in loader: "
-                "model.train_on_batch(x, y, sample_weight=weight), and then sampler.update(index, errors)"
+                "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, "
+                "sample_weight), and these are (sample, index, weight); write the loop: for (x, "
+                "y), index, weight in loader: model.train_on_batch(x, y, sample_weight=weight), "
+                "and then sampler.update(index, errors)"
             )
 
     @property

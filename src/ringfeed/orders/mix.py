@@ -3,16 +3,18 @@
     MixSampler ──▶ MixEpoch.take(): Pattern says which dataset each position draws from (see `proportions`)
                                     MixSampler.samples says which of its samples comes next
 
-It is a function of (seed, epoch, position), part of the interface, and no later version may change it.
+It is a function of (seed, epoch, position), part of the interface, and no later version may change
+it.
 
-**Samples.** Dataset i gives its samples in order or, shuffled, in the order of `permutation.permute` with the epoch's
-number and the seed ``derive("mix", (seed, i, pass), 16)``, little-endian. When it is used up its next pass begins.
+**Samples.** Dataset i gives its samples in order or, shuffled, in the order of
+`permutation.permute` with the epoch's number and the seed ``derive("mix", (seed, i, pass), 16)``,
+little-endian. When it is used up its next pass begins.
 
-**Changing weights.** Where a function gives other weights for a batch, the pattern begins anew there, with what is left
-of each dataset in the place of its length. There s of `proportions` is floor(q f), f the fraction of
-b * 0x9E3779B97F4A7C15 / 2**64 and b the number of the block in its epoch, so that roundings balance over batches of
-ever new weights. Where an epoch with ``per_batch=True`` goes on with another batch size, it does so with what is left
-of the totals.
+**Changing weights.** Where a function gives other weights for a batch, the pattern begins anew
+there, with what is left of each dataset in the place of its length. There s of `proportions` is
+floor(q f), f the fraction of b * 0x9E3779B97F4A7C15 / 2**64 and b the number of the block in its
+epoch, so that roundings balance over batches of ever new weights. Where an epoch with
+``per_batch=True`` goes on with another batch size, it does so with what is left of the totals.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class Section(NamedTuple):
 class MixSampler(Sampler):
     """The order of several datasets of these lengths, by weight.
 
-    weights: integers; or a function from an epoch's number and the number of a batch in it to the weights of this batch
+    weights: integers; or a function from an epoch's number and the number of a batch in it to the
+        weights of this batch
     rows: of a batch
     seed: None for each dataset's own order
     """
@@ -201,7 +204,8 @@ class MixEpoch(Epoch):
     def take(self, count: int) -> Indices:
         """Return the indices of the next draws."""
         position, rows, found = self._position, self._sampler.rows, [np.empty(0, np.int64)]
-        # Where Ctrl-C came, or an error of the weights, there may be sections beyond what was given.
+        # Where Ctrl-C came, or an error of the weights, there may be sections beyond what was
+        # given.
         while self._sections[-1].start > position:
             self._sections.pop()
         while count > 0:

@@ -1,7 +1,7 @@
 """Which samples make each row of a `Pack`: functions of (seed, epoch, row), with some kilobytes kept for an epoch.
 
-They are part of the interface, and no later version may change them. Samples of length 0 are left out, and n is the
-number of the others. Without a shuffle every epoch is alike.
+They are part of the interface, and no later version may change them. Samples of length 0 are left
+out, and n is the number of the others. Without a shuffle every epoch is alike.
 
 "ffd"   With K = ceil(n / window), the samples are sorted by length, the longest first, those of one length by number,
         and this row is cut into classes of K, of which the last may have fewer. A class of m samples has them in the
@@ -139,7 +139,8 @@ class FirstFit(Packing):
 def first_fit(lengths: Indices, room: int) -> Indices:
     """Return which bin each of some descending lengths goes into: the first that has room for it, one after another.
 
-    Equal lengths go into their bins together, so that the time is that of different lengths times bins.
+    Equal lengths go into their bins together, so that the time is that of different lengths times
+    bins.
     """
     left = np.empty(0, np.int64)
     bins = [left]

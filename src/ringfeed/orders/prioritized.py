@@ -1,20 +1,23 @@
 """Samples drawn by priorities that training changes as it goes: `PrioritizedSampler`.
 
-T. Schaul, J. Quan, I. Antonoglou, D. Silver, "Prioritized Experience Replay", ICLR 2016, arXiv:1511.05952, its
-proportional variant. The probability of sample i is P(i) = p_i**alpha / sum of all p_k**alpha, and its weight, for the
-loss, is (N P(i))**-beta over the largest such weight of any sample that can be drawn, which comes to
-(least p_k**alpha above 0 / p_i**alpha)**beta. Below, p_i**alpha is called the power of sample i.
+T. Schaul, J. Quan, I. Antonoglou, D. Silver, "Prioritized Experience Replay", ICLR 2016,
+arXiv:1511.05952, its proportional variant. The probability of sample i is P(i) = p_i**alpha / sum
+of all p_k**alpha, and its weight, for the loss, is (N P(i))**-beta over the largest such weight of
+any sample that can be drawn, which comes to (least p_k**alpha above 0 / p_i**alpha)**beta. Below,
+p_i**alpha is called the power of sample i.
 
-All random bits are 64-bit words of Philox4x64-10 (see `rng`), with ``derive("prioritized", (seed, epoch, n), 16)`` for
-its key, two little-endian words. Word p, counted as in `weighted`, belongs to position p. Its upper 53 bits, as a
-fraction of 2**53, times the sum of all powers, are a point, which `SumTree.find` takes to a sample.
+All random bits are 64-bit words of Philox4x64-10 (see `rng`), with ``derive("prioritized", (seed,
+epoch, n), 16)`` for its key, two little-endian words. Word p, counted as in `weighted`, belongs to
+position p. Its upper 53 bits, as a fraction of 2**53, times the sum of all powers, are a point,
+which `SumTree.find` takes to a sample.
 
     DrawEpoch.take() ──▶ draws, which a slot's header carries to the worker
     update() ──────────▶ powers, which the next draws are made by
 
     draw     weight, a float32 of 0 or more: 31 bits | the sample's number: 32 bits
 
-A draw takes the place of a sample's number from here to the worker: in the plan, in the slot's header, in a failure.
+A draw takes the place of a sample's number from here to the worker: in the plan, in the slot's
+header, in a failure.
 """
 
 from __future__ import annotations
@@ -76,37 +79,42 @@ class PrioritizedSampler(SeededSampler):
             errors = train_step(sample, weight)
             sampler.update(index, abs(errors) + 1e-6)
 
-    A batch is a tuple of three: what it would be without this sampler, the numbers of its samples (int64, one axis) and
-    their weights (float32, one axis, from 0 to 1). All three are leaves in the slot, so that they belong together
-    wherever a batch goes: with samples left out by ``on_error="skip"``, as copies, tensors, or elements of tf.data.
+    A batch is a tuple of three: what it would be without this sampler, the numbers of its samples
+    (int64, one axis) and their weights (float32, one axis, from 0 to 1). All three are leaves in
+    the slot, so that they belong together wherever a batch goes: with samples left out by
+    ``on_error="skip"``, as copies, tensors, or elements of tf.data.
 
-    n: samples of the dataset, or the room of a replay buffer that fills. At most 2**31. It takes 17 bytes a sample.
+    n: samples of the dataset, or the room of a replay buffer that fills. At most 2**31. It takes 17
+        bytes a sample.
     alpha: sample i comes with probability p_i**alpha / sum of all p_k**alpha. 0: all alike.
-    beta: how far weights make up for that: (N P(i))**-beta over the largest of all samples. A number from 0 to 1, or a
-        function from the number of updates so far to one. It may be assigned: ``sampler.beta = 0.7`` holds for the
-        draws that come after it.
+    beta: how far weights make up for that: (N P(i))**-beta over the largest of all samples. A
+        number from 0 to 1, or a function from the number of updates so far to one. It may be
+        assigned: ``sampler.beta = 0.7`` holds for the draws that come after it.
     num_samples: how many are drawn in an epoch; by default n.
-    filled: how many samples are there at the beginning: 0 to below it, with priority 1; by default n. The others come
-        by `add`.
+    filled: how many samples are there at the beginning: 0 to below it, with priority 1; by default
+        n. The others come by `add`.
 
-    **How old a draw is.** Batches are drawn ahead of their use, one for each slot; with ``slots="auto"``, for each that
-    there may be. So the draws of a batch do not know the updates of the ``slots - 1`` batches ahead of it; the first
-    ``slots`` batches of an epoch know all that came before the epoch. tf.data, Keras, and copies to a device take
-    batches ahead of the training step, and what they take comes on top. `pending` says how many samples the next draws
-    do not know of. A weight is that of the moment of its draw, as the formula wants it.
+    **How old a draw is.** Batches are drawn ahead of their use, one for each slot; with
+    ``slots="auto"``, for each that there may be. So the draws of a batch do not know the updates of
+    the ``slots - 1`` batches ahead of it; the first ``slots`` batches of an epoch know all that
+    came before the epoch. tf.data, Keras, and copies to a device take batches ahead of the training
+    step, and what they take comes on top. `pending` says how many samples the next draws do not
+    know of. A weight is that of the moment of its draw, as the formula wants it.
 
-    The draws are a function of (the loader's seed, epoch, position) and of the powers at that moment. So runs of one
-    seed that do the same at the same steps have the same draws, whatever their workers. The number of slots is part of
-    the run, since it says how old draws are. Powers, p**alpha, may differ in their last bit between kinds of CPU.
+    The draws are a function of (the loader's seed, epoch, position) and of the powers at that
+    moment. So runs of one seed that do the same at the same steps have the same draws, whatever
+    their workers. The number of slots is part of the run, since it says how old draws are. Powers,
+    p**alpha, may differ in their last bit between kinds of CPU.
 
-    **To go on,** keep `state_dict` beside the loader's: both taken between two batches, after the update. Load both,
-    and give the loader as many slots. The state has the last draws, those ahead of the loop included, so that the rest
-    of the run is what it would have been. StateError where the loader's state was taken at another update.
+    **To go on,** keep `state_dict` beside the loader's: both taken between two batches, after the
+    update. Load both, and give the loader as many slots. The state has the last draws, those ahead
+    of the loop included, so that the rest of the run is what it would have been. StateError where
+    the loader's state was taken at another update.
 
-    Give it to one loader. All its methods are safe from any thread, also while the loader draws. The loader raises
-    ValueError where its dataset has another length than n, where ``dataset[i]`` is a whole batch, with several ranks,
-    which would not know each other's updates, and where all priorities are 0. TypeError or ValueError for parameters
-    that do not fit.
+    Give it to one loader. All its methods are safe from any thread, also while the loader draws.
+    The loader raises ValueError where its dataset has another length than n, where ``dataset[i]``
+    is a whole batch, with several ranks, which would not know each other's updates, and where all
+    priorities are 0. TypeError or ValueError for parameters that do not fit.
     """
 
     carries_weights = True
@@ -138,7 +146,8 @@ class PrioritizedSampler(SeededSampler):
         self._updates = 0
         self._kept = _Kept(0, 0, np.empty(0, np.int64))
         self._least_kept = 0
-        # Positions of the newest epoch: up to where it was taken, and as far as its samples were updated.
+        # Positions of the newest epoch: up to where it was taken, and as far as its samples were
+        # updated.
         self._taken = self._answered = 0
         self._newest: DrawEpoch | None = None
         self._tree = SumTree(self._count)
@@ -156,8 +165,8 @@ class PrioritizedSampler(SeededSampler):
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: what a worker, or a file, had of it would hear of no update."""
         raise TypeError(
-            "a PrioritizedSampler stays in the process that trains; leave it out of what __getstate__ of the dataset "
-            "returns, and save its state_dict()"
+            "a PrioritizedSampler stays in the process that trains; leave it out of what "
+            "__getstate__ of the dataset returns, and save its state_dict()"
         )
 
     # ---- what training tells ----
@@ -178,14 +187,15 @@ class PrioritizedSampler(SeededSampler):
     def update(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Give samples new priorities, such as the absolute TD errors and a little more.
 
-        indices: as they came with the batch, in any order; of one that comes twice the last counts. priorities: as many
-        numbers of 0 or more. They hold for all later draws, at once.
+        indices: as they came with the batch, in any order; of one that comes twice the last counts.
+        priorities: as many numbers of 0 or more. They hold for all later draws, at once.
 
-        A sample of priority 0 is not there any more, and only `add` brings it back: an update that comes late, for a
-        sample that was removed meanwhile, does nothing.
+        A sample of priority 0 is not there any more, and only `add` brings it back: an update that
+        comes late, for a sample that was removed meanwhile, does nothing.
 
-        Raises IndexError for an index that is no sample; ValueError for priorities that are NaN, infinite, negative, or
-        more or fewer than the indices; TypeError for what are no numbers. Nothing has changed then.
+        Raises IndexError for an index that is no sample; ValueError for priorities that are NaN,
+        infinite, negative, or more or fewer than the indices; TypeError for what are no numbers.
+        Nothing has changed then.
         """
         samples = checked_indices(indices, self._count)
         powers = checked_powers(priorities, samples.size, self._alpha)
@@ -198,8 +208,8 @@ class PrioritizedSampler(SeededSampler):
     def add(self, indices: ArrayLike, priorities: ArrayLike | None = None) -> None:
         """Have samples be drawn that were written, for the first time or anew: call it when they are there.
 
-        indices: one or several. priorities: by default the highest so far, 1 at first, so that what is new comes soon.
-        Raises what `update` raises.
+        indices: one or several. priorities: by default the highest so far, 1 at first, so that what
+        is new comes soon. Raises what `update` raises.
         """
         samples = checked_indices(indices, self._count)
         powers = (
@@ -211,7 +221,8 @@ class PrioritizedSampler(SeededSampler):
     def remove(self, indices: ArrayLike) -> None:
         """Have samples not be drawn until `add`: those that the program is about to overwrite, say.
 
-        Batches that were drawn before, at most ``slots``, may still have them. Raises what `update` raises for indices.
+        Batches that were drawn before, at most ``slots``, may still have them. Raises what `update`
+        raises for indices.
         """
         samples = checked_indices(indices, self._count)
         with self._lock:
@@ -226,8 +237,8 @@ class PrioritizedSampler(SeededSampler):
     def pending(self) -> int:
         """Samples that were drawn in this epoch, and not updated since: what the next draws do not know.
 
-        In a loop that updates every batch, right after the update, it is ``slots - 1`` batches. Samples that failed
-        count until the epoch's end.
+        In a loop that updates every batch, right after the update, it is ``slots - 1`` batches.
+        Samples that failed count until the epoch's end.
         """
         return max(self._taken - self._answered, 0)
 
@@ -241,17 +252,17 @@ class PrioritizedSampler(SeededSampler):
         """Raise ValueError for several ranks."""
         if world_size > 1:
             raise ValueError(
-                f"PrioritizedSampler with world_size={world_size}: no rank knows the updates of the others, so their "
-                "orders would differ; give each process a dataset and a sampler of its own, and leave shard= "
-                "out"
+                f"PrioritizedSampler with world_size={world_size}: no rank knows the updates of "
+                "the others, so their orders would differ; give each process a dataset and a "
+                "sampler of its own, and leave shard= out"
             )
 
     def bind(self, length: int | None, seed: int) -> PrioritizedOrder:
         """Return the order over a dataset of ``length`` samples."""
         if length not in (None, self._count):
             raise ValueError(
-                f"PrioritizedSampler is of {self._count} samples, but the dataset has {length}; give the dataset's "
-                "length as n, for a replay buffer its capacity"
+                f"PrioritizedSampler is of {self._count} samples, but the dataset has {length}; "
+                "give the dataset's length as n, for a replay buffer its capacity"
             )
         return PrioritizedOrder(
             self, f"prioritized:{digest(f'{self._count} {self._alpha}')}", self._count, seed
@@ -268,14 +279,15 @@ class PrioritizedSampler(SeededSampler):
             if state is not None:
                 if state != self._updates:
                     raise StateError(
-                        f"the loader's state was taken after {state} updates of its PrioritizedSampler, and this one "
-                        f"has had {self._updates}; load the sampler's own state too, taken with the loader's between "
-                        "two batches"
+                        f"the loader's state was taken after {state} updates of its "
+                        f"PrioritizedSampler, and this one has had {self._updates}; load the "
+                        "sampler's own state too, taken with the loader's between two batches"
                     )
                 if number == kept.number and start < kept.first:
                     raise StateError(
-                        f"the loader's state is at sample {start} of epoch {number}, and the PrioritizedSampler's has "
-                        f"the draws from sample {kept.first} on; take the states within {KEPT} batches of the draw"
+                        f"the loader's state is at sample {start} of epoch {number}, and the "
+                        f"PrioritizedSampler's has the draws from sample {kept.first} on; take the "
+                        f"states within {KEPT} batches of the draw"
                     )
                 if number == kept.number and start <= kept.end:
                     draws = kept.since(start)
@@ -301,8 +313,9 @@ class PrioritizedSampler(SeededSampler):
         total, beta = self._tree.total(), self._beta_now()
         if not total > 0:
             raise ValueError(
-                f"PrioritizedSampler has nothing to draw: all {self._count} samples have priority 0; add() those that "
-                "are there, and update() with errors plus a little, such as 1e-6"
+                f"PrioritizedSampler has nothing to draw: all {self._count} samples have priority "
+                "0; add() those that are there, and update() with errors plus a little, such as "
+                "1e-6"
             )
         points = fractions_at(epoch.key, start, start + count) * total
         ascending = np.argsort(points)  # neighbours in memory, one after another
@@ -321,7 +334,8 @@ class PrioritizedSampler(SeededSampler):
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the priorities and what draws depend on besides, as arrays: ``np.savez(file, **state)`` keeps them.
 
-        Take it between two batches, after the update, together with the loader's. It takes 8 bytes a sample.
+        Take it between two batches, after the update, together with the loader's. It takes 8 bytes
+        a sample.
         """
         with self._lock:
             kept, beta = self._kept, np.nan if callable(self._beta) else self._beta
@@ -446,7 +460,8 @@ def checked_indices(indices: ArrayLike, count: int) -> Indices:
     given = checked_array("indices are", np.atleast_1d(np.asarray(indices)), "iu", "integers")
     if (wrong := np.flatnonzero((given < 0) | (given >= count))).size:
         raise IndexError(
-            f"indices[{wrong[0]}] is {given[wrong[0]]}, expected 0 to {count - 1}: the sampler is of {count} samples"
+            f"indices[{wrong[0]}] is {given[wrong[0]]}, expected 0 to {count - 1}: the sampler is "
+            f"of {count} samples"
         )
     return given.astype(np.int64)
 
@@ -459,8 +474,8 @@ def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
     powers[given == 0] = 0.0
     if (wrong := np.flatnonzero(powers > MOST_POWER)).size:
         raise ValueError(
-            f"priorities[{wrong[0]}] is {given[wrong[0]]}, which to the power of alpha={alpha:g} is more than 2**900; "
-            "divide all of them by the largest"
+            f"priorities[{wrong[0]}] is {given[wrong[0]]}, which to the power of alpha={alpha:g} "
+            "is more than 2**900; divide all of them by the largest"
         )
     return powers
 
@@ -476,7 +491,8 @@ def _checked_priorities(priorities: ArrayLike, count: int) -> Floats:
     if (wrong := np.flatnonzero(~(np.isfinite(found) & (found >= 0)))).size:
         remedy = "; give the absolute value of an error" if found[wrong[0]] < 0 else ""
         raise ValueError(
-            f"priorities[{wrong[0]}] is {found[wrong[0]]}, expected a finite number of 0 or more{remedy}"
+            f"priorities[{wrong[0]}] is {found[wrong[0]]}, expected a finite number of 0 or "
+            f"more{remedy}"
         )
     return found
 

@@ -2,32 +2,37 @@
 
 It is part of the interface, and no later version may change it.
 
-**Shares.** Weights are exact fractions with the decimals that they are written with (0.7 is 7/10), reduced to integers
-w_i without a common divisor, of sum W. Where W would be above 2**30, w_i is 2**30 times the weight's share of their
-sum, to the nearest, and at least 1 for a weight above 0. Without weights, w_i are the lengths.
+**Shares.** Weights are exact fractions with the decimals that they are written with (0.7 is 7/10),
+reduced to integers w_i without a common divisor, of sum W. Where W would be above 2**30, w_i is
+2**30 times the weight's share of their sum, to the nearest, and at least 1 for a weight above 0.
+Without weights, w_i are the lengths.
 
-**Totals.** With lengths L_i, an epoch of ``stop="first"`` has N = floor(min L_i W / w_i) draws, so that no sample comes
-twice; one of ``"all"`` has N = ceil(max L_i W / w_i), so that each comes once at least; a dataset of weight 0 does not
-count. Dataset i is drawn a_i times: N w_i / W, rounded by largest remainders (A. Hamilton's method; M. Balinski,
-H. P. Young, "Fair Representation", 1982), up first where that uses the dataset up. ``"never"`` has a_i = w_i and N = W,
-over and over.
+**Totals.** With lengths L_i, an epoch of ``stop="first"`` has N = floor(min L_i W / w_i) draws, so
+that no sample comes twice; one of ``"all"`` has N = ceil(max L_i W / w_i), so that each comes once
+at least; a dataset of weight 0 does not count. Dataset i is drawn a_i times: N w_i / W, rounded by
+largest remainders (A. Hamilton's method; M. Balinski, H. P. Young, "Fair Representation", 1982), up
+first where that uses the dataset up. ``"never"`` has a_i = w_i and N = W, over and over.
 
-**Draws.** They are systematic samples (W. Madow, L. Madow, "On the theory of systematic sampling, I", Annals of
-Mathematical Statistics 15 (1), 1944, doi:10.1214/aoms/1177731312). Let x_i = r a_i / N be the share of dataset i in a
-block of r positions, X_i = x_0 + ... + x_i, and q the least number for which all q X_i are integers. Block k draws from
-datasets 0 to i, together, floor(X_i + u_k) times, where u_k = ((s + k g) mod q) / q and s is 0 at first (see
-`mix`). So each dataset has floor(x_i) or ceil(x_i) positions of each block, and its exact share of q blocks.
+**Draws.** They are systematic samples (W. Madow, L. Madow, "On the theory of systematic sampling,
+I", Annals of Mathematical Statistics 15 (1), 1944, doi:10.1214/aoms/1177731312). Let x_i = r a_i /
+N be the share of dataset i in a block of r positions, X_i = x_0 + ... + x_i, and q the least number
+for which all q X_i are integers. Block k draws from datasets 0 to i, together, floor(X_i + u_k)
+times, where u_k = ((s + k g) mod q) / q and s is 0 at first (see `mix`). So each dataset has
+floor(x_i) or ceil(x_i) positions of each block, and its exact share of q blocks.
 
-- A block is one position or, with ``per_batch=True``, a batch; there dataset i's rows j = 0, 1, ... of n_i are put in
-  the order of (2 j + 1) / (2 n_i), equal ones in the order of the datasets.
-- A last batch of t < r positions that ends an epoch has b_i of each dataset: a_i - (N - t) w_i / W, rounded to 0 or
-  more by largest remainders. The blocks ahead of it share a_i - b_i, so that the totals stay exact.
-- g is one of the first 32 numbers without a common divisor with q from floor(q * 0x9E3779B97F4A7C15 / 2**64) on, q over
-  the golden ratio: the first for which no term of the continued fraction of g / q is above 5 or, if there is none, the
-  first whose greatest term is least. Then counts are never far from shares: by terms of log k (L. Kuipers,
-  H. Niederreiter, "Uniform Distribution of Sequences", 1974, 2.3).
-- Counts at any position are sums of floors of a line, which Euclid's algorithm gives in O(log q) (R. Graham, D. Knuth,
-  O. Patashnik, "Concrete Mathematics", 3.5): an epoch goes on at any position without the draws ahead of it.
+- A block is one position or, with ``per_batch=True``, a batch; there dataset i's rows j = 0, 1, ...
+  of n_i are put in the order of (2 j + 1) / (2 n_i), equal ones in the order of the datasets.
+- A last batch of t < r positions that ends an epoch has b_i of each dataset: a_i - (N - t) w_i / W,
+  rounded to 0 or more by largest remainders. The blocks ahead of it share a_i - b_i, so that the
+  totals stay exact.
+- g is one of the first 32 numbers without a common divisor with q from floor(q * 0x9E3779B97F4A7C15
+  / 2**64) on, q over the golden ratio: the first for which no term of the continued fraction of g /
+  q is above 5 or, if there is none, the first whose greatest term is least. Then counts are never
+  far from shares: by terms of log k (L. Kuipers, H. Niederreiter, "Uniform Distribution of
+  Sequences", 1974, 2.3).
+- Counts at any position are sums of floors of a line, which Euclid's algorithm gives in O(log q)
+  (R. Graham, D. Knuth, O. Patashnik, "Concrete Mathematics", 3.5): an epoch goes on at any position
+  without the draws ahead of it.
 """
 
 from __future__ import annotations
@@ -102,7 +107,8 @@ def _reduced(parts: Sequence[int]) -> tuple[int, ...]:
 def rounded(parts: Sequence[Fraction], total: int, first: Sequence[bool] = ()) -> list[int]:
     """Round parts of a total to integers of 0 or more: up by largest remainders, those of ``first`` ahead of others.
 
-    Where parts below 0 leave the others too much, each gives up one in turn, the smallest remainder first.
+    Where parts below 0 leave the others too much, each gives up one in turn, the smallest remainder
+    first.
     """
     found = [max(part.__floor__(), 0) for part in parts]
     order = sorted(

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 _GIVE = "give shard=ringfeed.Shard(rank, world_size)"
 _NOTHING = (
-    "shard='auto' found nothing that knows the rank of this process: torch.distributed, jax.distributed, mpi4py are "
-    "not initialized (or not imported), and the environment has neither TF_CONFIG nor RANK and WORLD_SIZE, "
-    "OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, MV2_COMM_WORLD_RANK and _SIZE; make the loader after the "
+    "shard='auto' found nothing that knows the rank of this process: torch.distributed, "
+    "jax.distributed, mpi4py are not initialized (or not imported), and the environment has "
+    "neither TF_CONFIG nor RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and "
+    "_SIZE, MV2_COMM_WORLD_RANK and _SIZE; make the loader after the "
     "framework is initialized, or " + _GIVE
 )
 
@@ -36,8 +37,8 @@ def find() -> tuple[int, int, str]:
     for name, (rank, world_size) in found.items():
         if not 0 <= rank < world_size:
             message = (
-                f"shard='auto' found rank {rank} of {world_size} in {name}, expected a rank from 0 to world size - 1; "
-                f"{_GIVE}"
+                f"shard='auto' found rank {rank} of {world_size} in {name}, expected a rank from 0 "
+                f"to world size - 1; {_GIVE}"
             )
             raise ValueError(message)
     if not found:
@@ -80,7 +81,10 @@ def _variables(rank: str, world_size: str) -> tuple[int, int] | None:
     try:
         return int(values[0] or ""), int(values[1] or "")
     except ValueError:
-        message = f"shard='auto' found {rank}={values[0]!r} and {world_size}={values[1]!r}, expected two ints; {_GIVE}"
+        message = (
+            f"shard='auto' found {rank}={values[0]!r} and {world_size}={values[1]!r}, expected two "
+            f"ints; {_GIVE}"
+        )
         raise ValueError(message) from None
 
 
@@ -105,8 +109,8 @@ def _tf_config() -> tuple[int, int] | None:
         raise ValueError(message) from None
     if kind not in {"chief", "worker"} or "ps" in cluster:
         message = (
-            f"shard='auto' found task type {kind!r} in a cluster of {', '.join(cluster)} in TF_CONFIG, expected a "
-            f"chief or worker, and no parameter servers; {_GIVE}"
+            f"shard='auto' found task type {kind!r} in a cluster of {', '.join(cluster)} in "
+            f"TF_CONFIG, expected a chief or worker, and no parameter servers; {_GIVE}"
         )
         raise ValueError(message)
     return (0 if kind == "chief" else chiefs + index), chiefs + workers

@@ -25,7 +25,7 @@ class Replay:
         if not self.is_told and (passed_s := clock() - self._since_s) > PATIENCE_S:
             self.is_told = True
             message = (
-                f"going on amid an epoch: {self._what} once more, {done} of {total} in the first {passed_s:.1f} s; "
-                f"{self._remedy}"
+                f"going on amid an epoch: {self._what} once more, {done} of {total} in the first "
+                f"{passed_s:.1f} s; {self._remedy}"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())

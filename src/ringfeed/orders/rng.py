@@ -10,18 +10,20 @@
 
 The streams are part of the interface, and no later version may change them:
 
-- ``derive(purpose, numbers, size)`` is the first ``size`` bytes of SHAKE-256 (FIPS 202) over the ASCII text
-  ``ringfeed <purpose> <numbers>``, the numbers in lower-case hexadecimal, joined by slashes. Every bit of a
-  seed counts, however long it is.
-- ``rng()`` draws from ``numpy.random.Philox``, that is Philox4x64-10 (J. Salmon, M. Moraes, R. Dror,
-  D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405). Its key is
-  the two little-endian 64-bit words of ``derive("rng", (seed,), 16)``, its counter starts at (0, index, 0,
-  epoch), the least significant word first. Draws count in word 0, ``jumped()`` in word 2: no sample runs into
-  another. (What the methods of a Generator make of the stream is up to the NumPy release.)
-- in ``batch_transform`` Philox is seeded by ``SeedSequence(entropy)``, entropy the little-endian integer of
-  ``derive("batch", (seed, epoch, *indices of the batch's samples), 16)``.
+- ``derive(purpose, numbers, size)`` is the first ``size`` bytes of SHAKE-256 (FIPS 202) over the
+  ASCII text ``ringfeed <purpose> <numbers>``, the numbers in lower-case hexadecimal, joined by
+  slashes. Every bit of a seed counts, however long it is.
+- ``rng()`` draws from ``numpy.random.Philox``, that is Philox4x64-10 (J. Salmon, M. Moraes, R.
+  Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
+  doi:10.1145/2063384.2063405). Its key is the two little-endian 64-bit words of ``derive("rng",
+  (seed,), 16)``, its counter starts at (0, index, 0, epoch), the least significant word first.
+  Draws count in word 0, ``jumped()`` in word 2: no sample runs into another. (What the methods of a
+  Generator make of the stream is up to the NumPy release.)
+- in ``batch_transform`` Philox is seeded by ``SeedSequence(entropy)``, entropy the little-endian
+  integer of ``derive("batch", (seed, epoch, *indices of the batch's samples), 16)``.
 
-numpy.random and hashlib are imported by the first call that needs them: workers that draw nothing do not pay.
+numpy.random and hashlib are imported by the first call that needs them: workers that draw nothing
+do not pay.
 """
 
 from __future__ import annotations
@@ -44,9 +46,10 @@ if TYPE_CHECKING:
 class SampleContext:
     """Says which sample a thread is making; one per worker thread, changed in place.
 
-    Storing ``index`` begins the stream of that sample, also when the same index is stored again; another
-    ``epoch`` or ``seed`` does so too. All are integers of 0 or more, index and epoch below 2**64; an index of
-    None is a time when many samples are made at once, and none may draw. A tuple of indices is a batch.
+    Storing ``index`` begins the stream of that sample, also when the same index is stored again;
+    another ``epoch`` or ``seed`` does so too. All are integers of 0 or more, index and epoch below
+    2**64; an index of None is a time when many samples are made at once, and none may draw. A tuple
+    of indices is a batch.
     """
 
     __slots__ = ("epoch", "index", "seed")
@@ -60,8 +63,8 @@ class SampleContext:
 class _Drawn(int):
     """A sample's index that carries its Generator.
 
-    ``rng()`` puts it where the worker had put the plain index; the next plain index ends the stream, so that
-    the worker's store needs no code of ours.
+    ``rng()`` puts it where the worker had put the plain index; the next plain index ends the
+    stream, so that the worker's store needs no code of ours.
     """
 
     seed: int
@@ -87,14 +90,15 @@ def has_drawn() -> bool:
 def rng() -> np.random.Generator:
     """Return the random Generator of the sample being made.
 
-    Inside ``dataset[i]``, called by a loader, it depends on the loader's seed, the epoch and ``i`` alone,
-    never on the worker or on what was drawn for other samples. Every call for one sample gives the same
-    object, so that draws go on. Call it for each sample instead of keeping it. Inside ``batch_transform``
-    it depends on the seed, the epoch and the indices of the batch's samples in their order.
+    Inside ``dataset[i]``, called by a loader, it depends on the loader's seed, the epoch and ``i``
+    alone, never on the worker or on what was drawn for other samples. Every call for one sample
+    gives the same object, so that draws go on. Call it for each sample instead of keeping it.
+    Inside ``batch_transform`` it depends on the seed, the epoch and the indices of the batch's
+    samples in their order.
 
-    Tasks that an ``async def __getitem__`` starts have it, too, and so has ``asyncio.to_thread``. Elsewhere, and in
-    threads that ``dataset[i]`` starts itself, it is a new ``numpy.random.default_rng()``,
-    seeded by the operating system: different in every call.
+    Tasks that an ``async def __getitem__`` starts have it, too, and so has ``asyncio.to_thread``.
+    Elsewhere, and in threads that ``dataset[i]`` starts itself, it is a new
+    ``numpy.random.default_rng()``, seeded by the operating system: different in every call.
     """
     context = installed.context or making.get()
     if context is None:
@@ -104,8 +108,8 @@ def rng() -> np.random.Generator:
     index = context.index
     if index is None:
         message = (
-            "ringfeed.rng() belongs to one sample, and __getitems__ makes many; draw in __getitem__, "
-            "and leave __getitems__ out"
+            "ringfeed.rng() belongs to one sample, and __getitems__ makes many; draw in "
+            "__getitem__, and leave __getitems__ out"
         )
         raise RuntimeError(message)
     if type(index) is _Drawn and index.epoch == context.epoch and index.seed == context.seed:
@@ -139,8 +143,9 @@ def reseed(context: SampleContext) -> None:
 def scatter(seed: int, worker: int, start: int) -> None:
     """Make the legacy states of this process differ from those of every other worker.
 
-    ``start`` counts the processes started in the place of ``worker``, so that a replacement does not repeat
-    its predecessor. A module not imported yet is left alone: the operating system seeds it when it is.
+    ``start`` counts the processes started in the place of ``worker``, so that a replacement does
+    not repeat its predecessor. A module not imported yet is left alone: the operating system seeds
+    it when it is.
     """
     _seed_legacy("worker", (seed, worker, start))
 
@@ -229,7 +234,8 @@ class _Torch:
 def seed_torch(seed: int) -> None:
     """Seed torch's generator for the CPU with this number, now or when torch is imported.
 
-    ``torch.initial_seed()`` returns it from now on, also where `reseed` has seeded torch for a sample.
+    ``torch.initial_seed()`` returns it from now on, also where `reseed` has seeded torch for a
+    sample.
     """
     _Torch.seed = _Torch.said = seed
     _Torch.when_here(_Torch._seed)  # noqa: SLF001 - its own
@@ -279,7 +285,8 @@ def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint6
 class _Stream:
     """What seeds Philox in place of a SeedSequence: the key, and children for ``spawn()``.
 
-    ``Philox(key=...)`` reads entropy from the operating system, takes four times as long and refuses spawn().
+    ``Philox(key=...)`` reads entropy from the operating system, takes four times as long and
+    refuses spawn().
     """
 
     def __init__(

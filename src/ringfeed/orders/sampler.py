@@ -6,9 +6,9 @@
     SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see `weighted`,
                        `subsets`, `windows` and `prioritized`
 
-A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9, seed=0).epoch(3).take(128)``. One that
-goes on where it was left begins at a position: ``.epoch(3, 5 * 10**8)``. What a position alone does not say, the epoch
-keeps: see `Epoch.state`.
+A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9,
+seed=0).epoch(3).take(128)``. One that goes on where it was left begins at a position: ``.epoch(3, 5
+* 10**8)``. What a position alone does not say, the epoch keeps: see `Epoch.state`.
 
 The shuffled order is part of the interface; `permutation` says what it is.
 """
@@ -61,8 +61,8 @@ class Epoch(ABC):
     def take(self, count: int) -> Any:
         """Return the next ``count`` sample numbers, contiguous; fewer at the end of the epoch, then none.
 
-        An epoch moves in the last steps of a call, which are assignments alone. So where Ctrl-C comes, it has given
-        nothing, and the next call gives the same numbers.
+        An epoch moves in the last steps of a call, which are assignments alone. So where Ctrl-C
+        comes, it has given nothing, and the next call gives the same numbers.
         """
 
     def state(self, position: int) -> Any:  # noqa: ARG002 - for most orders it says all

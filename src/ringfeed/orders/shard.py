@@ -5,13 +5,13 @@
     rank 0           0 1     | 4 5     | 8 9
     rank 1               2 3 |     6 7 |     10 8
 
-Positions are those of the global order: the state of an epoch is the same on every rank, and another number of ranks
-can go on from it.
+Positions are those of the global order: the state of an epoch is the same on every rank, and
+another number of ranks can go on from it.
 
-A last global batch that is not full is cut into parts of equal size, as far as that goes: some parts may have one row
-less. With "pad" each of these has one more row, at its end. It repeats a sample of the same global batch: the first for
-the first such part, the second for the second, and so on. With "keep" they stay shorter, and with "drop" the global
-batch is left out.
+A last global batch that is not full is cut into parts of equal size, as far as that goes: some
+parts may have one row less. With "pad" each of these has one more row, at its end. It repeats a
+sample of the same global batch: the first for the first such part, the second for the second, and
+so on. With "keep" they stay shorter, and with "drop" the global batch is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Shard(NamedTuple):
     """Which of several processes that train together this one is: ``Loader(dataset, shard=Shard(rank, world_size))``.
 
     rank: from 0 on. world_size: how many there are.
-    uneven: what becomes of a last global batch that is not full: "pad", "keep" or "drop"; see docs/settings.md.
+    uneven: what becomes of a last global batch that is not full: "pad", "keep" or "drop"; see
+        docs/settings.md.
     found: what says so, with ``shard="auto"``.
     """
 
@@ -84,14 +85,18 @@ class Shard(NamedTuple):
         if self.world_size == 1:
             return
         if seed is None:
-            message = f"seed=None draws a seed, and each rank of {self.world_size} another; give all of them one number"
+            message = (
+                f"seed=None draws a seed, and each rank of {self.world_size} another; give all of "
+                "them one number"
+            )
             raise ValueError(message)
         if isinstance(sampler, SeededSampler):
             sampler.check_ranks(self.world_size)
         if "torch.DistributedSampler" in class_names(sampler):
             message = (
-                f"sampler is a {type(sampler).__name__}, which gives the samples of one process, and {self} would get "
-                f"a part of these; leave it out and give shuffle=True, or leave shard= out"
+                f"sampler is a {type(sampler).__name__}, which gives the samples of one process, "
+                f"and {self} would get a part of these; leave it out and give shuffle=True, or "
+                "leave shard= out"
             )
             raise ValueError(message)
 

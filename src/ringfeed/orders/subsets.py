@@ -2,17 +2,20 @@
 
 The orders are part of the interface, and no later version may change them.
 
-A shuffled subset of m indices comes in the order of ``permute(positions, m, seed, epoch)`` over their places.
+A shuffled subset of m indices comes in the order of ``permute(positions, m, seed, epoch)`` over
+their places.
 
-A stratum is all samples of one label; the strata are numbered in the order of their labels. Which stratum a position
-is of, the counts of the strata alone decide, as in proportionate-progress scheduling (S. Baruah and others,
-"Proportionate progress: a notion of fairness in resource allocation", Algorithmica 15, 1996, doi:10.1007/BF01940883):
-with n samples, n_c of them in stratum c, its j-th sample (j = 0, 1, ...) may come from position j * n // n_c on, and
-comes before position -(-(j + 1) * n // n_c). Of the strata that may come, the one whose time ends first does, or, where
-two end together, the one of the lower number. The times always suffice, and so the first k positions hold less than
-one sample of any stratum more or fewer than k * n_c / n. The j-th sample of stratum c, which is the same position in
-every epoch, is its sample of place ``permute(j, n_c, seed_c, epoch)`` in the dataset's order, where seed_c is the
-number in the 16 bytes of ``derive("stratum", (seed, c), 16)``, little-endian.
+A stratum is all samples of one label; the strata are numbered in the order of their labels. Which
+stratum a position is of, the counts of the strata alone decide, as in proportionate-progress
+scheduling (S. Baruah and others, "Proportionate progress: a notion of fairness in resource
+allocation", Algorithmica 15, 1996, doi:10.1007/BF01940883): with n samples, n_c of them in stratum
+c, its j-th sample (j = 0, 1, ...) may come from position j * n // n_c on, and comes before position
+-(-(j + 1) * n // n_c). Of the strata that may come, the one whose time ends first does, or, where
+two end together, the one of the lower number. The times always suffice, and so the first k
+positions hold less than one sample of any stratum more or fewer than k * n_c / n. The j-th sample
+of stratum c, which is the same position in every epoch, is its sample of place ``permute(j, n_c,
+seed_c, epoch)`` in the dataset's order, where seed_c is the number in the 16 bytes of
+``derive("stratum", (seed, c), 16)``, little-endian.
 """
 
 from __future__ import annotations
@@ -50,19 +53,21 @@ MOST_LABELS = 2**31
 class SubsetSampler(SeededSampler):
     """Takes some samples of a dataset: ``Loader(dataset, sampler=SubsetSampler(train_indices))``.
 
-    indices: which samples, each as often as it stands there: an array of integers of one axis, or an iterable, which is
-        copied, 8 bytes each; a ``range`` takes no memory.
-    shuffle: whether each epoch has them in a new order, a function of (the loader's seed, epoch, position); or else
-        in the order in which they are given. Either can be read at any position at once.
+    indices: which samples, each as often as it stands there: an array of integers of one axis, or
+        an iterable, which is copied, 8 bytes each; a ``range`` takes no memory.
+    shuffle: whether each epoch has them in a new order, a function of (the loader's seed, epoch,
+        position); or else in the order in which they are given. Either can be read at any position
+        at once.
 
-    Raises TypeError for what are no integers, ValueError for more than one axis, and in a loader IndexError for an
-    index that its dataset does not have.
+    Raises TypeError for what are no integers, ValueError for more than one axis, and in a loader
+    IndexError for an index that its dataset does not have.
     """
 
     def __init__(self, indices: Iterable[int], shuffle: bool = True) -> None:  # noqa: FBT001, FBT002  (the public face)
         if not isinstance(shuffle, bool | np.bool_):
             raise TypeError(
-                f"shuffle is {shuffle!r}, expected True or False; the order of indices= is kept by False"
+                f"shuffle is {shuffle!r}, expected True or False; the order of indices= is kept by "
+                "False"
             )
         self._indices = (
             indices
@@ -81,7 +86,10 @@ class SubsetSampler(SeededSampler):
 
     def __repr__(self) -> str:
         """Return how many there are, and their order."""
-        return f"<SubsetSampler: {len(self)} indices, {'shuffled' if self._shuffle else 'in their order'}>"
+        return (
+            f"<SubsetSampler: {len(self)} indices, "
+            f"{'shuffled' if self._shuffle else 'in their order'}>"
+        )
 
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
@@ -119,16 +127,17 @@ class StratifiedSampler(SeededSampler):
 
     labels: the class of each sample: an array of one axis, or a list, of integers or of strings.
 
-    Every sample comes once an epoch, and any batch, like any other run of the order, has the classes as the dataset
-    has them: among the first k samples of an epoch, a class with n_c of the dataset's n samples has less than one
-    sample more or fewer than k * n_c / n, and so among any k in a row less than two. Which class comes where is the
-    same in every epoch, the samples of each class come in a new order. The order is a function of (the loader's seed,
-    epoch, position), which `orders.subsets` writes down, and can be read at any position at once. It takes 16 bytes a
-    label, and while an epoch is read up to 24 more, or 96 kB a class where that is less. To make one takes about 1 µs
-    a label.
+    Every sample comes once an epoch, and any batch, like any other run of the order, has the
+    classes as the dataset has them: among the first k samples of an epoch, a class with n_c of the
+    dataset's n samples has less than one sample more or fewer than k * n_c / n, and so among any k
+    in a row less than two. Which class comes where is the same in every epoch, the samples of each
+    class come in a new order. The order is a function of (the loader's seed, epoch, position),
+    which `orders.subsets` writes down, and can be read at any position at once. It takes 16 bytes a
+    label, and while an epoch is read up to 24 more, or 96 kB a class where that is less. To make
+    one takes about 1 µs a label.
 
-    Raises TypeError for labels that are neither all integers nor all strings, ValueError for none, for more than one
-    axis, for more than 2**31, and in a loader whose dataset has another length.
+    Raises TypeError for labels that are neither all integers nor all strings, ValueError for none,
+    for more than one axis, for more than 2**31, and in a loader whose dataset has another length.
     """
 
     def __init__(self, labels: Iterable[int] | Iterable[str]) -> None:
@@ -201,7 +210,8 @@ def _checked_labels(labels: Any) -> NDArray[Any]:
     if given.ndim != 1 or not 0 < given.size <= MOST_LABELS:
         one_hot = "; .argmax(axis=1) makes labels of one-hot rows" if given.ndim == 2 else ""  # noqa: PLR2004
         raise ValueError(
-            f"labels are an array of shape {given.shape}, expected one axis, 1 to 2**31 labels{one_hot}"
+            f"labels are an array of shape {given.shape}, expected one axis, 1 to 2**31 "
+            f"labels{one_hot}"
         )
     if given.dtype == object:
         kind = str if isinstance(given[0], str) else int | np.integer

@@ -4,8 +4,8 @@
             4   6        a number is the sum of the two below it: a point goes down to one of them, in O(log n)
            1 3 6 0       the numbers
 
-Each sum is that of its own two numbers and of nothing that was there before. So the tree depends on the numbers alone,
-not on the order in which they came, and does not drift.
+Each sum is that of its own two numbers and of nothing that was there before. So the tree depends on
+the numbers alone, not on the order in which they came, and does not drift.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class SumTree:
     def find(self, points: Floats) -> Indices:
         """Return which number each point is in: the first whose sum with all before it exceeds the point.
 
-        Points are from 0 to below the total. A number of 0 has none, whatever was rounded on the way.
+        Points are from 0 to below the total. A number of 0 has none, whatever was rounded on the
+        way.
         """
         self._add_up()
         found, points = np.zeros(points.size, np.int64), points.copy()

@@ -1,19 +1,22 @@
 """Samples drawn by weight: `WeightedSampler`.
 
-The order is part of the interface, and no later version may change it. All its random bits are 64-bit words of
-Philox4x64-10 (see `rng`), with ``derive("weighted", (seed, epoch, number of weights), 16)`` for its key, two
-little-endian words. Word p is word p mod 4 of the block whose counter is p // 4 + 1, so that any position can be asked.
-The weights are float64.
+The order is part of the interface, and no later version may change it. All its random bits are
+64-bit words of Philox4x64-10 (see `rng`), with ``derive("weighted", (seed, epoch, number of
+weights), 16)`` for its key, two little-endian words. Word p is word p mod 4 of the block whose
+counter is p // 4 + 1, so that any position can be asked. The weights are float64.
 
-With replacement, word p belongs to position p. Its upper 53 bits, as a fraction of 2**53, times the sum of all weights,
-are a point; the sample is the first of those whose weights, added up from sample 0 to it in this order, exceed it.
+With replacement, word p belongs to position p. Its upper 53 bits, as a fraction of 2**53, times the
+sum of all weights, are a point; the sample is the first of those whose weights, added up from
+sample 0 to it in this order, exceed it.
 
-Without replacement, word i belongs to sample i. Its upper 52 bits, as u = (bits + 0.5) / 2**52, give the sample's key
--log(u) / weight, and the samples come in the order of their keys, or, where two keys are equal, of their numbers. That
-is the order of draws one after another, each by the weights of the samples that are left (P. Efraimidis, P. Spirakis,
-"Weighted random sampling with a reservoir", Information Processing Letters 97, 2006, doi:10.1016/j.ipl.2005.11.003;
-its key u**(1/weight) sorts the same way, the other way round). The logarithm is a series of additions, multiplications
-and divisions, which IEEE 754 rounds alike on every machine; the last bit of NumPy's depends on the CPU.
+Without replacement, word i belongs to sample i. Its upper 52 bits, as u = (bits + 0.5) / 2**52,
+give the sample's key -log(u) / weight, and the samples come in the order of their keys, or, where
+two keys are equal, of their numbers. That is the order of draws one after another, each by the
+weights of the samples that are left (P. Efraimidis, P. Spirakis, "Weighted random sampling with a
+reservoir", Information Processing Letters 97, 2006, doi:10.1016/j.ipl.2005.11.003; its key
+u**(1/weight) sorts the same way, the other way round). The logarithm is a series of additions,
+multiplications and divisions, which IEEE 754 rounds alike on every machine; the last bit of NumPy's
+depends on the CPU.
 """
 
 from __future__ import annotations
@@ -52,21 +55,22 @@ LN_2 = 0.6931471805599453
 class WeightedSampler(SeededSampler):
     """Draws samples by weight: ``Loader(dataset, sampler=ringfeed.orders.WeightedSampler(weights))``.
 
-    weights: a number of 0 or more for each sample of the dataset, of any sum: an array of one axis, or a list. They are
-        copied.
-    num_samples: how many are drawn in an epoch; by default as many as there are weights, or, without replacement, as
-        there are weights above 0.
-    replacement: whether a sample may be drawn again in the same epoch. Without, each draw is by the weights of the
-        samples that are left.
+    weights: a number of 0 or more for each sample of the dataset, of any sum: an array of one axis,
+        or a list. They are copied.
+    num_samples: how many are drawn in an epoch; by default as many as there are weights, or,
+        without replacement, as there are weights above 0.
+    replacement: whether a sample may be drawn again in the same epoch. Without, each draw is by the
+        weights of the samples that are left.
 
-    Each epoch draws anew. The order is a function of (the loader's seed, epoch, position), the same on every machine:
-    `orders.weighted` says which. With replacement it can be read at any position at once; it takes 8 bytes a weight.
-    Without, an epoch begins by sorting all keys, also where it goes on in its midst; it takes 8 bytes a weight, and 24
-    more while an epoch is read. A weight below 2**-53 of the sum of all may come out as 0, with replacement.
+    Each epoch draws anew. The order is a function of (the loader's seed, epoch, position), the same
+    on every machine: `orders.weighted` says which. With replacement it can be read at any position
+    at once; it takes 8 bytes a weight. Without, an epoch begins by sorting all keys, also where it
+    goes on in its midst; it takes 8 bytes a weight, and 24 more while an epoch is read. A weight
+    below 2**-53 of the sum of all may come out as 0, with replacement.
 
-    Raises TypeError for what is no array of numbers. ValueError for weights that are NaN, infinite or negative, for
-    none above 0, for a ``num_samples`` below 1 or, without replacement, above the number of weights that are not 0; and
-    in a loader whose dataset has another length.
+    Raises TypeError for what is no array of numbers. ValueError for weights that are NaN, infinite
+    or negative, for none above 0, for a ``num_samples`` below 1 or, without replacement, above the
+    number of weights that are not 0; and in a loader whose dataset has another length.
     """
 
     def __init__(
@@ -167,7 +171,7 @@ def _checked_count(num_samples: int | None, weights: Floats, *, replacement: boo
     count = check_integer("num_samples", num_samples, 1)
     if count > most and not replacement:
         raise ValueError(
-            f"num_samples is {count}, but without replacement only the {most} samples of a weight above 0 can be "
-            f"drawn; give at most {most}, or replacement=True"
+            f"num_samples is {count}, but without replacement only the {most} samples of a weight "
+            f"above 0 can be drawn; give at most {most}, or replacement=True"
         )
     return count

@@ -1,7 +1,8 @@
 """A shuffle for storage that is read in order: `WindowShuffle`.
 
-The order is part of the interface, and no later version may change it. With n samples in blocks of b and windows of
-k = window // b blocks, an epoch is made in two steps, each a function of the position alone:
+The order is part of the interface, and no later version may change it. With n samples in blocks of
+b and windows of k = window // b blocks, an epoch is made in two steps, each a function of the
+position alone:
 
     blocks     Block i is the samples from i * b to below (i + 1) * b. The whole blocks come in the order of
                ``permute(positions, n // b, seed, epoch)``. If n % b samples are left over, they are a short block, at
@@ -37,25 +38,26 @@ class WindowShuffle(SeededSampler):
 
         loader = ringfeed.Loader(dataset, sampler=ringfeed.orders.WindowShuffle(10_000, block=100))
 
-    Files on disks and networks are read quickest in order. Here the dataset is cut into blocks of ``block`` samples;
-    the blocks come in a new order each epoch, ``window // block`` of them at a time, and the samples of these come
-    mixed. So a page cache that holds ``window`` samples reads each block once, from its first sample to its last.
-    Every sample comes once an epoch.
+    Files on disks and networks are read quickest in order. Here the dataset is cut into blocks of
+    ``block`` samples; the blocks come in a new order each epoch, ``window // block`` of them at a
+    time, and the samples of these come mixed. So a page cache that holds ``window`` samples reads
+    each block once, from its first sample to its last. Every sample comes once an epoch.
 
-    window: samples that are mixed with one another: 2 or more. Where it is no multiple of ``block``, the next one below
-        counts.
-    block: samples that lie side by side: 1 to ``window``. By default the square root of ``window``, so that as many
-        blocks are mixed as each has samples. Give the number of samples in a chunk of your storage, where it has any;
-        ``block=window`` mixes neighbours alone.
+    window: samples that are mixed with one another: 2 or more. Where it is no multiple of
+        ``block``, the next one below counts.
+    block: samples that lie side by side: 1 to ``window``. By default the square root of ``window``,
+        so that as many blocks are mixed as each has samples. Give the number of samples in a chunk
+        of your storage, where it has any; ``block=window`` mixes neighbours alone.
 
-    ``Loader(dataset, shuffle=10_000)`` is short for ``sampler=ringfeed.orders.WindowShuffle(10_000)``.
+    ``Loader(dataset, shuffle=10_000)`` is short for
+    ``sampler=ringfeed.orders.WindowShuffle(10_000)``.
 
-    There is no buffer and nothing to save: the order is a function of (the loader's seed, epoch, position), which
-    `orders.windows` writes down, and memory is that of one window of up to 4096 samples. Any position takes at most the
-    work of a window.
+    There is no buffer and nothing to save: the order is a function of (the loader's seed, epoch,
+    position), which `orders.windows` writes down, and memory is that of one window of up to 4096
+    samples. Any position takes at most the work of a window.
 
-    Raises TypeError for what is no integer, ValueError for a window below 2, for a block below 1 or above the window,
-    and in a loader whose dataset has no length.
+    Raises TypeError for what is no integer, ValueError for a window below 2, for a block below 1 or
+    above the window, and in a loader whose dataset has no length.
     """
 
     def __init__(self, window: int, block: int | None = None) -> None:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Rows on their way from a slot of an actor's into a slot of the training's: taken out there, and landed here.
 
-A row of a leaf is copied once, or converted, by what writes the rows of local workers; leaves with a form are placed
-row by row, as there. A claim is named by its address, `WorkerEnd.claim_address`.
+A row of a leaf is copied once, or converted, by what writes the rows of local workers; leaves with
+a form are placed row by row, as there. A claim is named by its address, `WorkerEnd.claim_address`.
 """
 
 cimport cython
@@ -113,8 +113,8 @@ cdef list runs_of(rows):
 cdef class Lander:
     """Writes the rows of actors into claims. Of one thread at a time.
 
-    `most`: rows of a slot's fields. `whole`: what a call delivers begins at row 0, however many rows were asked for, as
-    it is a whole batch.
+    `most`: rows of a slot's fields. `whole`: what a call delivers begins at row 0, however many
+    rows were asked for, as it is a whole batch.
     """
 
     cdef FieldWriter writer

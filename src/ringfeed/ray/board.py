@@ -1,11 +1,12 @@
 """What a bridge tells the training process: counts, and what its actors are at, in shared memory.
 
-The bridge writes a page of JSON a few times a second; what is half written does not have its checksum, and is read
-again.
+The bridge writes a page of JSON a few times a second; what is half written does not have its
+checksum, and is read again.
 
-For a StallError the training process asks each bridge for the node, the rows and the Python stack of each actor that
-takes long. The bridge has the stacks read on the actors' nodes, and the answer comes by the board. A node that does not
-answer costs a StallError `STACKS_S`, and its actors have no stack there.
+For a StallError the training process asks each bridge for the node, the rows and the Python stack
+of each actor that takes long. The bridge has the stacks read on the actors' nodes, and the answer
+comes by the board. A node that does not answer costs a StallError `STACKS_S`, and its actors have
+no stack there.
 """
 
 from __future__ import annotations
@@ -141,4 +142,7 @@ def _line(entry: AtWork, name: Callable[[int], str], stacks: Mapping[str, Any]) 
     stack = stacks.get(str(actor), "")  # None: it was asked for and has not come
     stack = f"no stack came from there within {STACKS_S:g} s" if stack is None else stack
     indented = "".join(f"\n    {line}" for line in stack.splitlines())
-    return f"actor {actor} (node {node}): inside {name(index)}{more}, has been at it for {seconds:.1f} s{indented}"
+    return (
+        f"actor {actor} (node {node}): inside {name(index)}{more}, has been at it for "
+        f"{seconds:.1f} s{indented}"
+    )

@@ -4,7 +4,8 @@
     lander (a thread)    takes what comes of calls: lands answers, has the rest made again
     main thread          listens to the training process, hires and ends actors, hedges what is late
 
-They share one lock, which is held for a few steps, and for the calls of a fleet, which wait for no actor.
+They share one lock, which is held for a few steps, and for the calls of a fleet, which wait for no
+actor.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.05  # between two looks of the main thread
 LOOK_NS = 50_000_000
 READ_ONLY = (
-    "; in actors, arrays of the dataset of 1 MB or more are read-only, as they share them: copy what you change, or "
-    "give ringfeed.ray.Ray(private=True)"
+    "; in actors, arrays of the dataset of 1 MB or more are read-only, as they share them: copy "
+    "what you change, or give ringfeed.ray.Ray(private=True)"
 )
 NODES_S = 1.0  # between two questions which nodes there are
 
@@ -247,7 +248,10 @@ class Bridge:
         why, remedy = str(error), ""
         if is_full:
             why = self._crew.note_full(self._dispatch.actor_of(flight))
-            remedy = ", with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
+            remedy = (
+                ", with no other call under way; start it with a larger --object-store-memory, or "
+                "have less in a batch"
+            )
         job = self._dispatch.broken(flight, time.monotonic() if is_full else None)
         if job is not None:
             self._give_up(job, f"could not be made remotely: {why}{remedy}")
@@ -279,7 +283,10 @@ class Bridge:
             )
             self._give_up(
                 job,
-                f"ended {often}; the last one, on node {node}, {why}; try it with workers=0 and no backend=",
+                (
+                    f"ended {often}; the last one, on node {node}, {why}; try it with workers=0 "
+                    "and no backend="
+                ),
             )
         self._crew.lost(actor)
 

@@ -1,7 +1,8 @@
 """The tickets that a bridge holds: any number of them, under one worker id.
 
-One thread claims, others land what has come or watch for breaks. Once its epoch is broken off a claim is published as
-cancelled at once, whatever the actors do that make its rows: what they answer later is dropped.
+One thread claims, others land what has come or watch for breaks. Once its epoch is broken off a
+claim is published as cancelled at once, whatever the actors do that make its rows: what they answer
+later is dropped.
 """
 
 from __future__ import annotations
@@ -127,8 +128,8 @@ class Claims:
     def land(self, claim: Claim, filled: Filled, rows: Sequence[int] | None = None) -> bool:
         """Write what has come of these rows, of all by default, into the slot; publish the claim when all have come.
 
-        False, and nothing is done, where they came before or the claim is held no more. ValueError for what is not of
-        the spec, of which nothing is written.
+        False, and nothing is done, where they came before or the claim is held no more. ValueError
+        for what is not of the spec, of which nothing is written.
         """
         rows = claim.rows if rows is None else tuple(rows)
         with self._landing:

@@ -80,7 +80,10 @@ class Crew:
         for node in nodes:
             if (error := self._out.pop(node.name, None)) is not None:
                 why = f"{type(error).__name__}: {error}"
-                message = f"no actor of ringfeed starts on node {node.address}, and none is tried there any more: {why}"
+                message = (
+                    f"no actor of ringfeed starts on node {node.address}, and none is tried there "
+                    f"any more: {why}"
+                )
                 warnings.warn(message, UserWarning, stacklevel=2)
         if stores := [node.store for node in nodes if node.store]:
             self._dispatch.stores = calls_in(min(stores), self._source, self._terms.ray.bridges)
@@ -91,8 +94,8 @@ class Crew:
         if not self._silence:
             self._silence = why
             warnings.warn(
-                f"the head of the Ray cluster does not answer ({why}); training goes on with the actors that there "
-                f"are, and Ray ends them within a minute unless the head is back",
+                f"the head of the Ray cluster does not answer ({why}); training goes on with the "
+                "actors that there are, and Ray ends them within a minute unless the head is back",
                 UserWarning,
                 stacklevel=2,
             )
@@ -249,8 +252,9 @@ class Crew:
             (node.store, node.address) for node in self._nodes.values() if node.store
         )
         return (
-            f"answers may take a quarter of an object store, and that of node {address} has {show_bytes(store)}: "
-            f"{_show_calls(dispatch.stores)} of {show_bytes(ticket_size(self._source))} at a time"
+            f"answers may take a quarter of an object store, and that of node {address} has "
+            f"{show_bytes(store)}: {_show_calls(dispatch.stores)} of "
+            f"{show_bytes(ticket_size(self._source))} at a time"
         )
 
     # ---- what is told of them ----

@@ -80,9 +80,10 @@ class Sent:
         for node in self._fleet.nodes() if size > SMALLEST_STORE else ():
             if node.store and size > node.store // STORE_SHARE:
                 message = (
-                    f"the dataset takes {show_bytes(size)} of each node's object store, and that of node "
-                    f"{node.address} has {show_bytes(node.store)}, of which it may take half; start the node with a "
-                    f"larger --object-store-memory, or keep less in the dataset and read files on demand"
+                    f"the dataset takes {show_bytes(size)} of each node's object store, and that "
+                    f"of node {node.address} has {show_bytes(node.store)}, of which it may take "
+                    "half; start the node with a larger --object-store-memory, or keep less in "
+                    "the dataset and read files on demand"
                 )
                 raise PlanError(message)
 

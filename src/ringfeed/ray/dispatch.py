@@ -5,12 +5,14 @@
                │                    │            └── tick: late: hedged to a second actor
                └── lost, unreached ─┘                the first answer counts, and later ones are dropped
 
-An actor answers its calls in their order, so the one that it runs is the oldest not answered. A first death in a job of
-several rows blames none: each row goes on as a job of its own, with nothing beside it on its actor, since an answer may
-be lost with the death of the call after it. A row that has then cost ``max_attempts`` actors is given up.
+An actor answers its calls in their order, so the one that it runs is the oldest not answered. A
+first death in a job of several rows blames none: each row goes on as a job of its own, with nothing
+beside it on its actor, since an answer may be lost with the death of the call after it. A row that
+has then cost ``max_attempts`` actors is given up.
 
-An actor that is late, a *suspect*, is sent nothing until it answers, but for a probe. A job goes to the actor that has
-least to do: on another node than that of a call of the same job, and on a node without suspects, where there are such.
+An actor that is late, a *suspect*, is sent nothing until it answers, but for a probe. A job goes to
+the actor that has least to do: on another node than that of a call of the same job, and on a node
+without suspects, where there are such.
 
 These are pure decisions: the caller has the clock, makes the calls and holds a lock.
 """
@@ -329,8 +331,8 @@ class Dispatch:
     def broken(self, flight: int, full_s: float | None = None) -> Job | None:
         """Take note that a call was not carried out; returns the job if that was tried often enough.
 
-        ``full_s``: the time, where there was no room for the answer: half as many calls are under way from then on,
-        once for all that were, and only one that was alone counts.
+        ``full_s``: the time, where there was no room for the answer: half as many calls are under
+        way from then on, once for all that were, and only one that was alone counts.
         """
         taken = self._take(flight)
         if taken is None or taken[1].is_probe or taken[1].job.is_over:

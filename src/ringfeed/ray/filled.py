@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Packed(NamedTuple):
     """The samples of a leaf with a form: their elements one after another, and the shape of each sample.
 
-    Of a sample that is not there the shape is -1; of one that did not fit into the leaf's total it begins with -2 - its
-    length.
+    Of a sample that is not there the shape is -1; of one that did not fit into the leaf's total it
+    begins with -2 - its length.
     """
 
     values: AnyArray

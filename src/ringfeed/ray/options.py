@@ -34,17 +34,19 @@ MOST_SLOTS = 62  # by default: whole batches for more actors are the user's to a
 class Ray:
     """Workers on the nodes of a Ray cluster: ``Loader(..., backend=ringfeed.ray.Ray(workers=64))``.
 
-    A process beside the training, the bridge, connects to the cluster; Ray never runs in the training process. Order,
-    content, states, errors and hooks are those of local workers, whatever dies. The loader's ``workers=`` stays the
-    number of workers here, which come first; ``workers=0`` has all rows made remotely. See docs/remote.md.
+    A process beside the training, the bridge, connects to the cluster; Ray never runs in the
+    training process. Order, content, states, errors and hooks are those of local workers, whatever
+    dies. The loader's ``workers=`` stays the number of workers here, which come first;
+    ``workers=0`` has all rows made remotely. See docs/remote.md.
 
     workers: how many actors; "auto": as many as training waits for.
     num_cpus, resources: what each actor asks of its node, as in ``ray.remote``.
-    address: of the cluster; None: RAY_ADDRESS, or one that this user or root has started on this machine; "local"
-        starts one with the loader, and ends it with the loader.
+    address: of the cluster; None: RAY_ADDRESS, or one that this user or root has started on this
+        machine; "local" starts one with the loader, and ends it with the loader.
     runtime_env: of the actors, as in ``ray.init``: packages and modules that their nodes lack.
     bridges: how many processes connect; more than one where one is a limit (`stats` says so).
-    private: whether each actor has its own writable copy of the dataset's large arrays, which are else read-only.
+    private: whether each actor has its own writable copy of the dataset's large arrays, which are
+        else read-only.
     """
 
     workers: int | Literal["auto"] = AUTO  # type: ignore[assignment]
@@ -72,18 +74,22 @@ class Ray:
                 raise TypeError(message)
         if self.address is not None and self.address.startswith("ray://"):
             message = (
-                f"Ray(address)={self.address!r} is that of a Ray Client server, through which no bridge can connect; "
-                f"give the address of the head itself, as in 'head:6379'"
+                f"Ray(address)={self.address!r} is that of a Ray Client server, through which no "
+                "bridge can connect; give the address of the head itself, as in 'head:6379'"
             )
             raise ValueError(message)
         if self.address == LOCAL and self.bridges > 1:
             message = (
-                f"Ray(bridges)={self.bridges} with address='local': each bridge would start a cluster of its own; "
-                f"start one (`ray start --head`) and leave address= out, or have one bridge"
+                f"Ray(bridges)={self.bridges} with address='local': each bridge would start a "
+                "cluster of its own; start one (`ray start --head`) and leave address= out, or "
+                "have one bridge"
             )
             raise ValueError(message)
         if not self.is_auto and self.bridges > self.most:
-            message = f"Ray(bridges)={self.bridges} for {self.most} actors; give no more bridges than actors"
+            message = (
+                f"Ray(bridges)={self.bridges} for {self.most} actors; give no more bridges than "
+                "actors"
+            )
             raise ValueError(message)
 
     @property
@@ -111,14 +117,16 @@ class Ray:
         self.check_ready()
         if source.local_only:
             message = (
-                f"backend=Ray(...) with a {type(source.given).__name__}, an iterator that a thread of this "
-                f"process reads; give an iterable that makes a new iterator each time, or leave backend= out"
+                f"backend=Ray(...) with a {type(source.given).__name__}, an iterator that a thread "
+                "of this process reads; give an iterable that makes a new iterator each time, or "
+                "leave backend= out"
             )
             raise ValueError(message)
         if source.streams == 1 and workers != 0:
             message = (
-                "backend=Ray(...) with an iterable, which one worker reads, and workers here come first; give "
-                "workers=0 to have an actor read it, or several iterables by ringfeed.datasets.Interleave"
+                "backend=Ray(...) with an iterable, which one worker reads, and workers here come "
+                "first; give workers=0 to have an actor read it, or several iterables by "
+                "ringfeed.datasets.Interleave"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
@@ -139,9 +147,10 @@ class Ray:
             raise ImportError(message)
         if not self.found_address():
             message = (
-                "backend=Ray(...) without address=, and no Ray cluster runs on this machine, nor does "
-                "RAY_ADDRESS name one; give the address= of a cluster's head, or address='local', which starts a "
-                "cluster with the loader and ends it with the loader"
+                "backend=Ray(...) without address=, and no Ray cluster runs on this machine, nor "
+                "does RAY_ADDRESS name one; give the address= of a cluster's head, or "
+                "address='local', which starts a cluster with the loader and ends it with the "
+                "loader"
             )
             raise ValueError(message)
 
@@ -190,8 +199,8 @@ def _newest_here() -> str:
             else f"of another user (uid {found.st_uid})"
         )
         message = (
-            f"backend=Ray(...) without address=, and a file {whose} names the Ray cluster of this machine: "
-            f"{place}; give the address= of the cluster's head"
+            f"backend=Ray(...) without address=, and a file {whose} names the Ray cluster of this "
+            f"machine: {place}; give the address= of the cluster's head"
         )
         raise PermissionError(message)
     return address

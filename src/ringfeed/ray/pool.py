@@ -1,7 +1,8 @@
 """The loader's pool with a cluster: worker processes here, and bridges, which are supervised as worker processes are.
 
-A bridge has an id beyond those of the workers here. Its death is a worker's death: the watcher reaps what it held, and
-starts another. But it says nothing of a sample, so the rule for when to stop is its own (`MixedRoster.remove`).
+A bridge has an id beyond those of the workers here. Its death is a worker's death: the watcher
+reaps what it held, and starts another. But it says nothing of a sample, so the rule for when to
+stop is its own (`MixedRoster.remove`).
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class MixedRoster(Roster):
         self.restarts += 1
         if self._early_deaths >= EARLY_DEATHS and self.failure is None:
             message = (
-                f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through them; the last "
-                f"{exit_reason}; look at its output above, and at `ray status`"
+                f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through "
+                f"them; the last {exit_reason}; look at its output above, and at `ray status`"
             )
             self.failure = WorkerError(message)
             self.failure.__cause__ = said
@@ -120,7 +121,8 @@ class Mixed(Processes):
         """Have batches be cut into tickets for workers here and for as many calls as the actors have."""
         config, here = self._config, self._policy.wanted
         told = [one for one in (board.read() for board in self._boards.values()) if one]
-        # Not by the window, which is larger where actors wait: smaller tickets would have them wait for more calls.
+        # Not by the window, which is larger where actors wait: smaller tickets would have them wait
+        # for more calls.
         calls = sum(min(one["capacity"], LEAST_WINDOW * one["there"]) for one in told)
         config.ring.set_worker_count(here + self._ray.bridges)
         set_pace(config.ring, config.source, self._ray, workers_here=here, calls=calls)

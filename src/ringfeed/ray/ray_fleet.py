@@ -1,11 +1,12 @@
 """A fleet on a Ray cluster: its nodes, actors on them, and calls whose answers come as events.
 
-Only this module imports Ray; it runs in bridges and actors. Whatever else places actors and moves bytes is a class with
-the same methods, which `Ray.fleet` names. No method but ``next`` waits for an actor.
+Only this module imports Ray; it runs in bridges and actors. Whatever else places actors and moves
+bytes is a class with the same methods, which `Ray.fleet` names. No method but ``next`` waits for an
+actor.
 
-Ray's own retries are off, since a bridge has rows made again elsewhere at once, and chooses the node of each actor.
-Rows come back within the answer up to `INLINE` bytes, which takes no round trips to the nodes' object stores and cannot
-be lost with one; larger ones come through the stores.
+Ray's own retries are off, since a bridge has rows made again elsewhere at once, and chooses the
+node of each actor. Rows come back within the answer up to `INLINE` bytes, which takes no round
+trips to the nodes' object stores and cannot be lost with one; larger ones come through the stores.
 """
 
 from __future__ import annotations
@@ -122,9 +123,10 @@ class RayFleet:
             here = ray.get_runtime_context().get_node_id()
             address = next((node.address for node in self.nodes() if node.name == here), here)
             message = (
-                f"node {address}, to which the bridge is connected, has no room for {show_bytes(piece.nbytes)} of the "
-                f"dataset in its object store, nor on its disk; start it with a larger --object-store-memory, or keep "
-                f"less in the dataset and read files on demand"
+                f"node {address}, to which the bridge is connected, has no room for "
+                f"{show_bytes(piece.nbytes)} of the dataset in its object store, nor on its disk; "
+                "start it with a larger --object-store-memory, or keep less in the dataset and "
+                "read files on demand"
             )
             raise WorkerError(message) from error
 
@@ -148,8 +150,8 @@ class RayFleet:
             self._watch(partial(self._answered, flight), actor, handle.fill.remote(*order))
 
     def _watch(self, event_of: Any, actor: int, ref: Any) -> None:
-        # The future keeps the reference: Ray aborts the process where one is dropped before its answer. Its callback
-        # runs on Ray's only thread for all answers.
+        # The future keeps the reference: Ray aborts the process where one is dropped before its
+        # answer. Its callback runs on Ray's only thread for all answers.
         ref.future().add_done_callback(lambda future: self._done.put((event_of, actor, future)))
 
     def dismiss(self, actor: int) -> None:
@@ -288,8 +290,9 @@ def connect(address: str) -> None:
             raise _nothing_at(address, error) from error
         mode = os.environ.get("RAY_AUTH_MODE", "disabled")
         message = (
-            f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; have training run "
-            f"with RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token authentication says"
+            f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; "
+            "have training run with RAY_AUTH_MODE=token and the token of that cluster, as Ray's "
+            "page on token authentication says"
         )
         raise WorkerError(message) from error
 
@@ -310,8 +313,9 @@ def _wait_for(address: str) -> None:
 
 def _nothing_at(address: str, why: Exception) -> WorkerError:
     return WorkerError(
-        f"no Ray cluster answers at {address!r} within {CONNECT_S:g} s ({why}); `ray status --address {address}` says "
-        f"whether one runs there; start one by `ray start --head`, or give address='local'"
+        f"no Ray cluster answers at {address!r} within {CONNECT_S:g} s ({why}); `ray status "
+        f"--address {address}` says whether one runs there; start one by `ray start --head`, or "
+        "give address='local'"
     )
 
 

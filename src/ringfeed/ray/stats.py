@@ -109,13 +109,19 @@ def _surplus(remote: RemoteStats) -> tuple[str, str]:
 def _shortage(remote: RemoteStats) -> tuple[str, str]:
     """Say what the actors, their calls or the bridge lack, and what to change."""
     rows = remote.rows / remote.calls
-    bridge = f"{show_s(remote.bridge_cpu_s / remote.calls)} a ticket of {rows:.0f} row{'s' * (round(rows) != 1)}"
+    bridge = (
+        f"{show_s(remote.bridge_cpu_s / remote.calls)} a ticket of {rows:.0f} "
+        f"row{'s' * (round(rows) != 1)}"
+    )
     if remote.bridge_busy >= BUSY:
         seen = f"the bridge is {remote.bridge_busy:.0%} busy, {bridge}"
         return seen, "raise batch_size= or bridges= of ringfeed.ray.Ray"
     if remote.bytes and remote.cpu_s_a_gb < PAYS:
         way_s = remote.bridge_cpu_s / (remote.bytes / 1e9)
-        cost = f"a GB of rows takes {show_s(remote.cpu_s_a_gb)} of CPU to make and {show_s(way_s)} to bring here"
+        cost = (
+            f"a GB of rows takes {show_s(remote.cpu_s_a_gb)} of CPU to make and {show_s(way_s)} to "
+            "bring here"
+        )
         return f"{cost}, so remote workers do not pay", "use workers= alone"
     if remote.busy >= BUSY:
         cost = show_s(remote.work_s / max(rows, 1))

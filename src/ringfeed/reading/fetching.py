@@ -4,7 +4,8 @@
     Tasks      ``await dataset[i]``, in the dataset's event loop
     Threads    ``dataset[i]``, in threads that start as they are needed
 
-Each Fetch comes back once, by ``on_done``, in the thread that has read it: also one that is unwanted by then.
+Each Fetch comes back once, by ``on_done``, in the thread that has read it: also one that is
+unwanted by then.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def _size_of(element: Any, index: int) -> int:
 def _unpicklable(name: str, error: Exception) -> str:
     """Say why an element cannot be sent from the process that reads it to those that transform it."""
     return (
-        f"{name} cannot be pickled, and one process reads for all workers: {type(error).__qualname__}: {error}; yield "
-        f"what can be pickled, or give workers=1"
+        f"{name} cannot be pickled, and one process reads for all workers: "
+        f"{type(error).__qualname__}: {error}; yield what can be pickled, or give workers=1"
     )
 
 
@@ -200,8 +200,9 @@ class StreamServer(Reader):
 
     def _too_large(self, number: int, size: str) -> Sequence[Buffer]:
         text = (
-            f"{self.source.describe(number)} is of {size}, and the {self.store.sizes.rows} elements of a batch may be "
-            f"of {show_bytes(REGION)}; make batch_size= smaller, or give workers=1"
+            f"{self.source.describe(number)} is of {size}, and the {self.store.sizes.rows} "
+            f"elements of a batch may be of {show_bytes(REGION)}; make batch_size= smaller, or "
+            "give workers=1"
         )
         return [encode(FunctionError(text))]
 

@@ -6,13 +6,14 @@
               sleeps until it is there, and how often its sleepers were woken
     regions   the bytes: of each ``rows`` numbers one behind the other
 
-A run is what is read from one start on: see `datasets.states`. A stamp says run and number, so an entry or a word of
-another run is nothing. The reader writes the bytes, then the entry, its stamp last; a worker looks at the stamp before
-and after it has copied the bytes.
+A run is what is read from one start on: see `datasets.states`. A stamp says run and number, so an
+entry or a word of another run is nothing. The reader writes the bytes, then the entry, its stamp
+last; a worker looks at the stamp before and after it has copied the bytes.
 
-The slots bound the store: when a worker claims rows of a batch, all before it were delivered but as many as there are
-slots. So the newest number that was claimed says which is the oldest that a worker may still ask for. There are regions
-for those between, and `AHEAD` more. The memory is sparse: a region takes what its largest content took.
+The slots bound the store: when a worker claims rows of a batch, all before it were delivered but as
+many as there are slots. So the newest number that was claimed says which is the oldest that a
+worker may still ask for. There are regions for those between, and `AHEAD` more. The memory is
+sparse: a region takes what its largest content took.
 """
 
 from __future__ import annotations
@@ -174,8 +175,8 @@ class Store:
     def wait(self, run: int, number: int, timeout_ns: int) -> None:
         """Sleep until an element may be there, or the end."""
         words, at = self.words, self._entry(number)
-        # Neither changes one word alone, so sleepers have one of their own. What comes after the look below finds
-        # that a worker sleeps, and changes this word, which was read before.
+        # Neither changes one word alone, so sleepers have one of their own. What comes after the
+        # look below finds that a worker sleeps, and changes this word, which was read before.
         seen = words[at + _WAKES]
         words[at + _SLEEPS] = 1
         if not self.has(run, number):

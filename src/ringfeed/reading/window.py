@@ -1,8 +1,9 @@
 """The claims that a worker holds, and the samples that are in flight for them.
 
-The thread that claims calls `begin`; the thread that has read a claim's last sample writes its rows and publishes it. A
-death blames no sample, since any may be at fault. So a ticket that has cost `ALONE_AFTER` workers is read with nothing
-else in flight, sample by sample, and then a death has one sample to blame.
+The thread that claims calls `begin`; the thread that has read a claim's last sample writes its rows
+and publishes it. A death blames no sample, since any may be at fault. So a ticket that has cost
+`ALONE_AFTER` workers is read with nothing else in flight, sample by sample, and then a death has
+one sample to blame.
 """
 
 from __future__ import annotations

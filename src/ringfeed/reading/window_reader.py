@@ -34,7 +34,8 @@ MOST = 10_000
 def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool) -> int:
     """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time.
 
-    Raises TypeError for what is no int and for async datasets in others, ValueError for what does not fit.
+    Raises TypeError for what is no int and for async datasets in others, ValueError for what does
+    not fit.
     """
     concurrency = check_count("concurrency", asked, 1, MOST)
     _refuse_async_members(source)
@@ -52,18 +53,24 @@ def _misfit(source: Source, asked: object, concurrency: int, workers: int, *, is
     """Say why so many samples cannot be in flight; empty where they can."""
     given = "an async __getitem__" if asked is None else f"concurrency={concurrency}"
     if type(source) not in {SampleSource, BatchSource}:
-        return f"{given} is for a dataset whose __getitem__ waits, and {_kind(source)}; leave concurrency= out"
+        return (
+            f"{given} is for a dataset whose __getitem__ waits, and {_kind(source)}; leave "
+            "concurrency= out"
+        )
     if is_auto:
-        return f"{given} with workers='auto': each worker has its part of the samples in flight; give a number"
+        return (
+            f"{given} with workers='auto': each worker has its part of the samples in flight; give "
+            "a number"
+        )
     if source.reseed:
         return (
-            f"reseed=True with {given}: it seeds states that all samples in flight share; draw from ringfeed.rng(), "
-            f"and leave reseed= out"
+            f"reseed=True with {given}: it seeds states that all samples in flight share; draw "
+            "from ringfeed.rng(), and leave reseed= out"
         )
     if concurrency < workers:
         return (
-            f"concurrency={concurrency} with {workers} workers: it counts the samples in flight in all of them, and "
-            f"each has one at least; raise it, or give workers={concurrency}"
+            f"concurrency={concurrency} with {workers} workers: it counts the samples in flight in "
+            f"all of them, and each has one at least; raise it, or give workers={concurrency}"
         )
     return ""
 
@@ -83,8 +90,8 @@ def _refuse_async_members(source: Source) -> None:
     """Raise TypeError for an async dataset within Mix or Pack, whose rows are read by plain calls."""
     if any(member.is_async for member in source.members):
         raise TypeError(
-            f"{type(source.given).__name__} of a dataset with an async def __getitem__, which it cannot await; give "
-            f"that dataset to a loader of its own"
+            f"{type(source.given).__name__} of a dataset with an async def __getitem__, which it "
+            "cannot await; give that dataset to a loader of its own"
         )
 
 

@@ -4,6 +4,6 @@
        │           └── Lease       holds a slot until the last view of it dies
        └──────▶ _ring.WorkerEnd    claim, publish       (a worker)
 
-No module here imports NumPy: a worker opens its segment before it knows whether it needs that. Imports only `system`,
-`errors` and `_units`.
+No module here imports NumPy: a worker opens its segment before it knows whether it needs that.
+Imports only `system`, `errors` and `_units`.
 """

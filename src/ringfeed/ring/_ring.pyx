@@ -39,9 +39,9 @@ ROW_RAISED = c.RF_ROW_RAISED
 ROW_KILLED = c.RF_ROW_KILLED
 STAGES = {c.RF_IN_COLLATE_FN: "collate_fn", c.RF_IN_BATCH_TRANSFORM: "batch_transform"}
 
-# However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then. Python
-# without the GIL counts an object's references in the thread that made it: what another thread drops, and its slot, is
-# not free before that thread next runs Python.
+# However long a wait is, it comes up this often: a signal that arrives just before the sleep is
+# seen then. Python without the GIL counts an object's references in the thread that made it: what
+# another thread drops, and its slot, is not free before that thread next runs Python.
 cdef extern from *:
     """
     #ifdef Py_GIL_DISABLED
@@ -291,7 +291,8 @@ cdef class Ring:
     def damage(self):
         """Say what was overwritten: (what, batch, first row, rows, their indices); None if nothing was.
 
-        ``what`` is header, record, cell, indices or failure; the indices are empty where they are not known.
+        ``what`` is header, record, cell, indices or failure; the indices are empty where they are
+        not known.
         """
         c.rf_check(self.ring)
         cdef c.rf_damage_report report = c.rf_damage_of(self.ring)
@@ -364,7 +365,8 @@ cdef class Ring:
     def reap(self, uint32_t worker, bint blame=True):
         """Take back what a proven-dead worker had claimed: (claims, index, deaths, epoch, batch, row, given_up, stage).
 
-        `stage`: the name of the user's function that had all rows of the batch, "" for a row of its own.
+        `stage`: the name of the user's function that had all rows of the batch, "" for a row of its
+            own.
         """
         cdef c.rf_reaped reaped
         check_id(self.ring, worker)

@@ -28,11 +28,15 @@ def open_ring(
 ) -> _ring.Ring:
     """Map a segment into this process, and into its forked children if they ``inherit``.
 
-    Raises ValueError for what is no segment of this version, PlanError where there is no room for it.
+    Raises ValueError for what is no segment of this version, PlanError where there is no room for
+    it.
     """
     for fd in (control_fd, slots_fd):
         if not is_sealed(fd):
-            message = "this is no segment of ringfeed: its size is not sealed, so that reading it could be a SIGBUS"
+            message = (
+                "this is no segment of ringfeed: its size is not sealed, so that reading it could "
+                "be a SIGBUS"
+            )
             raise ValueError(message)
     try:
         return _ring.Ring(control_fd, slots_fd, *sizes, inherit=inherit)
@@ -67,8 +71,10 @@ class Segment:
     def __init__(self, sizes: Sizes, spin_ns: int = 0, open_slots: int | None = None) -> None:
         """Reserve and format everything, or raise PlanError and leave nothing.
 
-        ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than that.
-        ``open_slots``: how many to begin with, None for all; the others are reserved by `reserve_slot`.
+        ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than
+            that.
+        ``open_slots``: how many to begin with, None for all; the others are reserved by
+            `reserve_slot`.
         """
         check_futex()
         keep_standard_descriptors()

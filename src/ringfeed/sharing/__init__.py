@@ -6,17 +6,19 @@
          │                                                ▼
          └───────── reads the slots, mapped copy-on-write ┘
 
-`names`: the first training to bind a socket of the share's name starts the host process; the others connect to it. It
-is no child of any of them: it ends when the last connection has gone, whatever ended the trainings, and its workers end
-with it. All trainings are equal.
+`names`: the first training to bind a socket of the share's name starts the host process; the others
+connect to it. It is no child of any of them: it ends when the last connection has gone, whatever
+ended the trainings, and its workers end with it. All trainings are equal.
 
-Of each batch a training gets a message of a hundred bytes. Its arrays lie over the slot, in a private mapping: what it
-writes there, it alone sees, and `mapping` throws these pages away before the slot is filled again. The slot goes back
-to the ring when each training has let go of it, or has gone.
+Of each batch a training gets a message of a hundred bytes. Its arrays lie over the slot, in a
+private mapping: what it writes there, it alone sees, and `mapping` throws these pages away before
+the slot is filled again. The slot goes back to the ring when each training has let go of it, or has
+gone.
 
-`flow` decides which training gets what and when, without sockets: epochs begin when all have asked for the next one;
-``slots - 1`` batches at most are out of the ring, so that the workers have a slot to fill; a training is sent one batch
-ahead of the one that it has. One that holds the others up is waited for, loses batches, or is put out.
+`flow` decides which training gets what and when, without sockets: epochs begin when all have asked
+for the next one; ``slots - 1`` batches at most are out of the ring, so that the workers have a slot
+to fill; a training is sent one batch ahead of the one that it has. One that holds the others up is
+waited for, loses batches, or is put out.
 
     in a training   door (`share`), client (`SharedLoader`), epoch, connection, mapping, tensors
     in the host     start, host (sockets; a thread takes batches), host_loader, flow

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 class SharedLoader:
     """One training's part of a loader that several share; `share` returns it.
 
-    Each ``for`` is one epoch, which begins when all trainings have begun theirs. A batch has the structure of a sample,
-    in arrays over the slot, which can be written to: that is seen by this training alone. An array is valid as long as
-    it is referenced, also after `close` and after the host's end. Where arrays of the trainings hold all slots but one
-    for more than a second, batches are private copies, with one `SlotsHeldWarning`. For one thread of one process: a
-    forked child gets ClosedError, and joins by itself.
+    Each ``for`` is one epoch, which begins when all trainings have begun theirs. A batch has the
+    structure of a sample, in arrays over the slot, which can be written to: that is seen by this
+    training alone. An array is valid as long as it is referenced, also after `close` and after the
+    host's end. Where arrays of the trainings hold all slots but one for more than a second, batches
+    are private copies, with one `SlotsHeldWarning`. For one thread of one process: a forked child
+    gets ClosedError, and joins by itself.
 
-    It is not a `Loader`: it has no ``to_keras``, ``to_tf_dataset``, ``skip``, ``remaining``, ``repeat``, ``trace``,
-    ``plan``, and `stats` has this training's own numbers alone.
+    It is not a `Loader`: it has no ``to_keras``, ``to_tf_dataset``, ``skip``, ``remaining``,
+    ``repeat``, ``trace``, ``plan``, and `stats` has this training's own numbers alone.
     """
 
     def __init__(self, joined: Joined, terms: Terms, build: BuildLeaves | None = None) -> None:
@@ -140,8 +141,9 @@ class SharedLoader:
     def to_torch(self, *, cast: CastTree = None) -> SharedLoader:
         """Return the same place in the share, whose batches are torch tensors over the slots; strings stay arrays.
 
-        On the CPU: move each batch yourself, as in ``x.to(device)``. ``cast``: see `Loader.to_keras`. SpecError for a
-        dtype of which torch has no tensors, and for what cannot be cast so.
+        On the CPU: move each batch yourself, as in ``x.to(device)``. ``cast``: see
+        `Loader.to_keras`. SpecError for a dtype of which torch has no tensors, and for what cannot
+        be cast so.
         """
         from ringfeed.sharing.tensors import in_torch  # noqa: PLC0415 - imports torch
 
@@ -150,8 +152,8 @@ class SharedLoader:
     def to_jax(self, *, cast: CastTree = None) -> SharedLoader:
         """Return the same place in the share, whose batches are jax arrays of the training's own, on the first CPU.
 
-        JAX runs tens of steps behind the program, and would hold the slots of all trainings. ``cast`` and errors as of
-        `Loader.to_jax`.
+        JAX runs tens of steps behind the program, and would hold the slots of all trainings.
+        ``cast`` and errors as of `Loader.to_jax`.
         """
         from ringfeed.sharing.tensors import in_jax  # noqa: PLC0415 - imports JAX
 

@@ -1,7 +1,7 @@
 """A training's connection to the host process. Its leases refer to it too: it is closed when the last of them is gone.
 
-A forked child has a copy of it, by which it must say nothing; the host process takes the end of the process that joined
-for the end of the training, not that of its children.
+A forked child has a copy of it, by which it must say nothing; the host process takes the end of the
+process that joined for the end of the training, not that of its children.
 """
 
 from __future__ import annotations
@@ -78,11 +78,15 @@ class Connection:
                 raise self._gone() from error
 
     def _stuck(self) -> StallError:
-        message = f"{self.share}: its host process (pid {self.host}) has not answered for {self._timeout_s:.0f} s"
+        message = (
+            f"{self.share}: its host process (pid {self.host}) has not answered for "
+            f"{self._timeout_s:.0f} s"
+        )
         return StallError(message)
 
     def _gone(self) -> WorkerError:
         return WorkerError(
-            f"{self.share}: its host process (pid {self.host}) has ended; what it wrote on standard error says why, if "
-            "it was not killed. Join again, and go on from a state_dict()"
+            f"{self.share}: its host process (pid {self.host}) has ended; what it wrote on "
+            "standard error says why, if it was not killed. Join again, and go on from a "
+            "state_dict()"
         )

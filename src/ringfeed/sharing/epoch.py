@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 class SharedStats(NamedTuple):
     """What one training has had of its share.
 
-    batches, samples: those that it was handed. wait_s: seconds that it waited for them. copies: batches that were
-    handed out as private copies, since the arrays of the trainings held the slots. lost: batches that it did not get
-    with ``on_slow="drop"``.
+    batches, samples: those that it was handed. wait_s: seconds that it waited for them. copies:
+    batches that were handed out as private copies, since the arrays of the trainings held the
+    slots. lost: batches that it did not get with ``on_slow="drop"``.
     """
 
     batches: int = 0
@@ -99,7 +99,10 @@ class Joined:
     def check_open(self) -> Connection:
         """Return the connection; ClosedError where nothing can be asked for any more."""
         if self._forks != Forks.count:
-            message = f"{self.share} was joined by the process that this one was forked from; join it here as well"
+            message = (
+                f"{self.share} was joined by the process that this one was forked from; join it "
+                "here as well"
+            )
             raise ClosedError(message)
         if self._connection is None:
             message = f"{self.share}: this training has left it; join it again"
@@ -200,7 +203,10 @@ class SharedEpoch:
         if self._is_over:
             raise StopIteration
         if joined.epoch_id != self._epoch_id:
-            text = "a newer iterator of this loader has taken over; finish one before you make the next"
+            text = (
+                "a newer iterator of this loader has taken over; finish one before you make the "
+                "next"
+            )
             raise SupersededError(text)
         began_s = time.monotonic()
         while True:
@@ -265,7 +271,10 @@ class SharedEpoch:
         if lost:
             self._joined.stats = self._joined.stats.plus(lost=lost)
             share = self._joined.share
-            text = f"{share}: this training was slower than the others and has lost {lost} batches (on_slow='drop')"
+            text = (
+                f"{share}: this training was slower than the others and has lost {lost} batches "
+                "(on_slow='drop')"
+            )
             warnings.warn(text, UserWarning, stacklevel=callers_depth())
 
     def _tell_of_copy(self) -> None:
@@ -274,9 +283,9 @@ class SharedEpoch:
             return
         joined.is_told_of_copies = True
         text = (
-            f"{joined.share}: the trainings' arrays hold all slots but one, so that batches are handed "
-            "out as private copies; let go of each batch when you have the next, copy what you keep, or give more "
-            "slots="
+            f"{joined.share}: the trainings' arrays hold all slots but one, so that batches are "
+            "handed out as private copies; let go of each batch when you have the next, copy what "
+            "you keep, or give more slots="
         )
         warnings.warn(text, SlotsHeldWarning, stacklevel=callers_depth())
 

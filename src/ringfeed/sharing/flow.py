@@ -4,12 +4,13 @@
                      ▲                      │
                      └── lost (on_slow)     └── as a private copy, where the trainings hold too many slots
 
-Of ``slots`` at most ``slots - 1`` are out of the ring, so that the workers have one to fill: lent, which is sent or
-held by arrays, or waiting in queues. Where all of them are held for longer than a moment, the last slot goes round
-alone: its batch is copied by each training that gets it, and the slot is given back at once.
+Of ``slots`` at most ``slots - 1`` are out of the ring, so that the workers have one to fill: lent,
+which is sent or held by arrays, or waiting in queues. Where all of them are held for longer than a
+moment, the last slot goes round alone: its batch is copied by each training that gets it, and the
+slot is given back at once.
 
-A training for which others wait is waited for, loses batches or is put out, as ``on_slow`` says. Not thread-safe: its
-owner holds a lock.
+A training for which others wait is waited for, loses batches or is put out, as ``on_slow`` says.
+Not thread-safe: its owner holds a lock.
 """
 
 from __future__ import annotations
@@ -115,14 +116,15 @@ class Flow:
         if len(self.trainings) >= self.terms.ranks:
             there = ", ".join(map(str, self.trainings))
             return (
-                f"share(name={self.terms.name!r}) has the {self.terms.ranks} trainings that it was made for ({there}), "
-                "and this is one more; give all of them a larger ranks=, or another name"
+                f"share(name={self.terms.name!r}) has the {self.terms.ranks} trainings that it was "
+                f"made for ({there}), and this is one more; give all of them a larger ranks=, or "
+                "another name"
             )
         same = [other for other in self.trainings if other.rank == training.rank is not None]
         if same:
             return (
-                f"share(name={self.terms.name!r}) has a training of rank {training.rank} already (pid {same[0].pid}); "
-                "give each process a rank of its own"
+                f"share(name={self.terms.name!r}) has a training of rank {training.rank} already "
+                f"(pid {same[0].pid}); give each process a rank of its own"
             )
         self.trainings.append(training)
         self.has_gathered = self.has_gathered or len(self.trainings) == self.terms.ranks
@@ -280,8 +282,8 @@ class Flow:
     def want(self, training: Training, serial: int, held: frozenset[int]) -> None:
         """Note that a training waits, and ``held``: the batches that it holds.
 
-        What it was sent after ``serial``, and has lost to Ctrl-C, it is sent again. What it holds no longer goes back:
-        Ctrl-C may have kept it from saying so.
+        What it was sent after ``serial``, and has lost to Ctrl-C, it is sent again. What it holds
+        no longer goes back: Ctrl-C may have kept it from saying so.
         """
         for batch in [*self.out.values()]:
             if training in batch.holds and batch.number not in held:
@@ -456,8 +458,8 @@ class Flow:
     def _is_slow(self, training: Training, waited_s: float) -> str:
         what = "taken a batch" if self.is_on else "asked for the next epoch"
         return (
-            f"share(name={self.terms.name!r}): the other trainings have waited {waited_s:.1f} s for {training}, "
-            f"which has not {what}"
+            f"share(name={self.terms.name!r}): the other trainings have waited {waited_s:.1f} s "
+            f"for {training}, which has not {what}"
         )
 
     def _stall(self, training: Training, waited_s: float) -> StallError:
@@ -465,12 +467,13 @@ class Flow:
         if not self.has_gathered:
             there, count = ", ".join(map(str, self.trainings)), len(self.trainings)
             return StallError(
-                f"{share}: {count} of {self.terms.ranks} trainings have come within {waited_s:.0f} s "
-                f"({there}); start the others, or give ranks= and timeout_s= as they are"
+                f"{share}: {count} of {self.terms.ranks} trainings have come within {waited_s:.0f} "
+                f"s ({there}); start the others, or give ranks= and timeout_s= as they are"
             )
         late = [other for other in self.trainings if other.asked is None]
         slow = ", ".join(map(str, self._blocking([training]) if self.is_on else late))
         why = f"it waits for {slow}" if slow else "its loader has none"
         return StallError(
-            f"{share}: no batch for {training} within {waited_s:.0f} s: {why}; raise timeout_s or look there"
+            f"{share}: no batch for {training} within {waited_s:.0f} s: {why}; raise timeout_s or "
+            "look there"
         )

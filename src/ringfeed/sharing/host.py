@@ -1,7 +1,7 @@
 """The host process: the main thread talks to the trainings, another one takes batches from the loader.
 
-It ends when the last training has left. A training's end is noticed by its connection or by its pidfd, whichever comes
-first: a process that it has forked may hold a copy of the connection.
+It ends when the last training has left. A training's end is noticed by its connection or by its
+pidfd, whichever comes first: a process that it has forked may hold a copy of the connection.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Guest(Training):
             self.lost = 0
         if batch is not None:
             content = {**content, "private": entry.private, "number": batch.number}
-        # A batch that was given back is sent again without its slots: the training asked for it, and drops it.
+        # A batch that was given back is sent again without its slots: the training asked for it,
+        # and drops it.
         fds = () if batch is None or batch.lease is None else (batch.lease[1].fileno(),)
         self.send((entry.serial, entry.kind, entry.epoch_id, content), fds)
 
@@ -244,8 +245,8 @@ class Host:
             return None
         if guest.expects not in {None, repr(self._info.spec)}:
             text = (
-                f"share(name={asks.name!r}) hands out samples of {self._info.spec!r}, and this training expects "
-                f"{guest.expects}; give the others' make_loader, or another name"
+                f"share(name={asks.name!r}) hands out samples of {self._info.spec!r}, and this "
+                f"training expects {guest.expects}; give the others' make_loader, or another name"
             )
             return "refused", ["SpecError", text]
         refusal = self._flow.join(guest)
@@ -360,7 +361,8 @@ def _wish_of(
     wishes = {
         training: ask and ask[1] and unpacked_state(ask[1]) for training, ask in asked.items()
     }
-    # One that has come in the place of another, and begins anew, does not decide for those that go on.
+    # One that has come in the place of another, and begins anew, does not decide for those that go
+    # on.
     decide = [wish for training, wish in wishes.items() if training.epoch] or wishes.values()
     first = next((wish for wish in decide if not host_loader.is_next(wish)), None)
     agree = [
@@ -376,7 +378,10 @@ def _wish_of(
     return first
 
 
-_NO_ROOM = "the host process of this share has no descriptor left for one more; raise RLIMIT_NOFILE (ulimit -n)"
+_NO_ROOM = (
+    "the host process of this share has no descriptor left for one more; raise RLIMIT_NOFILE "
+    "(ulimit -n)"
+)
 
 
 def _refuse(channel: Descriptor, error: str, text: str) -> None:

@@ -72,7 +72,10 @@ class HostLoader:
         self.loader = loader = make_loader()
         where = f"share(name={terms.name!r})"
         if not isinstance(loader, Loader):
-            message = f"{where}: make_loader returned a {type(loader).__name__}, expected a ringfeed.Loader"
+            message = (
+                f"{where}: make_loader returned a {type(loader).__name__}, expected a "
+                "ringfeed.Loader"
+            )
             raise TypeError(message)
         self._check(where, terms)
         self._segment = 0
@@ -84,28 +87,38 @@ class HostLoader:
         loader, runner = self.loader, runner_of(self.loader)
         forms = [leaf.path for leaf in loader.spec.leaves if leaf.form is not None]
         if forms:
-            message = f"{where}: {forms[0]} differs in length from sample to sample, which a share cannot hand out yet"
+            message = (
+                f"{where}: {forms[0]} differs in length from sample to sample, which a share "
+                "cannot hand out yet"
+            )
             raise SpecError(message + "; pad it in __getitem__, or give each training a Loader")
         if runner.source.has_weights:
-            message = f"{where}: a PrioritizedSampler hears of no training's errors in the host process; use a Loader"
+            message = (
+                f"{where}: a PrioritizedSampler hears of no training's errors in the host process; "
+                "use a Loader"
+            )
             raise ValueError(message)
         if runner.tuner is not None:
             message = f'{where}: the loader has slots="auto" or workers="auto", expected numbers; give it both'
             raise ValueError(message)
         if loader.plan.slots < MIN_SLOTS:
-            message = f"{where}: the loader has {loader.plan.slots} slots, expected at least {MIN_SLOTS}; give it slots="
+            message = (
+                f"{where}: the loader has {loader.plan.slots} slots, expected at least "
+                f"{MIN_SLOTS}; give it slots="
+            )
             raise ValueError(message)
         rank = loader._asked.shard  # noqa: SLF001 - only the loader's repr says so otherwise
         if rank.found and rank.world_size > 1:
             raise ValueError(
-                f"{where}: make_loader has shard='auto', which found {rank} for the training that came first, and the "
-                "loader is for all of this host; give it shard=ringfeed.Shard(rank, world_size) of the host, or none"
+                f"{where}: make_loader has shard='auto', which found {rank} for the training that "
+                "came first, and the loader is for all of this host; give it "
+                "shard=ringfeed.Shard(rank, world_size) of the host, or none"
             )
         size = loader.batch_size
         if terms.mode == "split" and size is not None and size % terms.ranks:
             raise ValueError(
-                f"{where}: the loader has batch_size={size}, which {terms.ranks} ranks cannot share equally; give the "
-                "rows of all ranks together, a multiple of ranks"
+                f"{where}: the loader has batch_size={size}, which {terms.ranks} ranks cannot "
+                "share equally; give the rows of all ranks together, a multiple of ranks"
             )
 
     def info(self, host: int) -> SharedInfo:

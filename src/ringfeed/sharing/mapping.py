@@ -1,12 +1,14 @@
 """The slots of the host's ring as a training sees them: mapped privately, so that it writes for itself alone.
 
-A page that the training writes to becomes a copy of its own, and no longer shows what workers write later. So these
-pages are thrown away when the training lets go of the slot, or at the latest when it is lent the slot again:
-/proc/self/pagemap says which there are (Documentation/admin-guide/mm/pagemap.rst of the kernel). Where it cannot be
-read, all pages of the slot are mapped anew.
+A page that the training writes to becomes a copy of its own, and no longer shows what workers write
+later. So these pages are thrown away when the training lets go of the slot, or at the latest when
+it is lent the slot again: /proc/self/pagemap says which there are
+(Documentation/admin-guide/mm/pagemap.rst of the kernel). Where it cannot be read, all pages of the
+slot are mapped anew.
 
-A page that was not written to shows what workers write. The host does not wait for arrays of a child that the training
-forks. So ahead of a fork all pages of slots that are lent become the training's own: the child gets them as they are.
+A page that was not written to shows what workers write. The host does not wait for arrays of a
+child that the training forks. So ahead of a fork all pages of slots that are lent become the
+training's own: the child gets them as they are.
 """
 
 from __future__ import annotations

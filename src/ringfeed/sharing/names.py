@@ -1,9 +1,10 @@
 """The socket of a share: a name in the abstract namespace, so that no file is left behind; and what is said by it.
 
-Such names are those of a network namespace, which containers may have in common. So the name has the user's number and
-the namespaces of this process in it, and both ends ask the kernel whose process the other is (SO_PEERCRED and
-SO_PEERPIDFD, unix(7)) before they look at what it says. Messages are JSON. Pickle opens only what is code, an exception
-or a spec, of a process that was found to be one of ours.
+Such names are those of a network namespace, which containers may have in common. So the name has
+the user's number and the namespaces of this process in it, and both ends ask the kernel whose
+process the other is (SO_PEERCRED and SO_PEERPIDFD, unix(7)) before they look at what it says.
+Messages are JSON. Pickle opens only what is code, an exception or a spec, of a process that was
+found to be one of ours.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def peer_of(fd: int) -> Peer:
 def identify(fd: int, peer: Peer) -> Descriptor:
     """Return a pidfd of the process at the other end.
 
-    PermissionError where that is another user's, or in another container; ProcessLookupError where it has ended.
+    PermissionError where that is another user's, or in another container; ProcessLookupError where
+    it has ended.
     """
     _check(peer)  # first: no descriptor is opened for those of others
     pidfd = _pidfd_of(fd, peer)  # it is closed with its last reference
@@ -219,7 +221,8 @@ def _from_text(value: dict[str, Any]) -> Any:
 def packed_state(state: Any) -> tuple[str, Any]:
     """Return a loader's state for a message: as it is or, where it has what JSON has not, as a pickle.
 
-    Which of them is said beside it, since a state may come from a file, and nothing in it is to be opened by pickle.
+    Which of them is said beside it, since a state may come from a file, and nothing in it is to be
+    opened by pickle.
     """
     try:
         encoded(state)

@@ -42,7 +42,10 @@ class Terms:
         check_choice("on_slow", self.on_slow, ("wait", "drop", "raise"))
         for name in ("patience_s", "timeout_s"):
             if getattr(self, name) is None:
-                message = f"{name}=None must be a number of seconds: a share waits for no training for ever"
+                message = (
+                    f"{name}=None must be a number of seconds: a share waits for no training for "
+                    "ever"
+                )
                 raise TypeError(message)
             check_seconds(name, getattr(self, name), "above 0")
 
@@ -52,8 +55,9 @@ class Terms:
         for name, value in here.items():
             if there[name] != value:
                 return (
-                    f"share(name={self.name!r}) was made with {name}={value!r}, and this process joins it with "
-                    f"{name}={there[name]!r}; give all its trainings the same, or another name"
+                    f"share(name={self.name!r}) was made with {name}={value!r}, and this process "
+                    f"joins it with {name}={there[name]!r}; give all its trainings the same, or "
+                    "another name"
                 )
         return None
 
@@ -62,14 +66,17 @@ def rank_of(mode: str, rank: object, ranks: int) -> int | None:
     """Return which part of each batch this process reads; None in mode "broadcast"."""
     if mode == "broadcast":
         if rank is not None:
-            message = f"rank={rank!r} with mode='broadcast', where each training gets all rows; leave rank out"
+            message = (
+                f"rank={rank!r} with mode='broadcast', where each training gets all rows; leave "
+                "rank out"
+            )
             raise ValueError(message)
         return None
     found = _from_launcher() if rank is None else check_count("rank", rank, 0, none=False)
     if found is None:
         raise ValueError(
-            f"mode='split' needs the rank of this process among the {ranks} of this host, and none of "
-            f"{', '.join(LOCAL_RANKS)} is in the environment; give rank="
+            f"mode='split' needs the rank of this process among the {ranks} of this host, and none "
+            f"of {', '.join(LOCAL_RANKS)} is in the environment; give rank="
         )
     if not 0 <= found < ranks:
         message = f"rank={found} with ranks={ranks}; ranks go from 0 to {ranks - 1}"

@@ -10,7 +10,8 @@ from ringfeed.spec._rows cimport RowWriter, rf_note_times
 def fill_many(RowWriter writer not None, uintptr_t claim_address, getitems, context, on_error):
     """Fill the claim with getitems(indices), many samples at once; False when the claim was cancelled.
 
-    If that fails, or kills a worker, one at a time: the sample at fault is found and blamed, the others are saved.
+    If that fails, or kills a worker, one at a time: the sample at fault is found and blamed, the
+    others are saved.
     """
     cdef c.rf_claim *claim = <c.rf_claim *>claim_address
     cdef uint32_t row

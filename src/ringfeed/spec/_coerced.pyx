@@ -19,7 +19,8 @@ import sys
 
 cnp.import_array()
 
-# As in spec._writer: below this a conversion is cheaper than giving the GIL away and taking it back.
+# As in spec._writer: below this a conversion is cheaper than giving the GIL away and taking it
+# back.
 cdef size_t NOGIL_BYTES = 32768
 
 
@@ -211,7 +212,8 @@ cdef const void *memory_of_tensor(value, const Given *given) except? NULL:
     if (memcmp(&tensor.type, &given.tensor, sizeof(rf_dlpack_type)) != 0 or tensor.device_type != RF_DLPACK_CPU
             or tensor.address == NULL or not is_contiguous(&tensor, given)):
         return NULL
-    # numpy() refuses both. An int is never differentiated, and no public function gives one the bit for "negated".
+    # numpy() refuses both. An int is never differentiated, and no public function gives one the bit
+    # for "negated".
     if tensor.type.code == RF_DLPACK_FLOAT and (value.requires_grad or value.is_neg()):
         return NULL
     return <uint8_t *>tensor.address + tensor.byte_offset

@@ -133,7 +133,8 @@ cdef class Differing(FormFields):
             field = &self.fields[<Py_ssize_t>number]
             if field.offset in lease.finished:
                 continue
-            # Rows are moved last, and no Python code runs until that is noted: Ctrl-C comes before, or after.
+            # Rows are moved last, and no Python code runs until that is noted: Ctrl-C comes before,
+            # or after.
             if form.is_padded:
                 lease.finished[field.offset] = self.pad(field, form, lease.base() + field.offset, rows, numbers)
             else:

@@ -46,8 +46,8 @@ cdef class RowChange:
 cdef class RowWriter:
     """Writes samples into the rows of a claimed ticket.
 
-    One row of each ticket is timed, or all where they are read or written together. Rows go past the caches where the
-    open slots are of `beyond` bytes together, or more.
+    One row of each ticket is timed, or all where they are read or written together. Rows go past
+    the caches where the open slots are of `beyond` bytes together, or more.
     """
 
     def __cinit__(self, spec, offsets, owner, uint64_t beyond):
@@ -186,9 +186,9 @@ cdef class RowWriter:
     def gather(self, uintptr_t claim_address, columns, context, on_error):
         """Fill the claim from columns, an array a leaf: without the GIL, where their rows are those of the spec.
 
-        Columns are looked at for each claim: a hook may have put others in their place. Row by row go rows that are
-        strided or of another dtype, what a transform changes, and rows after a death (a mapped file that was cut short,
-        say), so that only the row to blame is blamed.
+        Columns are looked at for each claim: a hook may have put others in their place. Row by row
+        go rows that are strided or of another dtype, what a transform changes, and rows after a
+        death (a mapped file that was cut short, say), so that only the row to blame is blamed.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef tuple arrays = self.leaves_of(columns, 0, "sample")

@@ -122,7 +122,8 @@ cdef class FormWriter:
 cdef class FieldWriter:
     """Writes the values of leaves into the fields of slots; each array is copied once, or converted.
 
-    `owner` is what the arrays over a slot keep. What is copied goes past the caches while `stream` is true.
+    `owner` is what the arrays over a slot keep. What is copied goes past the caches while `stream`
+    is true.
     """
 
     def __cinit__(self, spec, offsets, owner):
@@ -182,7 +183,8 @@ cdef class FieldWriter:
         if not cnp.PyArray_IS_C_CONTIGUOUS(array):
             place = self.fields.wrap(number, base, first, rows, self.owner)
             if self.fields.dtypes[number].isbuiltin != 1:
-                # As bytes: NumPy skips those between fields, and knows no unaligned elements of others' dtypes.
+                # As bytes: NumPy skips those between fields, and knows no unaligned elements of
+                # others' dtypes.
                 raw = f"V{cnp.PyArray_ITEMSIZE(array)}"
                 place, array = place.view(raw), array.view(raw)
             cnp.PyArray_CopyInto(place, array)

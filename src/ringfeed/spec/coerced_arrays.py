@@ -137,7 +137,10 @@ def _items(value: Any, where: str, depth: int) -> Iterator[tuple[str, Any]]:
 def from_text(value: str | bytes, dtype: AnyDtype, where: str) -> AnyArray:
     """Return one string as an array of an S or U dtype: a str is UTF-8 in the bytes of an S."""
     if isinstance(value, bytes) and dtype.kind == "U":
-        remedy = f"return its .decode(), or give an S dtype in spec=, as in 'S{dtype.itemsize // _CHARACTER}'"
+        remedy = (
+            "return its .decode(), or give an S dtype in spec=, as in "
+            f"'S{dtype.itemsize // _CHARACTER}'"
+        )
         raise error_of(where, "is of type bytes", f"a str for dtype {dtype}", remedy)
     if isinstance(value, str) and dtype.kind == "S":
         try:

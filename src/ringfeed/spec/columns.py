@@ -33,8 +33,9 @@ def columns_of(
 ) -> Any:
     """Return NumPy arrays in the place of columns, and any other dataset as it is.
 
-    ``leaves``: what is no tuple or dict, each with where it stands; ``is_whole``: one index is a whole batch. SpecError
-    says what to give instead of what may be columns, and cannot be read as such.
+    ``leaves``: what is no tuple or dict, each with where it stands; ``is_whole``: one index is a
+    whole batch. SpecError says what to give instead of what may be columns, and cannot be read as
+    such.
     """
     if not isinstance(dataset, tuple | list | dict):
         return np.asarray(dataset)  # a Series, whose own numbers are labels
@@ -78,8 +79,9 @@ def _converted(branch: Any, path: str) -> Any:
     kind = f"{type(branch).__module__.partition('.')[0]}.{type(branch).__name__}"
     if kind.partition(".")[0] in _LAZY:
         message = (
-            f"{path} is a {kind}, which is read piece by piece, expected an array in memory; give numpy.asarray() of "
-            f"it if it fits there, or an object whose __getitem__(i) reads row i of each column"
+            f"{path} is a {kind}, which is read piece by piece, expected an array in memory; give "
+            "numpy.asarray() of it if it fits there, or an object whose __getitem__(i) reads row "
+            "i of each column"
         )
         raise SpecError(message)
     try:
@@ -99,8 +101,8 @@ def of_sparse(value: Any) -> str:
     if not is_sparse or to_dense is None:
         return ""
     return (
-        f"give its .{to_dense}() if that fits in memory, or an object whose __getitem__(i) makes row i of it dense and "
-        f"returns it with those of the other arrays"
+        f"give its .{to_dense}() if that fits in memory, or an object whose __getitem__(i) makes "
+        "row i of it dense and returns it with those of the other arrays"
     )
 
 
@@ -114,8 +116,9 @@ def _refuse_ambiguous(dataset: list[Any]) -> None:
     if len(lengths) == 1 and (length := lengths.pop()) > len(dataset):
         count = "1 array" if len(dataset) == 1 else f"{len(dataset)} arrays"
         message = (
-            f"the dataset is a list of {count} of length {length}, expected a tuple of columns or many samples; give "
-            f"tuple() of it for {length} samples, numpy.stack() of it for {len(dataset)}"
+            f"the dataset is a list of {count} of length {length}, expected a tuple of columns or "
+            f"many samples; give tuple() of it for {length} samples, numpy.stack() of it for "
+            f"{len(dataset)}"
         )
         raise SpecError(message)
 
@@ -149,7 +152,10 @@ def check_columns(spec: Spec, inferred: Spec, given: object) -> None:
     plain = spec is before_cast(spec)
     remedy = "leave spec= out" if plain else "it converts uint8 arrays of the samples' shape"
     if any(leaf.casts for leaf in spec.leaves):
-        remedy = "cast=True converts arrays of the samples' shape, and none of fractions into whole numbers"
+        remedy = (
+            "cast=True converts arrays of the samples' shape, and none of fractions into whole "
+            "numbers"
+        )
     message = f"spec= says {given!r}, but the arrays are {inferred!r}; {remedy}"
     raise SpecError(message)
 

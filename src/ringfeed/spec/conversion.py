@@ -23,9 +23,9 @@ FLOAT32 = np.dtype("float32")
 class Cast:
     """What becomes of uint8 on its way to the model: ``((x * scale + offset) - mean) / std``, in ``dtype``.
 
-    What is None is left out, and no step is merged with another. ``mean`` and ``std``: one number, or one for each
-    channel, which is the last axis of the sample. ``layout="CHW"``: a sample of shape (height, width, channels)
-    comes out as (channels, height, width).
+    What is None is left out, and no step is merged with another. ``mean`` and ``std``: one number,
+    or one for each channel, which is the last axis of the sample. ``layout="CHW"``: a sample of
+    shape (height, width, channels) comes out as (channels, height, width).
 
     SpecError for numbers that float32 does not hold, and for a ``std`` of 0.
     """
@@ -53,8 +53,8 @@ class Cast:
             and len(self.mean) != len(self.std)
         ):
             raise SpecError(
-                f"mean has {len(self.mean)} numbers and std {len(self.std)}, expected as many; give one for each "
-                f"channel, or one number for all"
+                f"mean has {len(self.mean)} numbers and std {len(self.std)}, expected as many; "
+                "give one for each channel, or one number for all"
             )
 
     def said(self) -> str:

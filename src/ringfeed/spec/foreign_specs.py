@@ -38,7 +38,10 @@ def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
     kind = type(value).__name__
     known = tuple(axis for axis in shape or () if axis is not None)
     if dtype.hasobject:
-        remedy = "give ringfeed.Text(64) for str, or ringfeed.Bytes(64) for bytes, with the most bytes of one sample"
+        remedy = (
+            "give ringfeed.Text(64) for str, or ringfeed.Bytes(64) for bytes, with the most bytes "
+            "of one sample"
+        )
         raise error_of(
             where, f"is a {kind} of dtype {value.dtype!r}", "a dtype of fixed width", remedy
         )

@@ -73,7 +73,10 @@ def form_of(  # noqa: PLR0913 - what an Array says of it
             mask=mask,
         )
         if axes != (0,):
-            remedy = "turn it round in __getitem__ so that the axis that varies comes first, or give form='pad'"
+            remedy = (
+                "turn it round in __getitem__ so that the axis that varies comes first, or give "
+                "form='pad'"
+            )
             raise error_of(
                 "Array",
                 f"has form='ragged' and shape {shown_shape}",
@@ -105,8 +108,14 @@ def _padded(leaf: Leaf, array: Array) -> Array:
     if not leaf.variable:
         return array
     if leaf.cast is not None:
-        expected = "samples that are not converted, as they are padded with zeros to make a batch of several"
-        remedy = "give batch_size=1, convert them in __getitem__, or leave scale=, offset=, mean= and std= out"
+        expected = (
+            "samples that are not converted, as they are padded with zeros to make a batch of "
+            "several"
+        )
+        remedy = (
+            "give batch_size=1, convert them in __getitem__, or leave scale=, offset=, mean= and "
+            "std= out"
+        )
         raise error_of(
             leaf.path, f"has variable={leaf.variable} and converts its samples", expected, remedy
         )
@@ -122,8 +131,9 @@ def refuse_columns(spec: Spec) -> None:
     for leaf in spec.leaves:
         if leaf.form is not None:
             message = (
-                f"{leaf.path} is {leaf.form.name} in spec=, but the dataset is made of arrays, whose rows have one "
-                f"length; give an object whose __getitem__(i) returns sample i in its own length"
+                f"{leaf.path} is {leaf.form.name} in spec=, but the dataset is made of arrays, "
+                "whose rows have one length; give an object whose __getitem__(i) returns sample i "
+                "in its own length"
             )
             raise SpecError(message)
 

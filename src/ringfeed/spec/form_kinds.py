@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class Ragged:
     """The samples of a leaf with ``form="ragged"``, or of `Bytes` or `Text`, in one batch.
 
-    values: all elements of the batch, sample after sample, an array over the slot: it keeps the slot.
+    values: all elements of the batch, sample after sample, an array over the slot: it keeps the
+        slot.
     row_splits: int64, rows + 1 of them: sample i is ``values[row_splits[i]:row_splits[i + 1]]``.
 
-    ``len()`` is the number of samples, ``[i]`` gives one: a view of the values, of `Bytes` a memoryview of them, of
-    `Text` a str. It is no list: ``list(ragged)`` makes one.
+    ``len()`` is the number of samples, ``[i]`` gives one: a view of the values, of `Bytes` a
+    memoryview of them, of `Text` a str. It is no list: ``list(ragged)`` makes one.
     """
 
     __slots__ = ("form", "row_splits", "values")
@@ -69,13 +70,17 @@ class Ragged:
         if self.form != "ragged":
             return f"<Ragged: {count} of {self.form}, {len(self.values)} bytes>"
         inner = "".join(f", {axis}" for axis in self.values.shape[1:]) or ","
-        return f"<Ragged: {count} of shape (None{inner}), {self.values.dtype}, {len(self.values)} in all>"
+        return (
+            f"<Ragged: {count} of shape (None{inner}), {self.values.dtype}, {len(self.values)} in "
+            "all>"
+        )
 
 
 class Padded(NamedTuple):
     """The samples of a leaf with ``form="pad"`` and ``lengths=True`` in one batch.
 
-    values: (rows, longest, ...), over the slot. lengths: int64 (rows,), or (rows, k) where k axes vary.
+    values: (rows, longest, ...), over the slot. lengths: int64 (rows,), or (rows, k) where k axes
+        vary.
     """
 
     values: AnyArray
@@ -85,8 +90,8 @@ class Padded(NamedTuple):
 class Masked(NamedTuple):
     """The samples of a leaf with ``form="pad"`` and ``mask=True`` in one batch.
 
-    values: (rows, longest, ...), over the slot. mask: bool, over the rows and the axes that vary: True for a sample's
-    own elements.
+    values: (rows, longest, ...), over the slot. mask: bool, over the rows and the axes that vary:
+    True for a sample's own elements.
     """
 
     values: AnyArray
@@ -124,7 +129,8 @@ class Form:
     name: "ragged", "pad", "bytes" or "text".
     most: the shape of the largest sample. axes: those that vary.
     total: elements of a whole batch along the varying axis; None: so many as its rows may have.
-    padding: one element, as bytes. pad_to: lengths to choose from, ascending; empty: the longest of the batch.
+    padding: one element, as bytes. pad_to: lengths to choose from, ascending; empty: the longest of
+        the batch.
     beside: what comes beside the values: "row_splits", "lengths", "mask" or None.
     """
 

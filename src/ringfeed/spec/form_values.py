@@ -80,7 +80,10 @@ def _bytes_of(leaf: Leaf, form: Form, value: Any, where: str) -> AnyArray:
         )
         raise error_of(where, f"is {shown(value)}", expected, remedy)
     if len(found) > leaf.shape[0]:
-        remedy = f"raise max_size in spec=, as in {form.name.capitalize()}({1 << (len(found) - 1).bit_length()})"
+        remedy = (
+            "raise max_size in spec=, as in "
+            f"{form.name.capitalize()}({1 << (len(found) - 1).bit_length()})"
+        )
         raise error_of(
             where, f"has {len(found)} bytes", f"at most max_size={leaf.shape[0]}", remedy
         )
@@ -118,7 +121,10 @@ def rows_of(leaf: Leaf, value: Any, where: str, max_rows: int) -> list[Any]:
         found = list(array)
     if found is None:
         what = "ringfeed.Padded or Masked" if leaf.form.is_padded else "ringfeed.Ragged"
-        expected = f"a list of samples, one a row, an array whose rows are samples of one shape, or a {what}"
+        expected = (
+            "a list of samples, one a row, an array whose rows are samples of one shape, or a "
+            f"{what}"
+        )
         raise error_of(
             where, f"is {shown(value)}", expected, "return one of these from __getitem__"
         )

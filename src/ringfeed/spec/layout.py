@@ -36,11 +36,12 @@ def field_size(leaf: Leaf, rows: int) -> int:
 class Layout:
     """One slot: fields, then a failure record a cell, the batch's indices, and a mark a row.
 
-    ``rows`` is what the fields hold, ``indices`` how many dataset indices make a batch: the same number, but for
-    datasets of whole batches, where one index gives many rows. Offsets and sizes are in bytes. Where the shape of a
-    leaf varies, that of the batch stands right before its field, as 64 bits an axis; of a leaf with a form, the shape
-    and the place of each row. What writes past the last row of the last field meets the failure records first, 4 KiB a
-    cell, which are sealed one by one.
+    ``rows`` is what the fields hold, ``indices`` how many dataset indices make a batch: the same
+    number, but for datasets of whole batches, where one index gives many rows. Offsets and sizes
+    are in bytes. Where the shape of a leaf varies, that of the batch stands right before its field,
+    as 64 bits an axis; of a leaf with a form, the shape and the place of each row. What writes past
+    the last row of the last field meets the failure records first, 4 KiB a cell, which are sealed
+    one by one.
     """
 
     offsets: tuple[int, ...]

@@ -52,7 +52,8 @@ def refuse_in_place(spec: Spec) -> None:
         if leaf.cast is not None or leaf.casts:
             steps = "cast=" if leaf.casts else "scale=, offset=, mean=, std= and layout="
             message = (
-                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write {leaf.dtype} "
-                f"there and leave {steps} out, or take read_into out of the dataset"
+                f"{leaf.path} is converted by its Array, but read_into writes into the slot "
+                f"itself; write {leaf.dtype} there and leave {steps} out, or take read_into out of "
+                "the dataset"
             )
             raise SpecError(message)

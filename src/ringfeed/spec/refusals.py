@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ringfeed.errors import SpecError
     from ringfeed.spec.array import AnyArray, Leaf
 
-_ARRAY_OF = "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf"
+_ARRAY_OF = (
+    "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one "
+    "leaf"
+)
 _TIME = "return numpy.datetime64() of it or, for a framework, its .timestamp()"
 _FLOAT = "return float() of it"
 _WAYS_OUT = {  # the first that fits
@@ -31,12 +34,18 @@ _WAYS_OUT = {  # the first that fits
     "fractions.Fraction": _FLOAT,
     "datetime.datetime": _TIME,
     "datetime.date": "return numpy.datetime64() of it or, for a framework, its .toordinal()",
-    "datetime.timedelta": "return numpy.timedelta64() of it or, for a framework, its .total_seconds()",
+    "datetime.timedelta": (
+        "return numpy.timedelta64() of it or, for a framework, its .total_seconds()"
+    ),
     "datetime.time": "return a number in its place, such as the seconds since midnight",
     "pathlib.PurePath": "return str() of it",
     "enum.Enum": "return its .value",
-    "tensorflow.RaggedTensor": "return its .to_tensor(), which pads it, or its .flat_values and row lengths as leaves",
-    "tensorflow.SparseTensor": "return tf.sparse.to_dense() of it, or its .indices and .values as leaves",
+    "tensorflow.RaggedTensor": (
+        "return its .to_tensor(), which pads it, or its .flat_values and row lengths as leaves"
+    ),
+    "tensorflow.SparseTensor": (
+        "return tf.sparse.to_dense() of it, or its .indices and .values as leaves"
+    ),
 }
 _SCIPY = (
     "return its .toarray() or, as leaves of their own, its .data and what says where they stand"
@@ -66,7 +75,10 @@ def of_objects(array: AnyArray) -> str:
     """Say what to return in the place of an array of Python objects."""
     if array.ndim == 0 and isinstance(array.item(), str | bytes):  # a tf.string
         kind = "Text" if isinstance(array.item(), str) else "Bytes"
-        return f"return it as .numpy() or .item() gives it, and give ringfeed.{kind}(64) in its place in spec="
+        return (
+            f"return it as .numpy() or .item() gives it, and give ringfeed.{kind}(64) in its place "
+            "in spec="
+        )
     kinds = {*map(type, array.reshape(-1).tolist())}
     if kinds and kinds <= {str, bytes}:  # a batch of them, or a column
         name, code = ("Text", "U") if str in kinds else ("Bytes", "S")
@@ -84,8 +96,9 @@ def other_structure(value: Any, model: Any, where: str) -> str:
         return same
     dtype = model[0].dtype.name
     return (
-        f"each item of a {type(value).__name__} is a leaf: return numpy.asarray() of it, and give Array((None,), "
-        f"{dtype!r}, max_shape=(512,), form='pad') in its place in spec=, with the longest in the place of 512"
+        f"each item of a {type(value).__name__} is a leaf: return numpy.asarray() of it, and give "
+        f"Array((None,), {dtype!r}, max_shape=(512,), form='pad') in its place in spec=, with the "
+        "longest in the place of 512"
     )
 
 
@@ -123,8 +136,8 @@ def _channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
         return ""
     given, wanted = (f"{count} channel{'s' * (count > 1)}" for count in counts)
     return (
-        f"it is a picture of {given} where others have {wanted}: convert it in __getitem__, as by PIL's "
-        f".convert({_MODES[counts[1]]!r}), to the same shape"
+        f"it is a picture of {given} where others have {wanted}: convert it in __getitem__, as by "
+        f"PIL's .convert({_MODES[counts[1]]!r}), to the same shape"
     )
 
 
@@ -137,11 +150,17 @@ _BY_SPEC = {  # whether it is of a whole batch
 def for_dtype(found: AnyArray, leaf: Leaf) -> str:
     """Say what to do about an array of another dtype than the leaf's."""
     if leaf.cast is not None:
-        return "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="
+        return (
+            "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out "
+            "of spec="
+        )
     if leaf.casts:
         return f"cast=True makes no {leaf.dtype} of {found.dtype}: convert it in __getitem__"
     if may_cast(found.dtype, leaf.dtype):
-        return "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
+        return (
+            "convert it in __getitem__, give this dtype in spec=, or have it converted by "
+            "cast=True of its Array"
+        )
     return "convert it in __getitem__, or give this dtype in spec="
 
 
@@ -161,7 +180,10 @@ def _for_shape(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str]:
             "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
         )
         if shape == leaf.shape:
-            remedy = "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of spec="
+            remedy = (
+                "return (height, width, channels), which layout='CHW' turns round, or leave "
+                "layout= out of spec="
+            )
         return expected_of(leaf, str(leaf.shape)), remedy
     all_vary = len(leaf.variable) == len(leaf.shape)
     expected = f"{leaf.shape} or less" + ("" if all_vary else f" along the axes {leaf.variable}")
@@ -189,7 +211,8 @@ def warn_of_numbers(value: Any, where: str) -> None:
     """Warn of such a list."""
     dtype = np.asarray(value).dtype if set(map(type, value)) != {float} else "float32"
     message = (
-        f"{where} is {shown(value)} numbers, each of which is a leaf and an array of its own in a batch; return "
-        f"numpy.asarray() of it for one leaf, or give spec= with Array(({len(value)},), {str(dtype)!r}) in its place"
+        f"{where} is {shown(value)} numbers, each of which is a leaf and an array of its own in a "
+        "batch; return numpy.asarray() of it for one leaf, or give spec= with "
+        f"Array(({len(value)},), {str(dtype)!r}) in its place"
     )
     warnings.warn(message, UserWarning, stacklevel=callers_depth())

@@ -1,7 +1,7 @@
 """What one sample of a dataset looks like: the structure around its leaves, and what each of them is.
 
-Containers are structure, all else is a leaf: ``[1, 2, 3]`` is a list of three int64 leaves, not an array. None in a
-container stays None in every batch, and is no leaf.
+Containers are structure, all else is a leaf: ``[1, 2, 3]`` is a list of three int64 leaves, not an
+array. None in a container stays None in every batch, and is no leaf.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 
 MAX_LEAVES, MAX_DEPTH = 1000, 64
-OF_SAMPLES = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
+OF_SAMPLES = (
+    "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single "
+    "samples"
+)
 _NONE = "tensorflow.NoneTensorSpec"
 
 
@@ -192,7 +195,8 @@ class Spec:
     structure   the same for compilers: ("leaf", number) | ("tuple", class or None, children) |
                 ("list", children) | ("dict", keys, children) | ("none",)
 
-    Equal are Specs of equal structure, order of leaves, shapes and dtypes; NamedTuples by name and fields.
+    Equal are Specs of equal structure, order of leaves, shapes and dtypes; NamedTuples by name and
+    fields.
     """
 
     __slots__ = ("_key", "_rebuild", "leaves", "structure", "tree")
@@ -200,7 +204,8 @@ class Spec:
     def __init__(self, tree: object, *, has_rows: bool = False) -> None:
         """Take an Array or a nested tuple, list, dict or NamedTuple of Arrays; refuse the rest.
 
-        Specs of tensors of TensorFlow and JAX are Arrays, too; ``has_rows``: less their first axis, a batch's rows.
+        Specs of tensors of TensorFlow and JAX are Arrays, too; ``has_rows``: less their first axis,
+        a batch's rows.
         """
         scan = _Scan("spec", tree, partial(_given, has_rows=has_rows))
         self.tree, self.structure = scan.tree, scan.structure
@@ -219,7 +224,8 @@ class Spec:
     def infer(cls, sample: object, index: int, *, strings: bool = False) -> Spec:
         """Return the spec of one sample, ``dataset[index]``.
 
-        For text and bytes the error says which spec to write; with ``strings`` that spec is returned.
+        For text and bytes the error says which spec to write; with ``strings`` that spec is
+        returned.
         """
         scan = _Scan(f"dataset[{index}]: sample", sample, _inferred)
         if not strings and any(array.form is not None for array in scan.arrays):

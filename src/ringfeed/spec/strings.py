@@ -19,12 +19,14 @@ MOST_SHOWN = 600  # characters of a spec that is proposed as a whole
 class Bytes(Array):
     """A leaf whose samples are ``bytes`` of different lengths, such as encoded pictures: ``Bytes(200_000)``.
 
-    max_size: the most bytes of one sample. total: the bytes that a slot has room for in a whole batch, by default
-    max_size for each row; since few pictures are as large as the largest, far less is enough.
+    max_size: the most bytes of one sample. total: the bytes that a slot has room for in a whole
+    batch, by default max_size for each row; since few pictures are as large as the largest, far
+    less is enough.
 
-    A dataset gives bytes, bytearray, memoryview, or an array of uint8 with one axis. A batch holds a `Ragged`:
-    ``batch[i]`` is a memoryview of the slot, and ``batch.values`` and ``batch.row_splits`` are all bytes and where each
-    sample begins. SpecError for a sample that is longer, and for a batch that needs more than ``total``.
+    A dataset gives bytes, bytearray, memoryview, or an array of uint8 with one axis. A batch holds
+    a `Ragged`: ``batch[i]`` is a memoryview of the slot, and ``batch.values`` and
+    ``batch.row_splits`` are all bytes and where each sample begins. SpecError for a sample that is
+    longer, and for a batch that needs more than ``total``.
     """
 
     __slots__ = ()
@@ -48,9 +50,10 @@ class Bytes(Array):
 class Text(Bytes):
     """A leaf whose samples are ``str`` of different lengths, in UTF-8: ``Text(4096)``.
 
-    max_size and total count bytes: one to four a character. A batch holds a `Ragged`: ``batch[i]`` is a str, made when
-    it is asked for, and ``batch.values`` and ``batch.row_splits`` are the bytes and where each text begins. SpecError
-    for text that UTF-8 cannot hold (surrogates), and as for `Bytes`.
+    max_size and total count bytes: one to four a character. A batch holds a `Ragged`: ``batch[i]``
+    is a str, made when it is asked for, and ``batch.values`` and ``batch.row_splits`` are the bytes
+    and where each text begins. SpecError for text that UTF-8 cannot hold (surrogates), and as for
+    `Bytes`.
     """
 
     __slots__ = ()

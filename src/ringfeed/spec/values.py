@@ -4,8 +4,8 @@
     bool, int, float        an element of a dtype that holds it
     np.ndarray, __array__   an array
 
-`_values.pyx` and `_writer.pyx` do the usual ones in C, and leave all others, and every refusal, to these. What else is
-given, such as lists and text, is for `_coerced` and `coerced_arrays`.
+`_values.pyx` and `_writer.pyx` do the usual ones in C, and leave all others, and every refusal, to
+these. What else is given, such as lists and text, is for `_coerced` and `coerced_arrays`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,10 @@ def from_array(value: object, where: str) -> AnyArray | None:
     try:
         return np.asarray(value)
     except Exception as error:
-        got = f"is {shown(value)}, whose conversion raised {type(error).__name__}: {str(error).rstrip('.')}"
+        got = (
+            f"is {shown(value)}, whose conversion raised {type(error).__name__}: "
+            f"{str(error).rstrip('.')}"
+        )
         raise error_of(
             where, got, "an array", way_out(value) or "return a NumPy array from __getitem__"
         ) from error

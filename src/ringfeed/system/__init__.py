@@ -7,6 +7,6 @@
     interpreter  a fresh interpreter in this one's surroundings
     channel      messages from process to process
 
-All that it makes is owned from the call that makes it. No module here imports NumPy, so a worker's guard starts before
-NumPy does.
+All that it makes is owned from the call that makes it. No module here imports NumPy, so a worker's
+guard starts before NumPy does.
 """

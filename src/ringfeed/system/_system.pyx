@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """What the kernel gives: descriptors and child processes, owned from the call that makes them; memory of files.
 
-Ctrl-C raises between any two steps of Python, so that a number which a system call has returned can be lost before
-Python has stored it. The calls here store it before they return to Python, and what nothing refers to any more is
-closed or ended.
+Ctrl-C raises between any two steps of Python, so that a number which a system call has returned can
+be lost before Python has stored it. The calls here store it before they return to Python, and what
+nothing refers to any more is closed or ended.
 
 Nothing here imports NumPy, so that a worker can start its guard before the slow imports.
 """
@@ -68,7 +68,8 @@ cdef extern from "os/wait.h" nogil:
 
 PACKET = 1 << 16  # bytes; a longer message goes beside it, in a memfd: what a socket takes at once is not ours to say
 
-# Held while a descriptor is made or a process is forked, so that a forked child knows all descriptors that it has.
+# Held while a descriptor is made or a process is forked, so that a forked child knows all
+# descriptors that it has.
 cdef object making = RLock()
 os.register_at_fork(after_in_child=making._at_fork_reinit)
 
@@ -232,7 +233,8 @@ def fork(body):
 def wait_for(int pid):
     """Wait for the end of a child, and end its group; returns its exit code, None where it is none, or others did so.
 
-    After the child is gone nothing here runs a signal's handler: an owner that is not told would end its id again.
+    After the child is gone nothing here runs a signal's handler: an owner that is not told would
+    end its id again.
     """
     try:
         # Its group before itself, whose id could then be another's.
@@ -297,7 +299,8 @@ def reserve_huge(int fd, uint64_t size):
 cdef class PrivateMapping:
     """All bytes of a file, writable: what is written here no other process sees. Views keep it; `fd` may be closed.
 
-    The file has at least `least` bytes, or it is a ValueError. A page is copied when it is first written to.
+    The file has at least `least` bytes, or it is a ValueError. A page is copied when it is first
+    written to.
     """
 
     cdef void *address

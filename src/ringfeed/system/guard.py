@@ -61,8 +61,9 @@ def flush_output() -> None:
 def fork(live: Callable[[], NoReturn]) -> Child:
     """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
 
-    No collection there ends an object of this process: it would close descriptors that have these numbers there by
-    then, or take a connection out of an epoll that both processes have. So none runs before all objects are frozen.
+    No collection there ends an object of this process: it would close descriptors that have these
+    numbers there by then, or take a connection out of an epoll that both processes have. So none
+    runs before all objects are frozen.
 
     Python's warning about threads is given by `forkserver.fork`, in better words.
     """
@@ -118,8 +119,9 @@ def join_family(family: dict[str, Any] | None, name: str, fds: list[Descriptor])
     """Be to multiprocessing what a child of the consumer's would be, by what `interpreter.family` says there.
 
     The descriptor that comes with it is the last of those of its message, and is taken from them.
-    So proxies of its managers open here, and shared memory that is opened here is for the consumer's tracker to clean
-    up: a tracker of this process would remove it as soon as this process ends.
+    So proxies of its managers open here, and shared memory that is opened here is for the
+    consumer's tracker to clean up: a tracker of this process would remove it as soon as this
+    process ends.
     """
     if family is None:
         return

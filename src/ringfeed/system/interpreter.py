@@ -25,8 +25,8 @@ _ONE_THREAD = (
     "NUMEXPR_NUM_THREADS",
     "OPENCV_FOR_THREADS_NUM",
 )
-# Until sys.path is the consumer's, only what is built into the interpreter is imported. Whatever that path has now, a
-# module that the consumer has from the standard library comes from there.
+# Until sys.path is the consumer's, only what is built into the interpreter is imported. Whatever
+# that path has now, a module that the consumer has from the standard library comes from there.
 _CODE = """
 import sys, marshal, posix
 from _frozen_importlib_external import PathFinder
@@ -103,7 +103,10 @@ def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
 def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
     """Start an interpreter. Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others."""
     if not sys.executable:
-        message = "sys.executable does not say which Python runs here, so no worker can be started; set it"
+        message = (
+            "sys.executable does not say which Python runs here, so no worker can be started; set "
+            "it"
+        )
         raise WorkerError(message)
     around = surroundings()
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing

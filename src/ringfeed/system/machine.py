@@ -1,6 +1,7 @@
 """What this machine lets a loader have: descriptors, threads, system calls; asked before anything starts.
 
-How much memory it has free stands in `monitor.free_memory`. A worker imports this module: it stays light.
+How much memory it has free stands in `monitor.free_memory`. A worker imports this module: it stays
+light.
 
 check_processes()   whether worker processes can be started and watched
 check_futex()       whether one process can wait for another
@@ -48,8 +49,8 @@ def check_processes(workers: int, own: int = 0) -> None:
 
     ``own``: descriptors of theirs that are open already.
 
-    There is no way round a missing pidfd: exit codes and heartbeats have called living workers dead, which then
-    wrote into slots that were another's.
+    There is no way round a missing pidfd: exit codes and heartbeats have called living workers
+    dead, which then wrote into slots that were another's.
     """
     _check_descriptors(workers, own)
     call, release = "pidfd_open", "5.3"
@@ -86,8 +87,8 @@ def _check_descriptors(workers: int, own: int = 0) -> None:
     most = (limit - opened - DESCRIPTORS) // DESCRIPTORS_A_WORKER
     fewer = f"workers={most}" if most > 0 else "backend='thread'"
     raise WorkerError(
-        f"RLIMIT_NOFILE is {limit}, and workers={workers} needs {needed} descriptors beside the {opened} in use; "
-        f"raise it (ulimit -n {opened + needed}), or use {fewer}"
+        f"RLIMIT_NOFILE is {limit}, and workers={workers} needs {needed} descriptors beside the "
+        f"{opened} in use; raise it (ulimit -n {opened + needed}), or use {fewer}"
     )
 
 

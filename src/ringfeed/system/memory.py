@@ -15,7 +15,10 @@ from ringfeed.system._system import Descriptor
 STDERR = 2
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 FEWER_SLOTS = "use fewer slots, or memory="
-_NO_CALL = "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
+_NO_CALL = (
+    "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows "
+    "memfd_create"
+)
 _NO_DESCRIPTOR = "; raise RLIMIT_NOFILE (ulimit -n), or close what keeps descriptors open"
 _WAYS = {
     errno.ENOSYS: _NO_CALL,
@@ -43,7 +46,10 @@ def reserve(
     if (
         limit != resource.RLIM_INFINITY and size > limit
     ):  # asked, as the kernel's answer may be SIGXFSZ
-        message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
+        message = (
+            f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory "
+            "are needed"
+        )
         raise PlanError(f"{message}; raise it, {remedy}")
     try:
         memfd = Descriptor(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -1,7 +1,7 @@
 """The loaders of another process of this user, found through /proc and looked at without disturbing them.
 
-A control block is opened for reading only, through /proc/PID/fd, and no lock is shared: what is looked at does not
-notice.
+A control block is opened for reading only, through /proc/PID/fd, and no lock is shared: what is
+looked at does not notice.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class Target:
         try:
             self._pidfd = os.pidfd_open(pid)
         except (OSError, OverflowError):
-            message = f"there is no process {pid}; `ringfeed top` alone lists those that have a running loader"
+            message = (
+                f"there is no process {pid}; `ringfeed top` alone lists those that have a running "
+                "loader"
+            )
             raise RingfeedError(message) from None
         self.command = _command_of(pid)
         self._sees_pids = _pid_namespace(pid) == _pid_namespace(os.getpid())
@@ -98,7 +101,10 @@ class Target:
         try:
             files = _control_files(self.pid)
         except PermissionError:
-            message = f"process {self.pid} may not be looked at: it belongs to another user, or hides from its own"
+            message = (
+                f"process {self.pid} may not be looked at: it belongs to another user, or hides "
+                "from its own"
+            )
             raise RingfeedError(message) from None
         except (FileNotFoundError, ProcessLookupError):
             files = {}  # it has just ended
@@ -167,7 +173,10 @@ def processes() -> list[tuple[int, int, str]]:
 
 def _check_proc() -> None:
     if not Path("/proc/self").exists():
-        message = "loaders are found through /proc, which is not here: mount it (mount -t proc proc /proc)"
+        message = (
+            "loaders are found through /proc, which is not here: mount it (mount -t proc proc "
+            "/proc)"
+        )
         raise RingfeedError(message)
 
 

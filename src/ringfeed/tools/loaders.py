@@ -86,8 +86,8 @@ def subject_of(loader: Any, *, shuffle: bool = True) -> Subject:
 
         return KerasSubject(loader, shuffle=shuffle)
     message = (
-        f"a {type(loader).__name__} is neither a torch DataLoader nor a Keras PyDataset; give a dataset of samples to "
-        f"`ringfeed profile module:dataset`"
+        f"a {type(loader).__name__} is neither a torch DataLoader nor a Keras PyDataset; give a "
+        "dataset of samples to `ringfeed profile module:dataset`"
     )
     raise TypeError(message)
 
@@ -103,7 +103,8 @@ def profile_subject(subject: Subject, limits: Limits) -> LoaderProfile:
     load = busy()
     logger, nowhere = logging.getLogger("ringfeed"), logging.NullHandler()
     with ExitStack() as stack:
-        # The report says what ringfeed logs; only handlers of the program's own have the lines as well.
+        # The report says what ringfeed logs; only handlers of the program's own have the lines as
+        # well.
         logger.addHandler(nowhere)
         stack.callback(logger.removeHandler, nowhere)
         cold, *_ = subject.readings()
@@ -127,7 +128,8 @@ def _check(subject: Subject, reading: Reading, error: Exception | None) -> None:
     if error is not None or not reading.batches:
         after = f" after {reading.batches} batches" if reading.batches else ""
         raise RingfeedError(
-            f"the {subject.name} fails as it is{after}, so there is nothing to compare with: {reading.failure}"
+            f"the {subject.name} fails as it is{after}, so there is nothing to compare with: "
+            f"{reading.failure}"
         ) from error
 
 

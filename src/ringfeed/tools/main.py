@@ -127,9 +127,9 @@ def _plan(chosen: argparse.Namespace) -> None:
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Reads samples of a dataset in this process for some seconds, half of them under cProfile. A torch DataLoader "
-        "or a Keras PyDataset is read as it is, and by ringfeed in its place; with --script, the first that a script "
-        "reads."
+        "Reads samples of a dataset in this process for some seconds, half of them under "
+        "cProfile. A torch DataLoader or a Keras PyDataset is read as it is, and by ringfeed in "
+        "its place; with --script, the first that a script reads."
     )
     place = f"{PLACE} of a dataset, a DataLoader or a PyDataset, or of a function that returns it"
     parser.add_argument("dataset", nargs="?", help=place)
@@ -203,8 +203,9 @@ def _profile(chosen: argparse.Namespace) -> None:
 
 def _add_top(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Looks at the shared memory of a running loader, without disturbing it: slots, workers, stall, rates, live in "
-        "the terminal until q or Ctrl-C. Without a process, lists yours that have a running loader."
+        "Looks at the shared memory of a running loader, without disturbing it: slots, workers, "
+        "stall, rates, live in the terminal until q or Ctrl-C. Without a process, lists yours "
+        "that have a running loader."
     )
     parser.add_argument("pid", nargs="?", type=_above_zero, help="the process that trains")
     parser.add_argument(
@@ -226,7 +227,10 @@ def _top(chosen: argparse.Namespace) -> None:
     try:
         from ringfeed.tools.top import top  # noqa: PLC0415 - it needs an optional package
     except ModuleNotFoundError as error:
-        message = "the picture is drawn by the package rich, which is missing: pip install 'ringfeed[top]'"
+        message = (
+            "the picture is drawn by the package rich, which is missing: pip install "
+            "'ringfeed[top]'"
+        )
         raise RingfeedError(message) from error
     if ending := top(
         chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once
@@ -239,8 +243,9 @@ def _top(chosen: argparse.Namespace) -> None:
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Makes one page of a trace, which any browser shows without a network: the timeline of workers, slots and "
-        "consumer, the stalls, the memory, what limits the run and what to change."
+        "Makes one page of a trace, which any browser shows without a network: the timeline of "
+        "workers, slots and consumer, the stalls, the memory, what limits the run and what to "
+        "change."
     )
     parser.add_argument("trace", help='the file that `with loader.trace("run.json"):` has written')
     parser.add_argument(

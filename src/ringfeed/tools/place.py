@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 def load(place: str) -> Any:
     """Return the dataset that ``place`` names, calling it if it is a function or a class without indices.
 
-    Of a module the current directory is looked at first, as ``python -m`` does. A script is imported by its name, so
-    that what stands below ``if __name__ == "__main__":`` does not run. With PYTHONSAFEPATH nothing is looked at first,
-    as in Python. ValueError where nothing is named.
+    Of a module the current directory is looked at first, as ``python -m`` does. A script is
+    imported by its name, so that what stands below ``if __name__ == "__main__":`` does not run.
+    With PYTHONSAFEPATH nothing is looked at first, as in Python. ValueError where nothing is named.
     """
     file, _, path = place.rpartition(":")
     if not (file and path):
-        message = f"{place!r} names no dataset; write module:name or script.py:name, as in mymodule:dataset"
+        message = (
+            f"{place!r} names no dataset; write module:name or script.py:name, as in "
+            "mymodule:dataset"
+        )
         raise ValueError(message)
     is_script = file.endswith(".py") or os.sep in file
     found: Any = _script(Path(file)) if is_script else _module(file)
@@ -50,8 +53,9 @@ def _module(name: str) -> ModuleType:
         if error.name != name.partition(".")[0] or here in sys.path or "" in sys.path:
             raise
         message = (
-            f"no module {name!r} on sys.path, and PYTHONSAFEPATH is set, so the current directory is not looked at; "
-            f"name the file, as in {name.replace('.', os.sep)}.py:dataset, or put its folder on PYTHONPATH"
+            f"no module {name!r} on sys.path, and PYTHONSAFEPATH is set, so the current directory "
+            f"is not looked at; name the file, as in {name.replace('.', os.sep)}.py:dataset, or "
+            "put its folder on PYTHONPATH"
         )
         raise ValueError(message) from None
 
@@ -65,7 +69,10 @@ def _script(file: Path) -> ModuleType:
     if name in sys.modules:
         known = getattr(sys.modules[name], "__file__", None)
         if known is None or not Path(known).exists() or not file.samefile(known):
-            message = f"{file} has the name of a module that Python has imported already, {name}; rename the script"
+            message = (
+                f"{file} has the name of a module that Python has imported already, {name}; rename "
+                "the script"
+            )
             raise ValueError(message)
         return sys.modules[name]
     if folder not in sys.path:

@@ -50,8 +50,8 @@ MOST_ROWS = 2**40  # where the search for the largest batch ends
 READ = 32  # samples, spread over the dataset
 SPREAD = 6  # standard deviations of a batch's size: what it needs once in a thousand million batches, if sizes are normal
 CAST = (
-    "keep uint8 in the slots, and cast on the device: keras.layers.Rescaling(1 / 255) as the first layer, "
-    "or images.float() / 255 in torch"
+    "keep uint8 in the slots, and cast on the device: keras.layers.Rescaling(1 / 255) as the "
+    "first layer, or images.float() / 255 in torch"
 )
 
 
@@ -141,20 +141,22 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
 ) -> Comparison:
     """Return the bytes that a loader would take, for every combination of what is given; nothing is reserved.
 
-        print(ringfeed.plan(shape=(256, 256, 3), dtype=["uint8", "float32"], batch_size=[64, 128], slots=[2, 4]))
-        print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
+        print(ringfeed.plan(shape=(256, 256, 3), dtype=["uint8", "float32"], batch_size=[64, 128],
+        slots=[2, 4])) print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
 
-    dataset: as for `Loader`; its sample 0 is read for the spec (unless ``spec`` is given), and what it takes itself
-        is counted. Where samples differ in length, 32 of them are read, to say what a batch needs. Without a
-        dataset, ``shape`` and ``dtype`` say what a sample is: one each, or a list of them.
-    batch_size, slots: one, or a list. Default: 32 samples, and 4 slots. ``batch_size=None`` for a dataset of whole
-        batches.
-    memory: instead of ``slots``, the bytes that all may take ("2GB"): the slots that fit, and the largest batch.
-    workers: as for `Loader`. The table has the shared memory alone: each worker's Python, and the sample that it has in
-        work, need memory of their own.
+    dataset: as for `Loader`; its sample 0 is read for the spec (unless ``spec`` is given), and what
+        it takes itself is counted. Where samples differ in length, 32 of them are read, to say what
+        a batch needs. Without a dataset, ``shape`` and ``dtype`` say what a sample is: one each, or
+        a list of them.
+    batch_size, slots: one, or a list. Default: 32 samples, and 4 slots. ``batch_size=None`` for a
+        dataset of whole batches.
+    memory: instead of ``slots``, the bytes that all may take ("2GB"): the slots that fit, and the
+        largest batch.
+    workers: as for `Loader`. The table has the shared memory alone: each worker's Python, and the
+        sample that it has in work, need memory of their own.
 
-    The figures are those of `Loader.plan`. Raises ValueError for both or neither of dataset and shape, or of slots and
-    memory; SpecError for what is no sample.
+    The figures are those of `Loader.plan`. Raises ValueError for both or neither of dataset and
+    shape, or of slots and memory; SpecError for what is no sample.
     """
     if (dataset is None) == (shape is None):
         message = "give a dataset, or the shape of a sample: one of them says what is planned for"
@@ -228,7 +230,10 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
     size = None if whole else 1
     source = open_source(dataset, Terms(size, spec))
     if spec is None and source.local_only:
-        message = "plan() would read the first element of an iterator, and its epoch would lack it; give spec="
+        message = (
+            "plan() would read the first element of an iterator, and its epoch would lack it; "
+            "give spec="
+        )
         raise ValueError(message)
     tell("reading sample 0")
     make = partial(Loader, batch_size=size, slots=MIN_SLOTS, workers=workers, spec=spec)
@@ -237,8 +242,8 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
             found = of_copy(dataset, make)
         except ShipError as error:
             message = (
-                "plan() would read the first element of an iterable that cannot be copied, and its epoch might lack "
-                "it; give spec="
+                "plan() would read the first element of an iterable that cannot be copied, and "
+                "its epoch might lack it; give spec="
             )
             raise ValueError(message) from error
     else:
@@ -317,9 +322,10 @@ def _note(leaf: Leaf, rows: int, sizes: AnyArray) -> str:
     """Say what a slot reserves for a leaf, what a batch needs, and which total would hold it."""
     assert leaf.form is not None
     said = (
-        f"{leaf.path} is {leaf.form.name}: a slot reserves {show_bytes(field_size(leaf, rows))} for {rows:,} samples, "
-        f"and {len(sizes)} that were read have {show_bytes(round(sizes.mean()))} on average, {show_bytes(sizes.max())} "
-        f"at most, so a batch needs about {show_bytes(round(rows * sizes.mean()))}"
+        f"{leaf.path} is {leaf.form.name}: a slot reserves {show_bytes(field_size(leaf, rows))} "
+        f"for {rows:,} samples, and {len(sizes)} that were read have "
+        f"{show_bytes(round(sizes.mean()))} on average, {show_bytes(sizes.max())} at most, so a "
+        f"batch needs about {show_bytes(round(rows * sizes.mean()))}"
     )
     unit = leaf.nbytes // leaf.shape[0] or 1
     needed = rows * sizes.mean() + SPREAD * math.sqrt(rows) * sizes.std()

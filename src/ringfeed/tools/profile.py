@@ -120,8 +120,9 @@ class Profile:
         workers = self.workers
         many = "1 worker" if workers == 1 else f"{workers} workers"
         yield (
-            f"a batch{f' of {rows}' if self.batch_size else ''}: {show_s(rows * each_s)} with one worker, at best "
-            f"{show_s(rows * each_s / workers)} with {many} ({workers / each_s:,.0f} a second)"
+            f"a batch{f' of {rows}' if self.batch_size else ''}: {show_s(rows * each_s)} with one "
+            f"worker, at best {show_s(rows * each_s / workers)} with {many} "
+            f"({workers / each_s:,.0f} a second)"
         )
         if self._waiting > WAITING:
             yield "much of it is waiting: concurrency= has many samples in flight, and more workers than CPUs help"
@@ -157,7 +158,10 @@ def profile(  # noqa: PLR0913 - what a user may set
     check_seconds("seconds", seconds, "the time for which samples are read")
     found = open_source(dataset, Terms(batch_size, seed=check_seed(seed)))
     if not found.runs_code:
-        message = "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed itself"
+        message = (
+            "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed "
+            "itself"
+        )
         raise ValueError(message)
     if found.length() is None:
         message = f"{name} has no length, so there are no indices to try"

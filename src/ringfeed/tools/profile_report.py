@@ -101,7 +101,8 @@ class LoaderProfile:
         for reading in self.readings:
             found = value(reading)
             text = show(found) if found and not math.isnan(found) else "-"
-            # Beside the other figures stands how many times the loader's own they are, in a column of one width.
+            # Beside the other figures stands how many times the loader's own they are, in a column
+            # of one width.
             ratio = found / own if own else math.nan
             times = "" if math.isnan(ratio) else f"x{ratio:.2f}" if ratio < MOST_TIMES else ">x99"
             yield text if reading is self.own else f"{text} {times:>6}"

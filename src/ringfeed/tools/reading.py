@@ -19,7 +19,10 @@ import numpy as np
 try:
     import psutil
 except ModuleNotFoundError as error:
-    message = "what a loader uses is read by the package psutil, which is missing: pip install 'ringfeed[top]'"
+    message = (
+        "what a loader uses is read by the package psutil, which is missing: pip install "
+        "'ringfeed[top]'"
+    )
     raise ModuleNotFoundError(message, name="psutil") from error
 
 if TYPE_CHECKING:

@@ -226,8 +226,8 @@ def _missing(name: str, catcher: Catcher, ending: str) -> str:
         loaders = "1 loader" if count == 1 else f"{count} loaders"
         return f"{name} reads {loaders}, and --loader {catcher.number} was asked for"
     return (
-        f"{name} has ended, and read neither a torch DataLoader nor a Keras PyDataset in this process; loaders "
-        f"that are read in processes that it starts, and other kinds, are not seen"
+        f"{name} has ended, and read neither a torch DataLoader nor a Keras PyDataset in this "
+        "process; loaders that are read in processes that it starts, and other kinds, are not seen"
     )
 
 

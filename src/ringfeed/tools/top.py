@@ -37,8 +37,8 @@ WIDE = 120  # columns, where there is no terminal
 def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: bool = False) -> str:
     """Show what a process's loaders are at until they or it end, or q or Ctrl-C comes; returns what ended it.
 
-    ``number`` chooses one of several loaders. In a terminal the picture is drawn anew every ``interval_s``; elsewhere
-    one is written below the other, or a single one (``once``).
+    ``number`` chooses one of several loaders. In a terminal the picture is drawn anew every
+    ``interval_s``; elsewhere one is written below the other, or a single one (``once``).
 
     Raises RingfeedError where there is no such process or loader, or it may not be looked at.
     """

@@ -45,7 +45,10 @@ class TorchSubject(Subject):
             if sampler is None
             else f"batch_sampler={type(sampler).__name__}"
         )
-        self.name = f"DataLoader of {type(loader.dataset).__name__} ({size}, num_workers={loader.num_workers})"
+        self.name = (
+            f"DataLoader of {type(loader.dataset).__name__} ({size}, "
+            f"num_workers={loader.num_workers})"
+        )
         self.reader = "iterating the dataset" if _is_stream(loader) else "dataset[i]"
 
     def readings(self) -> list[Reading]:
@@ -74,8 +77,9 @@ class TorchSubject(Subject):
         """RingfeedError for an iterable whose elements would be missing in training, if they were read here."""
         if _is_stream(self.loader) and iter(self.loader.dataset) is iter(self.loader.dataset):
             message = (
-                f"the {self.name} can be read only once: iter() of its dataset gives one and the same iterator, whose "
-                f"elements would be missing in training; have __iter__ begin anew each time"
+                f"the {self.name} can be read only once: iter() of its dataset gives one and the "
+                "same iterator, whose elements would be missing in training; have __iter__ begin "
+                "anew each time"
             )
             raise RingfeedError(message)
 

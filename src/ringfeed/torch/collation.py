@@ -3,8 +3,8 @@
     sample                 default_collate([sample])        in the slot       batch
     (array, 7, {"w": .5})  [tensor, tensor, {"w": tensor}]  three fields      the same, in tensors over the slot
 
-torch itself collates the first sample, so all it knows of types is asked there: numbers become int64, float64 and bool,
-tuples become lists.
+torch itself collates the first sample, so all it knows of types is asked there: numbers become
+int64, float64 and bool, tuples become lists.
 """
 
 from __future__ import annotations

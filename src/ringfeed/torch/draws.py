@@ -1,7 +1,7 @@
 """The random numbers that torch draws for an epoch, and where their generators are: to be kept, put back and written.
 
-torch draws a base seed for each iterator, and its samplers their order, from the generator that the user gave, or else
-from the global one.
+torch draws a base seed for each iterator, and its samplers their order, from the generator that the
+user gave, or else from the global one.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class _Failed(NamedTuple):
 class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by the type checker
     """The iterator of a DataLoader. Dropping it before the end breaks the epoch off.
 
-    It is one of torch's, as trainers ask that leave iterators out of their pickles, and begins nothing of torch's.
+    It is one of torch's, as trainers ask that leave iterators out of their pickles, and begins
+    nothing of torch's.
     """
 
     def __init__(
@@ -150,7 +151,8 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         samples = self._lists.make_up() if is_listed else self._look_at_length()
         batch = self._made[0]
         is_failed = type(batch) is _Failed
-        # No call from here on: Ctrl-C comes in after calls, and the batch, its list and the counts go together.
+        # No call from here on: Ctrl-C comes in after calls, and the batch, its list and the counts
+        # go together.
         place.batches += 1
         place.taken += 1
         place.samples += samples
@@ -186,16 +188,17 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
     def _look_at_length(self) -> int:
         """Return the samples of a batch; there may be fewer in the last.
 
-        Warns of batches past what len() said, as torch does, in words that begin as torch's, for filters of warnings.
+        Warns of batches past what len() said, as torch does, in words that begin as torch's, for
+        filters of warnings.
         """
         said, batches = self._said_length, self._place.batches + 1
         if self._ring is not None and said is not None and batches > max(said, self._warned_of):
             self._warned_of = batches
             message = (
-                f"Length of IterableDataset {self._loader.dataset} was reported to be {said}(when accessing "
-                f"len(dataloader)), but {batches} samples have been fetched. For multiprocessing data-loading, this "
-                f"comes of workers that each give all of the data: have each copy give its own part, by "
-                f"torch.utils.data.get_worker_info()"
+                f"Length of IterableDataset {self._loader.dataset} was reported to be {said}(when "
+                f"accessing len(dataloader)), but {batches} samples have been fetched. For "
+                "multiprocessing data-loading, this comes of workers that each give all of the "
+                "data: have each copy give its own part, by torch.utils.data.get_worker_info()"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
         size: int = self._loader.batch_size or 1
@@ -237,7 +240,8 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off; at the interpreter's exit all ends anyway.
 
-        A ring that no loader keeps is dropped: closing it would wait, where the garbage collector may have called.
+        A ring that no loader keeps is dropped: closing it would wait, where the garbage collector
+        may have called.
         """
         ring = None if is_exiting() else self._dropped()
         if ring is not None:
@@ -271,7 +275,8 @@ def _of_pickling(error: BaseException) -> Exception | None:
 def _users(error: RingfeedError) -> BaseException:
     """Return the user's own exception, as torch raises it; what says more, where there is none or it has no class."""
     cause = error.__cause__
-    # SystemExit would end the training here, as if it were done, though only a sample's code asked for an end.
+    # SystemExit would end the training here, as if it were done, though only a sample's code asked
+    # for an end.
     if isinstance(error, FunctionError | ShipError) or isinstance(cause, RemoteError):
         return error
     if not isinstance(cause, Exception):

@@ -3,7 +3,8 @@
     workers are forked      in a forked process of its own, which ends with it
     else                    here, of a copy: the dataset as workers are sent it
 
-torch reads no sample ahead, so what takes elements of something that processes share is not read: see `_refuse_shared`.
+torch reads no sample ahead, so what takes elements of something that processes share is not read:
+see `_refuse_shared`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ LIMIT_S = 60.0  # for a first sample: where it takes longer, or waits for someth
 def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
     """Return what ``use`` makes of the first sample: of that list, or of an IterableDataset for `NOTHING`.
 
-    SpecError where it cannot be read without a trace, or raises something; UnfitError where nothing can be read.
+    SpecError where it cannot be read without a trace, or raises something; UnfitError where nothing
+    can be read.
     """
     dataset = loader.dataset
     if type(dataset) is TensorDataset:
@@ -107,7 +109,10 @@ def _refuse_shared(dataset: Any) -> None:
     """SpecError for a dataset with what processes share: to read may wait for others, or take what is theirs."""
     for steps, held in walk(dataset):
         if type(held).__module__.startswith(("multiprocessing.", "torch.multiprocessing.")):
-            message = f"dataset{written(steps)} is of multiprocessing's, and a read ahead could change it for all"
+            message = (
+                f"dataset{written(steps)} is of multiprocessing's, and a read ahead could change "
+                "it for all"
+            )
             raise SpecError(message)
 
 

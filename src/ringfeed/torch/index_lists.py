@@ -39,8 +39,9 @@ class UnfitError(RingfeedError, TypeError):
 class IndexLists:
     """The lists of one epoch, each of which is a batch; single indices where the loader has no batch_size.
 
-    As torch does, it draws ``ahead`` of them at the start, and one more for each batch that is handed out: a generator
-    that others draw from, too, is where torch has it at any moment. An IterableDataset has none.
+    As torch does, it draws ``ahead`` of them at the start, and one more for each batch that is
+    handed out: a generator that others draw from, too, is where torch has it at any moment. An
+    IterableDataset has none.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class IndexLists:
         if len(found) > self.room:
             message = f"the sampler gives {_shown(given)}, for which the ring has no room"
             raise UnfitError(message)
-        # No call from here on: Ctrl-C comes in after calls, and a list is in the one place or in the other.
+        # No call from here on: Ctrl-C comes in after calls, and a list is in the one place or in
+        # the other.
         self.given += (given,)
         del self._drawn[0]
         return found
@@ -166,7 +168,8 @@ def begin(
 ) -> IndexLists:
     """Draw what torch draws at the start of an epoch of a DataLoader.
 
-    base_seed: that of workers that go on from the epoch before, as ``persistent_workers`` do; None: one is drawn.
+    base_seed: that of workers that go on from the epoch before, as ``persistent_workers`` do; None:
+        one is drawn.
     skipped: the batches, and the samples in them, that this epoch goes on after.
     """
     of_stream = isinstance(loader.dataset, IterableDataset)

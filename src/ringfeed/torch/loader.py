@@ -31,35 +31,40 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
         from ringfeed.torch import DataLoader
 
-    The parameters are those of ``torch.utils.data.DataLoader``, with torch's meaning and defaults, and so are order,
-    values, dtypes and containers of the batches: the same for the same generator, whose state is the same afterwards.
-    What differs:
+    The parameters are those of ``torch.utils.data.DataLoader``, with torch's meaning and defaults,
+    and so are order, values, dtypes and containers of the batches: the same for the same generator,
+    whose state is the same afterwards. What differs:
 
-    - Workers write batches straight into ``prefetch_factor * num_workers + 1`` slots; a tensor keeps its slot. Where
-      kept tensors hold every slot but one, batches are private copies, with one `SlotsHeldWarning`.
-    - The numbers that a sample draws from torch, ``numpy.random`` and ``random`` depend on the epoch's base seed and
-      the sample's index: with ``num_workers`` above 0 they do not depend on the workers. What ``__getitems__`` draws
-      depends on the indices of its batch.
-    - Where JAX or TensorFlow has computed in this process, and workers are forked from it, one `RuntimeWarning` says
-      so. A worker that dies is replaced, as it was at the start of the epoch.
-    - Each worker reads a copy of an ``IterableDataset``, with its own ``get_worker_info()``, as with torch; batches
-      come from each in turn.
-    - Each iterator has a place and, where two are in use at once, a ring of its own: ``zip(loader, loader)`` works.
-    - The first sample is read once more, ahead of the first epoch: in a forked process, of which nothing stays, or of a
-      copy of the dataset.
-    - A batch that cannot be pickled, with which torch's waits for ever, is a ShipError, in its place.
+    - Workers write batches straight into ``prefetch_factor * num_workers + 1`` slots; a tensor
+      keeps its slot. Where kept tensors hold every slot but one, batches are private copies, with
+      one `SlotsHeldWarning`.
+    - The numbers that a sample draws from torch, ``numpy.random`` and ``random`` depend on the
+      epoch's base seed and the sample's index: with ``num_workers`` above 0 they do not depend on
+      the workers. What ``__getitems__`` draws depends on the indices of its batch.
+    - Where JAX or TensorFlow has computed in this process, and workers are forked from it, one
+      `RuntimeWarning` says so. A worker that dies is replaced, as it was at the start of the epoch.
+    - Each worker reads a copy of an ``IterableDataset``, with its own ``get_worker_info()``, as
+      with torch; batches come from each in turn.
+    - Each iterator has a place and, where two are in use at once, a ring of its own: ``zip(loader,
+      loader)`` works.
+    - The first sample is read once more, ahead of the first epoch: in a forked process, of which
+      nothing stays, or of a copy of the dataset.
+    - A batch that cannot be pickled, with which torch's waits for ever, is a ShipError, in its
+      place.
     - What is drawn in ``collate_fn`` depends on the base seed and the batch's samples.
 
-    Samples of one shape, numbers and text are written leaf by leaf into the slots. What a ``collate_fn`` returns, what
-    the dataset gives with ``batch_size=None``, and samples that fit no spec go in the slots as bytes: their tensors lie
-    over the slot, too, and all else is pickled. A batch for which the slots are too small lies in memory of its own.
+    Samples of one shape, numbers and text are written leaf by leaf into the slots. What a
+    ``collate_fn`` returns, what the dataset gives with ``batch_size=None``, and samples that fit no
+    spec go in the slots as bytes: their tensors lie over the slot, too, and all else is pickled. A
+    batch for which the slots are too small lies in memory of its own.
 
-    ``num_workers=0`` is torch's own way. So is, from the batch on with which it begins, what cannot go so: a dataset or
-    a batch that cannot be pickled, tensors on other devices, datapipes, and, unless workers are forked, a
-    ``default_collate_fn_map`` of the user's. One line of ``logging.getLogger("ringfeed.torch")`` says why.
+    ``num_workers=0`` is torch's own way. So is, from the batch on with which it begins, what cannot
+    go so: a dataset or a batch that cannot be pickled, tensors on other devices, datapipes, and,
+    unless workers are forked, a ``default_collate_fn_map`` of the user's. One line of
+    ``logging.getLogger("ringfeed.torch")`` says why.
 
-    With ``pin_memory=True`` and a GPU, batches are copied into torch's pinned memory. `state_dict` says where the
-    program is in an epoch, and holds the states of an IterableDataset that has some.
+    With ``pin_memory=True`` and a GPU, batches are copied into torch's pinned memory. `state_dict`
+    says where the program is in an epoch, and holds the states of an IterableDataset that has some.
     """
 
     _place: Place | None = None  # of the newest iterator
@@ -179,8 +184,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
                 return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}
             except UnfitError as error:
                 message = (
-                    f"state_dict() of the IterableDataset {error}; a DataLoader that goes on from this state reads the "
-                    f"dataset from its start"
+                    f"state_dict() of the IterableDataset {error}; a DataLoader that goes on from "
+                    "this state reads the dataset from its start"
                 )
                 warnings.warn(message, UserWarning, stacklevel=callers_depth())
         return {"num_workers": self.num_workers}
@@ -188,7 +193,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken: StateError for what is no such state.
 
-        Without ``generator=`` later epochs draw from torch's global generator, which is put where it was then.
+        Without ``generator=`` later epochs draw from torch's global generator, which is put where
+        it was then.
         """
         self._resumed = deepcopy(checked(state, self))
         draws.put_now(self._resumed["draws"])

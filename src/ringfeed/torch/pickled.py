@@ -2,8 +2,8 @@
 
     head │ pickle │ tensor 0 │ array 1 │ ...       each from a multiple of 64 bytes on
 
-A worker writes it (`Batches`), the consumer reads it where it lies (`read`): tensors and arrays are parts of the slot,
-and all else comes out of the pickle. Imports no torch.
+A worker writes it (`Batches`), the consumer reads it where it lies (`read`): tensors and arrays are
+parts of the slot, and all else comes out of the pickle. Imports no torch.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Batches:
     def _apart(self, parts: Sequence[AnyArray], size: int) -> Sequence[AnyArray]:
         """Write a batch for which a slot has no room in memory of its own, and return where that is.
 
-        Samples are read once. The memory is open here until as many more batches are in such as the ring has slots: by
-        then the training process has opened it.
+        Samples are read once. The memory is open here until as many more batches are in such as the
+        ring has slots: by then the training process has opened it.
         """
         memory = Descriptor(os.memfd_create, "ringfeed-batch", os.MFD_CLOEXEC)
         os.ftruncate(memory.fileno(), size)

@@ -1,8 +1,8 @@
 """The ring under a DataLoader: a Loader whose order the DataLoader's own samplers give, epoch after epoch.
 
-One iterator at a time has it. With ``persistent_workers`` it stays for the next epoch, and its workers keep what they
-have. Without, it ends with its epoch, as torch's workers do, and the next one's know what the program has set
-meanwhile.
+One iterator at a time has it. With ``persistent_workers`` it stays for the next epoch, and its
+workers keep what they have. Without, it ends with its epoch, as torch's workers do, and the next
+one's know what the program has set meanwhile.
 
     default_collate, samples of one shape and text      leaf by leaf: Form
     collate_fn, __getitems__, all else                  as bytes: Pickling
@@ -106,8 +106,8 @@ class Pickling:
                 batch = read(flat)
         except Exception as error:
             message = (
-                f"a batch cannot be made again in the training process: {error}; return objects of classes that a "
-                f"module or the script defines"
+                f"a batch cannot be made again in the training process: {error}; return objects of "
+                "classes that a module or the script defines"
             )
             raise ShipError(message) from error
         return default_convert(batch) if self.converts else batch
@@ -143,7 +143,10 @@ class Ring:
         """
         method = start_method(loader)
         if has_own_collation() and method != "fork":
-            message = "torch's default_collate_fn_map has functions of the user's own, which workers would not know"
+            message = (
+                "torch's default_collate_fn_map has functions of the user's own, which workers "
+                "would not know"
+            )
             raise UnfitError(message)
         self.forks = Forks.count
         """How often this process had been forked: in a process that was forked later it is of no use."""
@@ -232,7 +235,8 @@ class Rings:
         if any(ring.forks != Forks.count for ring in self._idle):
             self._idle.clear()
         while self._idle:
-            # Its workers persist, so a function that was set since then reaches none of them, as with torch.
+            # Its workers persist, so a function that was set since then reaches none of them, as
+            # with torch.
             ring = self._idle.pop()
             if ring.rows >= lists.longest:
                 return ring
@@ -296,7 +300,10 @@ def _size_of(loader: Any) -> int:
 def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
     """Return the settings for a copy of an IterableDataset in each worker, whose batches come in turn."""
     if loader.num_workers > MAX_WORKERS:
-        message = f"num_workers={loader.num_workers} copies of an IterableDataset, and {MAX_WORKERS} is the most"
+        message = (
+            f"num_workers={loader.num_workers} copies of an IterableDataset, and {MAX_WORKERS} is "
+            "the most"
+        )
         raise UnfitError(message)
     kind = StatefulCopy if has_state(loader.dataset) else Copy
     return {

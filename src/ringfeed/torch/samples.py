@@ -198,8 +198,9 @@ class StatefulCopy(Copy):
 
     def __init__(self, dataset: Any, number: int, start: WorkerStart) -> None:
         super().__init__(dataset, number, start)
-        # A worker that persists reads one dataset in all epochs, as torch's does: it may count them. One of Hugging
-        # Face's begins for ever where it was loaded, so each epoch reads a copy.
+        # A worker that persists reads one dataset in all epochs, as torch's does: it may count
+        # them. One of Hugging Face's begins for ever where it was loaded, so each epoch reads a
+        # copy.
         self.ringfeed_goes_on = "datasets.IterableDataset" not in class_names(dataset)
 
     def state_dict(self) -> Any:

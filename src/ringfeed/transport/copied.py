@@ -1,9 +1,9 @@
 """A dataset as a worker has it, in the process that sends it: the first sample is read from this copy.
 
 The dataset is pickled for the workers, and that pickle is opened here once. So what a sample opens,
-counts or changes belongs to the copy, and goes with it. What travels by value (a script's functions,
-classes and globals) is made anew in the copy. Classes of which samples and errors are made stay the
-user's own: code compares them.
+counts or changes belongs to the copy, and goes with it. What travels by value (a script's
+functions, classes and globals) is made anew in the copy. Classes of which samples and errors are
+made stay the user's own: code compares them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def of_copy(obj: object, use: Callable[[Any], _T]) -> _T:
 def _closing() -> Iterator[None]:
     """Drop a copy in silence: what it has opened is closed with it.
 
-    Classes are cycles, and those that were made for the copy are young: the collector finds them in a moment.
+    Classes are cycles, and those that were made for the copy are young: the collector finds them in
+    a moment.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -79,8 +80,8 @@ def opened_here(packed: DatasetPickle, views: Sequence[memoryview]) -> Any:
 def read_from(source: Source, packed: DatasetPickle, sent: SharedDataset | None) -> Iterator[None]:
     """Have a source read a copy of its dataset for a while.
 
-    ``sent``: the same in shared memory, whose pages the copy shares until it writes to them. None: it
-    has the arrays of the dataset, for what does not write to them.
+    ``sent``: the same in shared memory, whose pages the copy shares until it writes to them. None:
+    it has the arrays of the dataset, for what does not write to them.
     """
     own = source.sent
     views = (

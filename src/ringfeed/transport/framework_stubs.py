@@ -6,7 +6,8 @@
     the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img"); when it is called,
                                              `_helpers` answers, if it can
 
-A worker imports this module for nearly every dataset: it stays light, and so does all that it imports.
+A worker imports this module for nearly every dataset: it stays light, and so does all that it
+imports.
 """
 
 from __future__ import annotations

@@ -95,8 +95,9 @@ def watched() -> Iterator[None]:
 def _warn(place: Place | None, roots: list[str], cost: str) -> None:
     what = f"{place}" if place is not None else "what the dataset holds"
     message = (
-        f"{what} makes the workers import {', '.join(roots)}, which took {cost} in this one; use NumPy there or leave "
-        f"it to the model, keep the import out of the dataset's module, or give workers=0 or backend='thread'"
+        f"{what} makes the workers import {', '.join(roots)}, which took {cost} in this one; use "
+        "NumPy there or leave it to the model, keep the import out of the dataset's module, or "
+        "give workers=0 or backend='thread'"
     )
     file, line, module = place or Place("dataset", 1, "dataset")
     warnings.warn_explicit(message, RuntimeWarning, file, line, module, {})

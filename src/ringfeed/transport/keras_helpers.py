@@ -1,7 +1,7 @@
 """Keras' helpers for samples, made of NumPy and PIL: what they give is the same, and no framework is imported for it.
 
-Each answers the plain cases, in which Keras 3 of any version gives these values, bit for bit; for all others it returns
-NotImplemented, and Keras itself is asked.
+Each answers the plain cases, in which Keras 3 of any version gives these values, bit for bit; for
+all others it returns NotImplemented, and Keras itself is asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What user code refers to in a framework, made lazy: a worker imports it when it is first used.
 
-functions and classes, by a global, a closure variable, a default, an attribute or a functools.partial: LazyObject
-annotations: dropped
+functions and classes, by a global, a closure variable, a default, an attribute or a
+functools.partial: LazyObject annotations: dropped
 
 And code, which keeps the name of its file.
 """

@@ -1,8 +1,9 @@
 """Which modules of the user travel by value: those whose import would import a framework.
 
-A module is the user's own where its source lies outside the standard library and site-packages. It leads to a
-framework where a global of it, or of the packages that are imported before it, comes from one, or from another module
-that leads there. All other modules are imported in a worker by their names.
+A module is the user's own where its source lies outside the standard library and site-packages. It
+leads to a framework where a global of it, or of the packages that are imported before it, comes
+from one, or from another module that leads there. All other modules are imported in a worker by
+their names.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def _owners(module: ModuleType) -> Iterator[str]:
     """Name the modules from which the globals of a module come."""
     for attribute, value in list(vars(module).items()):
         if isinstance(value, ModuleType):
-            # A package has its submodules as attributes, also where something else has imported them.
+            # A package has its submodules as attributes, also where something else has imported
+            # them.
             owner: object = (
                 None if value.__name__ == f"{module.__name__}.{attribute}" else value.__name__
             )

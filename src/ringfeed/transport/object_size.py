@@ -1,7 +1,8 @@
 """What a dataset takes in a worker once it is unpickled: Python objects, several times as large as their pickles.
 
-A list of a million numbers has 5 MB in the stream, and 40 MB in each worker. Counted are the objects that pickle came
-to see, as the interpreter and its allocator lay them out; what a class of C code keeps to itself is not.
+A list of a million numbers has 5 MB in the stream, and 40 MB in each worker. Counted are the
+objects that pickle came to see, as the interpreter and its allocator lay them out; what a class of
+C code keeps to itself is not.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _FREE = frozenset(
 def weigh(visited: Sequence[object]) -> int:
     """Return the bytes of these objects, as a worker will have made them anew.
 
-    ``visited`` has one entry for each mention: a string or list is made once, however often it is mentioned, and a
-    number each time.
+    ``visited`` has one entry for each mention: a string or list is made once, however often it is
+    mentioned, and a number each time.
     """
     kinds = Counter(map(type, visited))
     numbers = kinds[float] + kinds[int] - sum(obj in CACHED for obj in visited if type(obj) is int)
@@ -97,7 +98,8 @@ def advice(dataset: object) -> str:
     kind = "an object array" if isinstance(items, np.ndarray) else f"a {type(items).__name__}"
     return (
         f"{path}, {kind} of {len(items):,} items, is some {show_bytes(size)} in each worker that "
-        f"reads it: as ringfeed.datasets.Frozen({path.removeprefix('dataset.')}) it is one copy for all"
+        f"reads it: as ringfeed.datasets.Frozen({path.removeprefix('dataset.')}) it is one copy "
+        "for all"
     )
 
 

@@ -9,10 +9,10 @@
 
 Everything else goes cloudpickle's way, framework instances included.
 
-What a dataset names in such modules (`modules` tells which) a pickle of its own holds by value, as for
-a script. A worker loads it once (`_parts`), so that the classes of all versions of a dataset are the
-same, and keep what the worker has set on them. Where they cannot travel by value, the module is
-imported by name.
+What a dataset names in such modules (`modules` tells which) a pickle of its own holds by value, as
+for a script. A worker loads it once (`_parts`), so that the classes of all versions of a dataset
+are the same, and keep what the worker has set on them. Where they cannot travel by value, the
+module is imported by name.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class _Hashed(io.RawIOBase):
 
 
 def _dump(obj: object, pickler: Pickler) -> None:
-    # The main module of a process that multiprocessing spawned has this name, which no worker can import.
+    # The main module of a process that multiprocessing spawned has this name, which no worker can
+    # import.
     main = sys.modules.get("__mp_main__")
     by_value = main is not None and main.__name__ not in cloudpickle.list_registry_pickle_by_value()
     if by_value:
@@ -154,7 +155,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.modules: set[str] = set()
         self._named = named
         self._namespaces: dict[str, _Made] = {}
-        # Many objects are of few types, and most go pickle's own way: their types are looked at once.
+        # Many objects are of few types, and most go pickle's own way: their types are looked at
+        # once.
         self._ordinary: set[type] = set()  # whose instances do, unless an attribute is lazy
         self._staying: set[type] = set()  # of attributes that never are
         self._reducers: dict[type, Callable[[Any], Any]] = {
@@ -379,7 +381,8 @@ class Parts(NamedTuple):
 def take_apart(obj: object, known: Parts | None, *, watch: bool = False) -> tuple[Pickled, Parts]:
     """Return the pickle of ``obj``, and the parts of the user's modules that it needs.
 
-    ``known``: the parts that workers have already; they stay as they were while they hold all that is needed.
+    ``known``: the parts that workers have already; they stay as they were while they hold all that
+        is needed.
     """
     known, named = known or Parts(), Named()
     try:
@@ -388,7 +391,8 @@ def take_apart(obj: object, known: Parts | None, *, watch: bool = False) -> tupl
     except Exception as error:
         if not named or isinstance(error, MemoryError):
             raise
-    # Not within the handler: what this raises would come with the first error, and all of its frames.
+    # Not within the handler: what this raises would come with the first error, and all of its
+    # frames.
     pickled = dump(obj, (_watching() if watch else Pickler)())
     _modules.by_reference({module for module, _ in named})
     return pickled, Parts()

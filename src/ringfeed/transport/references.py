@@ -1,7 +1,8 @@
 """Walks along the references of a dataset: what can be reached from it, on what way, and what of it is open.
 
-These are attributes, containers, closures, and the globals and class attributes of the user's own modules. What C code
-or a container of very many elements hides is not seen. No code of the objects' classes runs.
+These are attributes, containers, closures, and the globals and class attributes of the user's own
+modules. What C code or a container of very many elements hides is not seen. No code of the objects'
+classes runs.
 """
 
 from __future__ import annotations
@@ -199,15 +200,17 @@ def _is_link(value: object) -> bool:
 def refuse_to_share(dataset: object) -> None:
     """Refuse open files, sockets and connections: after a fork all workers would move one position.
 
-    Standard streams, files that are only written, memory maps and what multiprocessing makes may be shared.
+    Standard streams, files that are only written, memory maps and what multiprocessing makes may be
+    shared.
     """
     for steps, held in walk(dataset):
         if _is_shared(held):
             where = unpicklable.users_path(dataset, "dataset", labels(steps))
             message = (
-                f"{where} is {unpicklable.words(held)}, and forked workers would share it with this process, its "
-                f"position too; open it on first use in __getitem__, in the worker, and close it here, or use "
-                f"backend='process' with a __getstate__ that leaves it out"
+                f"{where} is {unpicklable.words(held)}, and forked workers would share it with "
+                "this process, its position too; open it on first use in __getitem__, in the "
+                "worker, and close it here, or use backend='process' with a __getstate__ that "
+                "leaves it out"
             )
             raise ShipError(message)
 

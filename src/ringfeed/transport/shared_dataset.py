@@ -81,8 +81,8 @@ def pack(
 ) -> DatasetPickle:
     """Pickle ``obj`` without copying its contiguous buffers; ``weigh``: also say what it takes in each worker.
 
-    What ``previous`` has sent of the user's modules stays as it was, as modules do that were imported.
-    ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
+    What ``previous`` has sent of the user's modules stays as it was, as modules do that were
+    imported. ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
     from ringfeed._failure import without_ours  # noqa: PLC0415 - no worker needs them
     from ringfeed.transport import object_size, pickler, unpicklable  # noqa: PLC0415 - likewise
@@ -190,8 +190,8 @@ def to_shared_memory(
 def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
     """Return the dataset, in a worker; the descriptors may be closed afterwards.
 
-    Its buffers are shared with all other workers until this one writes to them: then a page is copied, 4 KiB also where
-    the kernel has huge ones.
+    Its buffers are shared with all other workers until this one writes to them: then a page is
+    copied, 4 KiB also where the kernel has huge ones.
     """
     part_count, _, views = pieces_of(manifest, fds)
     return opened(part_count, views)
@@ -220,7 +220,8 @@ def opened(part_count: int, views: Sequence[memoryview]) -> Any:
 def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
     """Return the pieces as views of private mappings, which last as long as they do.
 
-    Private also where they are only read: before Linux 6.7 a write-sealed memfd cannot be mapped shared.
+    Private also where they are only read: before Linux 6.7 a write-sealed memfd cannot be mapped
+    shared.
     """
     ends = [1] * len(fds)
     for piece in pieces:

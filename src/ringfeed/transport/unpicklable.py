@@ -1,7 +1,8 @@
 """Which part of a dataset cannot be pickled: a walk along its references, after pickling has failed.
 
-A child that fails to pickle on its own is followed; an object that fails though its children travel is the
-culprit. Children are tried by halves, so that a list of a million costs two picklings and not a million.
+A child that fails to pickle on its own is followed; an object that fails though its children travel
+is the culprit. Children are tried by halves, so that a list of a million costs two picklings and
+not a million.
 """
 
 from __future__ import annotations

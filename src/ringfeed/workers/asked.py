@@ -3,8 +3,8 @@
     answer_of(function)    what a function returns in such a process
     learn(source)          has a source know what it learns there
 
-NamedTuples are pickled by their place in memory, which is the same in both processes: so those of a spec are the
-user's own, local ones too.
+NamedTuples are pickled by their place in memory, which is the same in both processes: so those of a
+spec are the user's own, local ones too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def answer_of(
         answer = _received(child.channel, timeout_s)
     except EOFError:
         child.is_dead(END_S)
-        message = f"the process that was to read the first sample {child.exit_reason()}; give spec= to have none read"
+        message = (
+            f"the process that was to read the first sample {child.exit_reason()}; give spec= to "
+            "have none read"
+        )
         raise WorkerError(message) from None
     finally:
         if child.pidfd >= 0:  # it has not been asked how it ended
@@ -114,8 +117,8 @@ def _received(channel: Descriptor, timeout_s: float | None) -> dict[str, Any]:
             continue
         return answer
     message = (
-        f"the first sample was not read in {timeout_s:g} s, in a process forked for it; raise timeout_s, give spec=, "
-        f"or use backend='process'"
+        f"the first sample was not read in {timeout_s:g} s, in a process forked for it; raise "
+        "timeout_s, give spec=, or use backend='process'"
     )
     raise StallError(message)
 

@@ -1,8 +1,9 @@
 """backend="fork": the forkserver is forked from this process, and has the dataset from it.
 
-Other threads may be in a call of `subprocess.Popen` at that moment. Popen waits until the last copy of its error pipe
-is closed, and closes its own copies of the child's ends of pipes only then; a forked process that never execs would
-keep all of them open for as long as it lives. So both sides look for such pipes, and the forked process closes them.
+Other threads may be in a call of `subprocess.Popen` at that moment. Popen waits until the last copy
+of its error pipe is closed, and closes its own copies of the child's ends of pipes only then; a
+forked process that never execs would keep all of them open for as long as it lives. So both sides
+look for such pipes, and the forked process closes them.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ def _warn_of_threads() -> None:
     live = [*_computing()]
     if live:
         warnings.warn(
-            f"backend='fork' after {' and '.join(live)} has computed: its threads do not survive the fork, and a "
-            f"worker that uses it hangs; use backend='process', or with ringfeed.torch "
-            f"multiprocessing_context='forkserver'",
+            f"backend='fork' after {' and '.join(live)} has computed: its threads do not survive "
+            "the fork, and a worker that uses it hangs; use backend='process', or with "
+            "ringfeed.torch multiprocessing_context='forkserver'",
             RuntimeWarning,
             stacklevel=callers_depth(),
         )

@@ -1,7 +1,8 @@
 """The forkserver: a process that holds the dataset and forks workers from itself, the first ones and replacements.
 
-It is forked from the consumer before the first batch (backend="fork"), or spawned when the loader is made
-("forkserver"). It runs no user code but imports and the unpickling of the dataset, so that what it forks is quiet.
+It is forked from the consumer before the first batch (backend="fork"), or spawned when the loader
+is made ("forkserver"). It runs no user code but imports and the unpickling of the dataset, so that
+what it forks is quiet.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class ForkserverMain:
     def _unpack(self, manifest: bytes, fds: list[Descriptor]) -> None:
         """Unpickle the dataset, unless that or an import makes something that forked workers would have in common.
 
-        Then each worker unpickles it for itself. Where it stays here without the dataset, this process must not fork.
+        Then each worker unpickles it for itself. Where it stays here without the dataset, this
+        process must not fork.
         """
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
 

@@ -47,7 +47,8 @@ class NoAnswerError(WorkerError):
 
     def __init__(self, at: str, timeout_s: float) -> None:
         super().__init__(
-            f"the process that is to {at}fork workers has not answered for {timeout_s:g} s; raise timeout_s"
+            f"the process that is to {at}fork workers has not answered for {timeout_s:g} s; raise "
+            "timeout_s"
         )
 
 
@@ -152,7 +153,8 @@ class Forker(Launcher):
                 break
             with suppress(WorkerError):  # the forkserver's own end: the next order will find it
                 self._note(message)
-        # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1 or a subreaper.
+        # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1
+        # or a subreaper.
         return self._statuses.pop(pid) if pid in self._statuses else wait_for(pid)
 
     def _end_forkserver(self) -> str:
@@ -213,7 +215,8 @@ class Forkserver(Forker):
     def begin(self, workers: int = 0) -> None:  # noqa: ARG002 - it forks as many as are asked for
         """Start the forkserver, unless it has begun: it imports while this process does something else."""
         if self._begun is None and self._ordered is None:
-            # Where something opens a file, each worker imports for itself: see `ForkserverMain._unpack`.
+            # Where something opens a file, each worker imports for itself: see
+            # `ForkserverMain._unpack`.
             imports = self._preload if self.holds_dataset else {**self._preload, "modules": ()}
             self._ordered = None if self._is_alone else warm.begin(self.lifeline, **imports)
             if self._ordered is not None:

@@ -144,7 +144,8 @@ class Processes(Pool):
     def _replace(self, numbers: list[int]) -> None:
         """Take back what dead workers had claimed, and start others in their place."""
         with self._lock:
-            # First of all: their rows run again at once, and a quarantined slot is freed before anything slow.
+            # First of all: their rows run again at once, and a quarantined slot is freed before
+            # anything slow.
             ring, at_work = self._config.ring, self._roster.workers
             reaped = [(number, ring.reap(number, blame=number in at_work)) for number in numbers]
             self._roster.note_at_work()

@@ -4,8 +4,9 @@
     RestartPolicy   the target number of workers, and when a death is the last: decisions in numbers alone
     Roster          those at work, leaving or in quarantine; how the others ended
 
-Workers beyond the most that have filled samples at the same time are optional: the tuner asked for them, and training
-can go on without. An error that would end the run lowers the target instead, while an optional worker is left.
+Workers beyond the most that have filled samples at the same time are optional: the tuner asked for
+them, and training can go on without. An error that would end the run lowers the target instead,
+while an optional worker is left.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class Watchdog:
     def due_ns(self, streams: Mapping[int, int], timeout_ns: int) -> dict[int, int]:
         """Say when to kill each worker that is inside a sample; or each, where a batch waits and no worker claims it.
 
-        Of the latter only workers whose stream the head batch is of: the others have nothing to do. A worker that still
-        starts is given twice as long as the one before it, or none would ever get there where a start takes longer
-        than a batch may. ``streams``: of each worker.
+        Of the latter only workers whose stream the head batch is of: the others have nothing to do.
+        A worker that still starts is given twice as long as the one before it, or none would ever
+        get there where a start takes longer than a batch may. ``streams``: of each worker.
         """
         claimed_ns = {number: self._observer.worker(number).since_ns for number in streams}
         busy = {
@@ -156,7 +157,8 @@ class RestartPolicy:
     ) -> None:
         """Count a death that was not asked for by `resize`; raise WorkerError for one too many.
 
-        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the watchdog killed it;
+        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the
+            watchdog killed it;
         ``progress``: another worker fills slots, so that training goes on.
         """
         if (
@@ -169,12 +171,15 @@ class RestartPolicy:
         if (
             exit_reason == FOR_WANT_OF_MEMORY and not asked
         ):  # the kernel takes the largest, perhaps not the newest
-            want = f"a worker {exit_reason} while another was to start, as it happens when memory is short"
+            want = (
+                f"a worker {exit_reason} while another was to start, as it happens when memory is "
+                "short"
+            )
             if self.scale_down(want) and fresh:
                 return
         why = (
-            f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {exit_reason}; "
-            f"look at its output above, or try workers=0"
+            f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last "
+            f"{exit_reason}; look at its output above, or try workers=0"
         )
         is_hopeless = self.early_deaths >= EARLY_DEATHS
         if is_hopeless and fresh and self.scale_down(why):
@@ -187,8 +192,9 @@ class RestartPolicy:
 class Roster:
     """The workers of a pool. The owner holds a lock, except where it asks for `everyone`.
 
-    Ctrl-C may come between any two steps: a worker is added by ``workers[number] = ...``, since a call that stored it
-    could be interrupted before it did. It is quarantined before it is removed, so that `everyone` always finds it.
+    Ctrl-C may come between any two steps: a worker is added by ``workers[number] = ...``, since a
+    call that stored it could be interrupted before it did. It is quarantined before it is removed,
+    so that `everyone` always finds it.
     """
 
     def __init__(self, ids: int, policy: RestartPolicy, watchdog: Watchdog) -> None:
@@ -252,8 +258,8 @@ class Roster:
     def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
         """Forget a dead worker and count its death; raise WorkerError where it must not be replaced.
 
-        ``given_up``: the batch and row that are tried no more, because of this death; ``stage``: the function of the
-        user's that it came in, if that has all rows at once.
+        ``given_up``: the batch and row that are tried no more, because of this death; ``stage``:
+        the function of the user's that it came in, if that has all rows at once.
         """
         if number in self.quarantined:
             self.quarantined.pop(number).exit_reason()

@@ -2,16 +2,18 @@
 
     Forkserver.begin() ──▶ begin() ── order ──▶ WarmMain ──fork──▶ ForkserverMain of one loader ──fork──▶ its workers
 
-It imports what loaders need of installed packages, so that only the first of them waits for that. The user's own
-modules, which may change between two loaders, are imported by each loader's forkserver, as is the dataset.
-What processes cannot share is not imported here either: see `ForkserverMain.private`.
+It imports what loaders need of installed packages, so that only the first of them waits for that.
+The user's own modules, which may change between two loaders, are imported by each loader's
+forkserver, as is the dataset. What processes cannot share is not imported here either: see
+`ForkserverMain.private`.
 
-There is one for each set of frameworks, and it serves as long as this process is as it was when it started: see
-`_around`. The newest two are kept. They end with this process, by `end`, and when no loader has had a forkserver of
-theirs for `RINGFEED_WARM_S` seconds (60; 0: there is none): a program that makes a loader for each epoch waits once.
+There is one for each set of frameworks, and it serves as long as this process is as it was when it
+started: see `_around`. The newest two are kept. They end with this process, by `end`, and when no
+loader has had a forkserver of theirs for `RINGFEED_WARM_S` seconds (60; 0: there is none): a
+program that makes a loader for each epoch waits once.
 
-No thread waits for the lock of this module for long: a user's finalizer may close a loader, and so wait for another
-thread, while this thread holds it.
+No thread waits for the lock of this module for long: a user's finalizer may close a loader, and so
+wait for another thread, while this thread holds it.
 """
 
 from __future__ import annotations
@@ -283,8 +285,9 @@ def _idle_s() -> float:
 def _around() -> object:
     """Return what a process has from the one that starts it, and what imports may depend on.
 
-    What an older process would have otherwise: another user, limit, container or environment variable than now. None:
-    /proc does not say, or no warm forkserver is wanted; none is in a process that works for a loader of another one.
+    What an older process would have otherwise: another user, limit, container or environment
+    variable than now. None: /proc does not say, or no warm forkserver is wanted; none is in a
+    process that works for a loader of another one.
     """
     if _idle_s() <= 0 or Worker.is_here:
         return None

@@ -1,6 +1,7 @@
 """A worker process: its guard, the dataset it is sent, and its last words. How it fills tickets stands in `data.base`.
 
-A spawned process runs `main`, which starts the guard before the slow imports, then waits for its `WorkerConfig`.
+A spawned process runs `main`, which starts the guard before the slow imports, then waits for its
+`WorkerConfig`.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ def test_an_epoch_has_the_width_that_jax_has_when_it_begins(device: str | None) 
                 == [[1, 2], [3, 4], [5, 6], [7, 8]]
             )
     assert str(caught.value) == (
-        "jax_enable_x64 was changed amid an epoch, and the leaves of 64 bits are not what they were; set it before the "
-        "epoch begins"
+        "jax_enable_x64 was changed amid an epoch, and the leaves of 64 bits are not what they "
+        "were; set it before the epoch begins"
     )
     assert {str(array.dtype) for array in narrow} == {"int32"}
     assert {str(array.dtype) for array in wide} == {"int64"}
@@ -132,15 +132,24 @@ def test_an_epoch_has_the_width_that_jax_has_when_it_begins(device: str | None) 
     [
         (
             np.int64(2**31),
-            "2147483648 in row 1 of a batch, expected what fits into int32, which JAX makes of int64",
+            (
+                "2147483648 in row 1 of a batch, expected what fits into int32, which JAX makes "
+                "of int64"
+            ),
         ),
         (
             np.uint64(2**32),
-            "4294967296 in row 1 of a batch, expected what fits into uint32, which JAX makes of uint64",
+            (
+                "4294967296 in row 1 of a batch, expected what fits into uint32, which JAX makes "
+                "of uint64"
+            ),
         ),
         (
             np.float64(1e39),
-            "1e+39 in row 1 of a batch, expected what fits into float32, which JAX makes of float64",
+            (
+                "1e+39 in row 1 of a batch, expected what fits into float32, which JAX makes of "
+                "float64"
+            ),
         ),
     ],
 )
@@ -332,9 +341,9 @@ def warned(slots: int) -> str:
     """Return what is said, without its times, when the program keeps batches."""
     return (
         f"{slots - 1} of {slots} slots are held by arrays that are still referenced (taken "
-        f"{', '.join(['T'] * (slots - 1))} s ago; ringfeed.debug() says where), so batches are handed out as private "
-        "copies until a slot comes back; copy what you keep, raise slots=, or give copy=True "
-        "(a jax array is copied by jax.numpy.array(x))"
+        f"{', '.join(['T'] * (slots - 1))} s ago; ringfeed.debug() says where), so batches are "
+        "handed out as private copies until a slot comes back; copy what you keep, raise slots=, "
+        "or give copy=True (a jax array is copied by jax.numpy.array(x))"
     )
 
 

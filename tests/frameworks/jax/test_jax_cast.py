@@ -77,8 +77,8 @@ def test_float64_is_refused_where_jax_has_none() -> None:
         with pytest.raises(ringfeed.SpecError) as caught:
             loader.to_jax(cast=("float32", "float64"))
         assert str(caught.value) == (
-            "to_jax(cast=...): sample[1] is cast to 'float64', expected a dtype that JAX has; set jax_enable_x64, or "
-            "name 'float32'"
+            "to_jax(cast=...): sample[1] is cast to 'float64', expected a dtype that JAX has; set "
+            "jax_enable_x64, or name 'float32'"
         )
         assert loader.epoch == 0
 
@@ -88,8 +88,8 @@ def test_float64_is_refused_of_what_is_float64() -> None:
     with images(LABELS.astype(np.float64)) as loader, pytest.raises(ringfeed.SpecError) as caught:
         loader.to_jax(cast=("float64",))
     assert str(caught.value) == (
-        "to_jax(cast=...): sample[0] is cast to 'float64', expected a dtype that JAX has; set jax_enable_x64, or "
-        "name 'float32'"
+        "to_jax(cast=...): sample[0] is cast to 'float64', expected a dtype that JAX has; set "
+        "jax_enable_x64, or name 'float32'"
     )
 
 

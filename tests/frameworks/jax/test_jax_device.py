@@ -61,9 +61,9 @@ def test_says_which_platforms_jax_sees() -> None:
         except RuntimeError as error:
             answer = str(error)
         assert str(caught.value) == (
-            f"to_jax(device='tpu_of_nobody') takes the slots as arrays on the CPU, and JAX answers: {answer}; install "
-            "the jax that is made for the device, name both platforms in JAX_PLATFORMS (as in 'cuda,cpu'), or leave "
-            "device out"
+            "to_jax(device='tpu_of_nobody') takes the slots as arrays on the CPU, and JAX "
+            f"answers: {answer}; install the jax that is made for the device, name both platforms "
+            "in JAX_PLATFORMS (as in 'cuda,cpu'), or leave device out"
         )
 
 

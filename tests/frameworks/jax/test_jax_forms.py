@@ -136,6 +136,6 @@ def test_strings_are_refused(name: str, form: str) -> None:
     with make([name, "number"]) as loader, pytest.raises(SpecError) as raised:
         loader.to_jax()
     assert str(raised.value) == (
-        f"sample[{name!r}] is {form}, of which JAX has no arrays; leave it out of the sample, or take the batches of "
-        "the loader itself, by iter(loader)"
+        f"sample[{name!r}] is {form}, of which JAX has no arrays; leave it out of the sample, or "
+        "take the batches of the loader itself, by iter(loader)"
     )

@@ -75,26 +75,32 @@ def test_class_weight_is_for_the_training_alone() -> None:
     [
         (
             {"y": Y},
-            "y= cannot be honoured beside to_keras(): the loader's batches carry the targets: return (x, y) from "
-            "__getitem__",
+            "y= cannot be honoured beside to_keras(): the loader's batches carry the targets: "
+            "return (x, y) from __getitem__",
         ),
         (
             {"sample_weight": WEIGHTS},
-            "sample_weight= cannot be honoured beside to_keras(): the loader's batches carry the weights: return "
-            "(x, y, sample_weight) from __getitem__",
+            "sample_weight= cannot be honoured beside to_keras(): the loader's batches carry the "
+            "weights: return (x, y, sample_weight) from __getitem__",
         ),
         (
             {"batch_size": 8},
-            "batch_size=8 cannot be honoured beside to_keras(): the loader makes batches of 32 rows; set batch_size "
-            "of ringfeed.Loader",
+            "batch_size=8 cannot be honoured beside to_keras(): the loader makes batches of 32 "
+            "rows; set batch_size of ringfeed.Loader",
         ),
         (
             {"shuffle": False},
-            "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of ringfeed.Loader",
+            (
+                "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set "
+                "shuffle of ringfeed.Loader"
+            ),
         ),
         (
             {"class_weight": [1, 2]},
-            "class_weight is a list, expected a mapping from class to weight; write it as in {0: 1.0, 1: 2.5}",
+            (
+                "class_weight is a list, expected a mapping from class to weight; write it as in "
+                "{0: 1.0, 1: 2.5}"
+            ),
         ),
         (
             {"class_weight": {"cat": 2.0}},
@@ -147,9 +153,9 @@ def test_validation_split_is_refused() -> None:
 # ---- the order ----
 
 UNSHUFFLED = (
-    "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a loader, and this one "
-    "hands out every epoch in the order of the dataset; give shuffle=True to ringfeed.Loader or feed(), or "
-    "shuffle=False to fit() if that order is wanted"
+    "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a "
+    "loader, and this one hands out every epoch in the order of the dataset; give shuffle=True to "
+    "ringfeed.Loader or feed(), or shuffle=False to fit() if that order is wanted"
 )
 
 
@@ -232,16 +238,22 @@ def test_an_iterable_warns_of_no_order() -> None:
     [
         (
             lambda: make(X, Y, WEIGHTS),
-            "class_weight does not go with sample weights, in Keras either; multiply both in __getitem__",
+            (
+                "class_weight does not go with sample weights, in Keras either; multiply both in "
+                "__getitem__"
+            ),
         ),
         (
             lambda: make(X),
-            "class_weight needs targets, and this loader's batches are inputs alone; return (x, y) from __getitem__",
+            (
+                "class_weight needs targets, and this loader's batches are inputs alone; return "
+                "(x, y) from __getitem__"
+            ),
         ),
         (
             lambda: ringfeed.Loader(Pairs(), batch_size=None, workers=0),
-            "class_weight is for one array of targets, and this loader has several; return weights from __getitem__ "
-            "instead, as in (x, y, sample_weight)",
+            "class_weight is for one array of targets, and this loader has several; return "
+            "weights from __getitem__ instead, as in (x, y, sample_weight)",
         ),
     ],
     ids=["weights", "no targets", "several targets"],
@@ -273,6 +285,6 @@ def test_samples_that_keras_cannot_unpack() -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         make(X, Y, WEIGHTS, X).to_keras()
     assert str(caught.value) == (
-        "sample is a tuple of 4, expected x, (x, y) or (x, y, sample_weight), which is what Keras takes; group the "
-        "inputs in __getitem__, as in ((a, b, c), y)"
+        "sample is a tuple of 4, expected x, (x, y) or (x, y, sample_weight), which is what Keras "
+        "takes; group the inputs in __getitem__, as in ((a, b, c), y)"
     )

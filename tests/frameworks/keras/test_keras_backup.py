@@ -1,6 +1,7 @@
 """`ringfeed.keras.BackupAndRestore`: a `fit` that was broken off goes on as if it had not been.
 
-Here a fit ends by an exception, in this process; `test_keras_kills` has SIGKILL, and the other backends.
+Here a fit ends by an exception, in this process; `test_keras_kills` has SIGKILL, and the other
+backends.
 """
 
 from __future__ import annotations
@@ -234,7 +235,8 @@ def test_goes_on(tmp_path: Path, way: str, save_freq: Any) -> None:
 def test_begins_where_it_was(tmp_path: Path, stop: tuple[int, int]) -> None:
     """With every batch saved, a fit begins with the batch that it was broken off at, under the number that it has.
 
-    The end of an epoch is saved with its validation, after the last batch, so there its last batch is trained again.
+    The end of an epoch is saved with its validation, after the last batch, so there its last batch
+    is trained again.
     """
     fit(over_loader, backup(tmp_path, 1), stop=stop)
     found = fit(over_loader, backup(tmp_path, 1)).found
@@ -302,12 +304,12 @@ def test_hooks_that_take_long_are_told_and_bounded(
         monkeypatch.setattr(clock, functools.partial(next, count(0.0)))
     with pytest.warns(UserWarning, match="^going on amid an epoch: ") as caught:
         assert _refusal(tmp_path, lambda: over_feed(Hooked(), timeout_s=3)) == (
-            "the hooks of this dataset have run 2 times in 4.0 s, and the state is of 3; give the dataset state_dict() "
-            "and load_state_dict(), or raise timeout_s=3"
+            "the hooks of this dataset have run 2 times in 4.0 s, and the state is of 3; give the "
+            "dataset state_dict() and load_state_dict(), or raise timeout_s=3"
         )
     assert str(caught[0].message) == (
-        "going on amid an epoch: the hooks of the dataset run once more, 1 of 3 in the first 2.0 s; give the dataset "
-        "state_dict() and load_state_dict()"
+        "going on amid an epoch: the hooks of the dataset run once more, 1 of 3 in the first 2.0 "
+        "s; give the dataset state_dict() and load_state_dict()"
     )
 
 
@@ -449,8 +451,8 @@ def test_damaged(tmp_path: Path) -> None:
     (tmp_path / "backup" / "previous.zip").unlink()
     (tmp_path / "backup" / "latest.zip").write_bytes(b"not a zip")
     assert _refusal(tmp_path) == (
-        "the backup 'TMP/backup/latest.zip' is damaged (BadZipFile: File is not a zip file); delete 'TMP/backup' to "
-        "begin anew, and give double_checkpoint=True to keep two"
+        "the backup 'TMP/backup/latest.zip' is damaged (BadZipFile: File is not a zip file); "
+        "delete 'TMP/backup' to begin anew, and give double_checkpoint=True to keep two"
     )
 
 
@@ -514,7 +516,8 @@ def test_a_backup_edited_by_hand_is_fallen_back_from(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="is damaged") as caught:
         found = fit(over_loader, backup(tmp_path, 1)).found
     assert str(caught[0].message).replace(str(tmp_path), "TMP") == (
-        "the backup 'TMP/backup/latest.zip' is damaged (KeyError: 'step'); going on from the one before it"
+        "the backup 'TMP/backup/latest.zip' is damaged (KeyError: 'step'); going on from the one "
+        "before it"
     )
     assert next(iter(found)) == (1, 2)
 
@@ -539,9 +542,9 @@ def test_of_keras(tmp_path: Path) -> None:
     (tmp_path / "backup").mkdir()
     (tmp_path / "backup" / "training_metadata.json").touch()
     assert _refusal(tmp_path) == (
-        "backup_dir 'TMP/backup' holds a backup of keras.callbacks.BackupAndRestore (training_metadata.json), which "
-        "does not say where the data, the metrics and the random numbers were; finish that run with Keras' callback, "
-        "or give another directory"
+        "backup_dir 'TMP/backup' holds a backup of keras.callbacks.BackupAndRestore "
+        "(training_metadata.json), which does not say where the data, the metrics and the random "
+        "numbers were; finish that run with Keras' callback, or give another directory"
     )
 
 
@@ -554,16 +557,17 @@ def test_of_others(tmp_path: Path) -> None:
     other = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
     other.compile("sgd", "sparse_categorical_crossentropy")
     assert _refusal(tmp_path, model=other) == (
-        "the backup 'TMP/backup/latest.zip' is of another model: its variable 0 of 19 is 'kernel' of the model, "
-        "(6, 8) float32, and that of the 6 of this model is 'kernel' of the model, (6, 4) float32; give the model, the "
-        "optimizer and the metrics that it was made with, another backup_dir, or delete it"
+        "the backup 'TMP/backup/latest.zip' is of another model: its variable 0 of 19 is 'kernel' "
+        "of the model, (6, 8) float32, and that of the 6 of this model is 'kernel' of the model, "
+        "(6, 4) float32; give the model, the optimizer and the metrics that it was made with, "
+        "another backup_dir, or delete it"
     )
     assert _refusal(tmp_path, lambda: over_loader((X[:20], Y[:20]))).startswith(
         "the state was taken with length 34, and this loader has length 20"
     )
     assert _refusal(tmp_path, initial_epoch=2) == (
-        "the backup 'TMP/backup/latest.zip' is of epoch 1, and fit(initial_epoch=2) begins after it; give the "
-        "initial_epoch that it was made with, another backup_dir, or delete it"
+        "the backup 'TMP/backup/latest.zip' is of epoch 1, and fit(initial_epoch=2) begins after "
+        "it; give the initial_epoch that it was made with, another backup_dir, or delete it"
     )
 
 
@@ -574,8 +578,8 @@ def test_other_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         directory = ringfeed.keras.BackupAndRestore(tmp_path / "backup")._directory
         directory.write({"backend": "jax", "variables": []}, [])
     assert _refusal(tmp_path) == (
-        "the backup 'TMP/backup/latest.zip' was made on the backend jax, and this is tensorflow; set "
-        "KERAS_BACKEND=jax, or delete it"
+        "the backup 'TMP/backup/latest.zip' was made on the backend jax, and this is tensorflow; "
+        "set KERAS_BACKEND=jax, or delete it"
     )
 
 
@@ -603,22 +607,22 @@ def test_data_of_others(tmp_path: Path) -> None:
     with pytest.raises(TypeError) as arrays:
         model.fit(X[:ROWS], Y[:ROWS], callbacks=callbacks, verbose=0)
     assert str(arrays.value) == (
-        "the data of fit() is read by a ArrayDataAdapter of Keras' own, and BackupAndRestore cannot tell where in an "
-        "epoch it is; give it loader.to_keras(), or use keras.callbacks.BackupAndRestore, which goes on with a whole "
-        "epoch"
+        "the data of fit() is read by a ArrayDataAdapter of Keras' own, and BackupAndRestore "
+        "cannot tell where in an epoch it is; give it loader.to_keras(), or use "
+        "keras.callbacks.BackupAndRestore, which goes on with a whole epoch"
     )
     with pytest.raises(TypeError) as dataset:
         model.fit(Batches(), callbacks=callbacks, verbose=0)
     assert str(dataset.value) == (
-        "the data of fit() is a Batches of Keras' own, and BackupAndRestore cannot tell where in an epoch it is; train "
-        "under ringfeed.keras.install(), or give it feed(dataset), or use keras.callbacks.BackupAndRestore, which goes "
-        "on with a whole epoch"
+        "the data of fit() is a Batches of Keras' own, and BackupAndRestore cannot tell where in "
+        "an epoch it is; train under ringfeed.keras.install(), or give it feed(dataset), or use "
+        "keras.callbacks.BackupAndRestore, which goes on with a whole epoch"
     )
     with pytest.raises(TypeError) as loop:
         callbacks[0].on_train_begin()
     assert str(loop.value) == (
-        "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in a loop of your own, "
-        "save loader.state_dict() beside the weights"
+        "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in "
+        "a loop of your own, save loader.state_dict() beside the weights"
     )
 
 
@@ -639,5 +643,6 @@ def test_arguments(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="save_freq is") as caught:
             ringfeed.keras.BackupAndRestore(tmp_path, wrong)
         assert str(caught.value) == (
-            f"save_freq is {wrong!r}, expected 'epoch', or an int of 1 or more: after how many batches"
+            f"save_freq is {wrong!r}, expected 'epoch', or an int of 1 or more: after how many "
+            "batches"
         )

@@ -126,7 +126,7 @@ def test_refused_at_the_call() -> None:
         with pytest.raises(ringfeed.SpecError) as caught:
             loader.to_keras(cast=(Cast(layout="CHW"), None))
         assert str(caught.value) == (
-            "to_keras(cast=...): sample[0] has shape (6,), expected (height, width, channels) for layout='CHW'; leave "
-            "layout out, or give the sample these axes"
+            "to_keras(cast=...): sample[0] has shape (6,), expected (height, width, channels) for "
+            "layout='CHW'; leave layout out, or give the sample these axes"
         )
         assert loader.epoch == 0

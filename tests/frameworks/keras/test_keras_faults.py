@@ -91,8 +91,9 @@ def test_intruders_are_named() -> None:
     with pytest.raises(ringfeed.SupersededError) as caught:
         history(loader.to_keras(), callbacks=[Intrudes(loader)])
     assert str(caught.value) == (
-        "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call amid this "
-        "epoch cannot go on; give validation_data= a feed() or a loader of its own"
+        "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so "
+        "that the call amid this epoch cannot go on; give validation_data= a feed() or a loader "
+        "of its own"
     )
 
 

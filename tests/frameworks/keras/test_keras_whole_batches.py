@@ -182,8 +182,9 @@ def test_tf_data_keeps_its_promise(path: str, gap: int) -> None:
         with pytest.raises(tf.errors.OpError) as caught:
             next(batches)
         assert (
-            "RingfeedError: the epoch ended before its 8 batches, which was len(loader) when the dataset was made; "
-            "call to_tf_dataset() again: the length has changed, or some batches are None"
+            "RingfeedError: the epoch ended before its 8 batches, which was len(loader) when the "
+            "dataset was made; call to_tf_dataset() again: the length has changed, or some "
+            "batches are None"
         ) in str(caught.value)
         again = loader.to_tf_dataset()
         assert again.cardinality() == tf.data.UNKNOWN_CARDINALITY

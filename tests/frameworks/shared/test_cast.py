@@ -75,12 +75,18 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
         (
             (IMAGE, LABEL),
             "float31",
-            "[0] is cast to 'float31', expected one of float16, bfloat16, float32, float64; name one of these",
+            (
+                "[0] is cast to 'float31', expected one of float16, bfloat16, float32, float64; "
+                "name one of these"
+            ),
         ),
         (
             (IMAGE, LABEL),
             (None, "int32"),
-            "[1] is cast to 'int32', expected one of float16, bfloat16, float32, float64; name one of these",
+            (
+                "[1] is cast to 'int32', expected one of float16, bfloat16, float32, float64; "
+                "name one of these"
+            ),
         ),
         (
             (IMAGE, LABEL),
@@ -107,38 +113,38 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
         (
             (IMAGE, LABEL),
             (np.float32, None),
-            "[0] is cast by <class 'numpy.float32'>, expected the name of a dtype, a ringfeed.Cast or None; write it "
-            "as in 'float32'",
+            "[0] is cast by <class 'numpy.float32'>, expected the name of a dtype, a "
+            "ringfeed.Cast or None; write it as in 'float32'",
         ),
         (
             (IMAGE, LABEL),
             (("float32",), None),
-            "[0] is cast by a tuple of 1, expected the name of a dtype, a ringfeed.Cast or None; write it as in "
-            "'float32'",
+            "[0] is cast by a tuple of 1, expected the name of a dtype, a ringfeed.Cast or None; "
+            "write it as in 'float32'",
         ),
         (
             (IMAGE, NAME),
             (None, "float32"),
-            "[1] has dtype |S4, expected whole numbers, bools or floating point; put None in its place, or convert it "
-            "in __getitem__",
+            "[1] has dtype |S4, expected whole numbers, bools or floating point; put None in its "
+            "place, or convert it in __getitem__",
         ),
         (
             Named(IMAGE, Array((), "complex64")),
             (None, "float32"),
-            ".label has dtype complex64, expected whole numbers, bools or floating point; put None in its place, or "
-            "convert it in __getitem__",
+            ".label has dtype complex64, expected whole numbers, bools or floating point; put "
+            "None in its place, or convert it in __getitem__",
         ),
         (
             (IMAGE, MASK),
             (None, Cast(layout="CHW")),
-            "[1] has shape (4, 5), expected (height, width, channels) for layout='CHW'; leave layout out, or give the "
-            "sample these axes",
+            "[1] has shape (4, 5), expected (height, width, channels) for layout='CHW'; leave "
+            "layout out, or give the sample these axes",
         ),
         (
             (IMAGE, MASK),
             Cast(layout="CHW"),
-            "[1] has shape (4, 5), expected (height, width, channels) for layout='CHW'; leave layout out, or give the "
-            "sample these axes",
+            "[1] has shape (4, 5), expected (height, width, channels) for layout='CHW'; leave "
+            "layout out, or give the sample these axes",
         ),
         (
             IMAGE,
@@ -148,25 +154,28 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
         (
             (IMAGE, LABEL),
             Cast(mean=(0.5, 0.5)),
-            "[0] is cast with 2 numbers of mean or std, expected one number or 3, as it has channels (its last axis); "
-            "give as many",
+            "[0] is cast with 2 numbers of mean or std, expected one number or 3, as it has "
+            "channels (its last axis); give as many",
         ),
         (
             (IMAGE, LABEL),
             (None, Cast(std=(0.5, 0.5))),
-            "[1] is cast with 2 numbers of mean or std, expected one number, as it has no channels; give one",
+            (
+                "[1] is cast with 2 numbers of mean or std, expected one number, as it has no "
+                "channels; give one"
+            ),
         ),
         (
             (LABEL, LABEL),
             "float32",
-            " has no leaf of dtype uint8, expected one or more to cast; name other leaves one by one, in the "
-            "structure of the sample, as in ('float32', None)",
+            " has no leaf of dtype uint8, expected one or more to cast; name other leaves one by "
+            "one, in the structure of the sample, as in ('float32', None)",
         ),
         (
             ({"a": LABEL}, IMAGE),
             ("float32", None),
-            "[0] has no leaf of dtype uint8, expected one or more to cast; name other leaves one by one, in the "
-            "structure of the sample, as in ('float32', None)",
+            "[0] has no leaf of dtype uint8, expected one or more to cast; name other leaves one "
+            "by one, in the structure of the sample, as in ('float32', None)",
         ),
         (
             (IMAGE, LABEL),
@@ -176,8 +185,8 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
         (
             (Array((4, 5, 3), "uint8", variable=True),),
             (Cast(mean=(1, 2, 3)),),
-            "[0] has variable=(0, 1, 2), expected the same channels in all batches, as mean or std has a number for "
-            "each; leave that axis out of variable, or give one",
+            "[0] has variable=(0, 1, 2), expected the same channels in all batches, as mean or "
+            "std has a number for each; leave that axis out of variable, or give one",
         ),
         (
             {"a": IMAGE},

@@ -71,9 +71,10 @@ def test_says_where_it_looked_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> N
             assert drain(loader) == list(range(40))
         assert drain(loader) == list(range(40))
     assert [str(one.message) for one in caught] == [
-        f"{SLOWER}: the CUDA driver is not on this machine (looked for libno.so.1 and /nowhere/libno.so.1: libno.so.1: "
-        "cannot open shared object file: No such file or directory; /nowhere/libno.so.1: cannot open shared object "
-        "file: No such file or directory); install NVIDIA's driver, or give a container its GPUs (as docker run --gpus "
+        f"{SLOWER}: the CUDA driver is not on this machine (looked for libno.so.1 and "
+        "/nowhere/libno.so.1: libno.so.1: cannot open shared object file: No such file or "
+        "directory; /nowhere/libno.so.1: cannot open shared object file: No such file or "
+        "directory); install NVIDIA's driver, or give a container its GPUs (as docker run --gpus "
         "all does)"
     ]
 
@@ -99,8 +100,8 @@ def test_says_why_a_driver_does_not_start(
     with pytest.warns(RuntimeWarning) as caught:
         drain(pinned_loader())
     assert [str(one.message) for one in caught] == [
-        f"{SLOWER}: the CUDA driver does not start: {why}; see that nvidia-smi shows a GPU and that "
-        "CUDA_VISIBLE_DEVICES leaves one"
+        f"{SLOWER}: the CUDA driver does not start: {why}; see that nvidia-smi shows a GPU and "
+        "that CUDA_VISIBLE_DEVICES leaves one"
     ]
 
 
@@ -252,8 +253,8 @@ def test_undoes_what_was_registered_before_a_refusal(fake: FakeCuda, failing: in
             assert drain(loader) == list(range(40))
         assert [str(one.message) for one in caught] == [
             f"{SLOWER}: the CUDA driver does not register slot {failing - 1} of 3 (36.9 kB each): "
-            "cuMemHostRegister_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory); use fewer or smaller slots, since memory "
-            "that is registered cannot be paged out"
+            "cuMemHostRegister_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory); use fewer or smaller "
+            "slots, since memory that is registered cannot be paged out"
         ]
         fake.check_paired(failing - 1)
         assert drain(loader) == list(range(40))
@@ -266,20 +267,20 @@ def test_undoes_what_was_registered_before_a_refusal(fake: FakeCuda, failing: in
         (
             "cuMemHostRegister_v2",
             fakecuda.NOT_PERMITTED,
-            "CUDA_ERROR_NOT_PERMITTED (operation not permitted); allow this process to lock memory (ulimit -l, or the "
-            "settings of its container)",
+            "CUDA_ERROR_NOT_PERMITTED (operation not permitted); allow this process to lock "
+            "memory (ulimit -l, or the settings of its container)",
         ),
         (
             "cuMemHostRegister_v2",
             fakecuda.ALREADY_REGISTERED,
-            "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (part or all of it is registered already); other code "
-            "registered these addresses and did not undo it before they were unmapped",
+            "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (part or all of it is registered already); "
+            "other code registered these addresses and did not undo it before they were unmapped",
         ),
         (
             "cuDevicePrimaryCtxRetain",
             fakecuda.OUT_OF_MEMORY,
-            "CUDA_ERROR_OUT_OF_MEMORY (out of memory); use fewer or smaller slots, since memory that is registered "
-            "cannot be paged out",
+            "CUDA_ERROR_OUT_OF_MEMORY (out of memory); use fewer or smaller slots, since memory "
+            "that is registered cannot be paged out",
         ),
         ("cuCtxPushCurrent_v2", 999, "error 999 (unknown)"),
     ],
@@ -302,8 +303,8 @@ def test_warns_of_a_slot_that_is_not_given_back(fake: FakeCuda) -> None:
     with pytest.raises(RuntimeWarning) as caught:  # as warnings are errors here
         loader.close()
     assert str(caught.value) == (
-        "the CUDA driver does not give slot 1 (36.9 kB) back before this process ends: cuMemHostUnregister: "
-        "CUDA_ERROR_INVALID_VALUE (invalid argument)"
+        "the CUDA driver does not give slot 1 (36.9 kB) back before this process ends: "
+        "cuMemHostUnregister: CUDA_ERROR_INVALID_VALUE (invalid argument)"
     )
     assert len(fake.registered) == 1
     assert not +fake.retained

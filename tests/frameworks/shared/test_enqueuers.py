@@ -266,8 +266,8 @@ def test_nothing_but_none_is_an_error() -> None:
     with pytest.raises(ValueError, match="None") as raised:
         numbers(batches, 9)
     assert str(raised.value) == (
-        "an epoch of 3 batches was None throughout, so that there is nothing to hand out; return a batch from "
-        "__getitem__"
+        "an epoch of 3 batches was None throughout, so that there is nothing to hand out; return "
+        "a batch from __getitem__"
     )
     assert not enqueuer.is_running()
 
@@ -277,7 +277,8 @@ def test_an_empty_dataset_is_an_error() -> None:
     with pytest.raises(ValueError, match="length is 0") as raised:
         next(started(Sequence(0)).get())
     assert str(raised.value) == (
-        "the Sequence has no batches (its length is 0), expected 1 or more; look at what it was made of"
+        "the Sequence has no batches (its length is 0), expected 1 or more; look at what it was "
+        "made of"
     )
 
 
@@ -386,7 +387,8 @@ def test_stop_ends_a_get_that_waits() -> None:
     assert not thread.is_alive()
     assert isinstance(ends[1], ClosedError)
     assert str(ends[1]) == (
-        "this enqueuer is not running, so there are no batches; call start(), and take none after stop()"
+        "this enqueuer is not running, so there are no batches; call start(), and take none after "
+        "stop()"
     )
 
 
@@ -589,6 +591,6 @@ def test_generator_function_is_refused() -> None:
     with pytest.raises(TypeError) as raised:
         GeneratorEnqueuer(generated)  # type: ignore[arg-type]
     assert str(raised.value) == (
-        "a GeneratorEnqueuer was given a function, expected a generator or another iterator; call the function, or "
-        "give iter(...)"
+        "a GeneratorEnqueuer was given a function, expected a generator or another iterator; call "
+        "the function, or give iter(...)"
     )

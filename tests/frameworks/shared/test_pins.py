@@ -85,8 +85,8 @@ def test_a_device_that_cannot_register_says_so_once() -> None:
         with pytest.warns(RuntimeWarning) as caught:
             assert flat(outcomes(epochs)) == list(range(LENGTH))
         assert [str(one.message) for one in caught] == [
-            "copies of the slots to the GPU go through a buffer of the driver's: another does not register slot 1 of 3 "
-            "(36.9 kB each): no room"
+            "copies of the slots to the GPU go through a buffer of the driver's: another does not "
+            "register slot 1 of 3 (36.9 kB each): no room"
         ]
         assert flat(outcomes(epochs)) == list(range(LENGTH))
     assert [what for what, _ in registrar.calls] == ["open", "register", "unregister", "close"]

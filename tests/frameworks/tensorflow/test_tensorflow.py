@@ -212,7 +212,8 @@ def test_dtype_without_tensors_is_refused() -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         loader.to_tf_dataset()
     assert str(caught.value) == (
-        "sample['when'] has dtype datetime64[s], of which TensorFlow has no tensors; convert it in __getitem__"
+        "sample['when'] has dtype datetime64[s], of which TensorFlow has no tensors; convert it "
+        "in __getitem__"
     )
 
 
@@ -382,8 +383,9 @@ def test_two_iterations_at_once() -> None:
     older, newer = iter(dataset), iter(dataset)
     assert labels([next(older), next(newer)]) == [BATCHES[0], BATCHES[0]]
     expected = (
-        "SupersededError: a newer iteration over this dataset has taken over the loader, which serves one at a "
-        "time; end the first before you begin the second, or give each a loader of its own"
+        "SupersededError: a newer iteration over this dataset has taken over the loader, which "
+        "serves one at a time; end the first before you begin the second, or give each a loader "
+        "of its own"
     )
     with pytest.raises(tf.errors.OpError) as caught:
         list(older)  # tf.data may have prefetched some batches before the newer one began
@@ -416,8 +418,9 @@ def test_an_epoch_shorter_than_promised() -> None:
     dataset = loader.to_tf_dataset()
     assert len(list(dataset)) == 3
     assert error_of(lambda: list(dataset)) == (
-        "RingfeedError: the epoch ended before its 3 batches, which was len(loader) when the dataset was made; "
-        "call to_tf_dataset() again: the length has changed, or some batches are None"
+        "RingfeedError: the epoch ended before its 3 batches, which was len(loader) when the "
+        "dataset was made; call to_tf_dataset() again: the length has changed, or some batches "
+        "are None"
     )
     assert len(list(loader.to_tf_dataset())) == 2
 

@@ -173,8 +173,8 @@ def test_refused_at_the_call() -> None:
         with pytest.raises(ringfeed.SpecError) as caught:
             loader.to_tf_dataset(cast=("float32",))
         assert str(caught.value) == (
-            "to_tf_dataset(cast=...): sample is cast by a tuple of 1, expected a tuple of 2; write it in the structure "
-            "of the sample, with None for what stays as it is"
+            "to_tf_dataset(cast=...): sample is cast by a tuple of 1, expected a tuple of 2; "
+            "write it in the structure of the sample, with None for what stays as it is"
         )
         assert loader.epoch == 0
 

@@ -278,7 +278,8 @@ def test_batches_come_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -
     with ringfeed.Loader(Oracle(1600, sleep_s=0.0005), batch_size=8, workers=1, slots=3) as loader:
         assert len(indices(loader.to_tf_dataset())) == 1600
         assert len(asked) == 2, (
-            "where the next epoch is planned, and the last batch, at which the loader closes this one"
+            "where the next epoch is planned, and the last batch, at which the loader closes this "
+            "one"
         )
         stats = loader.stats()
         assert (stats.batches, stats.samples) == (200, 1600)
@@ -414,8 +415,8 @@ def test_stall_says_who_is_stuck() -> None:
         with pytest.raises(tf.errors.OpError) as caught:
             next(iterator)
         assert (
-            "StallError: no batch for 2 s: 1 of 1 workers inside dataset[i] (i = 10); raise timeout_s"
-            in str(caught.value)
+            "StallError: no batch for 2 s: 1 of 1 workers inside dataset[i] (i = 10); raise "
+            "timeout_s" in str(caught.value)
         )
         assert loader.stats().stall_s > 1.9, "the op's wait is part of the loader's"
         stuck.go_on.set()
@@ -425,7 +426,8 @@ def test_stall_says_who_is_stuck() -> None:
 def test_an_iterator_of_the_loader_takes_over_from_a_waiting_op() -> None:
     """Who begins an epoch elsewhere does not wait for a batch that the op waits for."""
     stuck = Stuck()
-    # Five slots: two are held by tensors until the walk ends, and the third drains for as long as its worker is stuck.
+    # Five slots: two are held by tensors until the walk ends, and the third drains for as long as
+    # its worker is stuck.
     with ringfeed.Loader(
         stuck, batch_size=4, workers=2, backend="thread", slots=5, timeout_s=WAIT_S
     ) as loader:
@@ -531,7 +533,10 @@ def test_dataset_without_its_loader() -> None:
     number = iterations._feed.number
     del iterations, stream
     gc.collect()
-    expected = "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you iterate over it"
+    expected = (
+        "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you "
+        "iterate over it"
+    )
     with pytest.raises(tf.errors.UnknownError, match=expected):
         ops.ringfeed_epoch(state=np.int64(-1), step=np.int64(0), feed=number)
     with pytest.raises(tf.errors.UnknownError, match=expected):
@@ -559,8 +564,8 @@ def test_fallback_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.warns(RuntimeWarning) as caught:
             dataset = loader.to_tf_dataset()
         assert [str(warning.message) for warning in caught] == [
-            "to_tf_dataset() copies each batch in Python, because this TensorFlow has no TF_NewTensor; ringfeed's op "
-            "needs TensorFlow's C API"
+            "to_tf_dataset() copies each batch in Python, because this TensorFlow has no "
+            "TF_NewTensor; ringfeed's op needs TensorFlow's C API"
         ]
         assert caught[0].filename == __file__
         assert indices(dataset) == list(range(96))
@@ -588,7 +593,10 @@ def test_library_outside_tensorflow() -> None:
     script = (
         f"import ctypes; library = ctypes.CDLL({importlib.util.find_spec(op.LIBRARY).origin!r}); "
     )
-    script += "connect = library.ringfeed_connect; connect.restype = ctypes.c_char_p; print(connect(None).decode())"
+    script += (
+        "connect = library.ringfeed_connect; connect.restype = ctypes.c_char_p; "
+        "print(connect(None).decode())"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=240
     )

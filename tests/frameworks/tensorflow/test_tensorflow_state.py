@@ -14,12 +14,12 @@ tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
 
 WAYS: list[dict[str, Any]] = [{}, {"copy": True}]  # by the op, and in Python
 UNTOLD = (
-    "tf.data and Keras read ahead of the step, so only the training loop knows how far it is; give the batches of this "
-    "epoch that it has had: state_dict(batches=n)"
+    "tf.data and Keras read ahead of the step, so only the training loop knows how far it is; "
+    "give the batches of this epoch that it has had: state_dict(batches=n)"
 )
 LATE = (
-    "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it after load_state_dict() or "
-    "skip()"
+    "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it after "
+    "load_state_dict() or skip()"
 )
 
 

@@ -54,12 +54,16 @@ def test_tensor_specs_are_arrays() -> None:
         ),
         (
             tf.RaggedTensorSpec((None, 4)),
-            "spec is of type RaggedTensorSpec, expected a spec of dense tensors; give ringfeed.Array((None, 4), "
-            "'float32', max_shape=(300, 4), form='ragged'), with the largest sample in the place of 300",
+            "spec is of type RaggedTensorSpec, expected a spec of dense tensors; give "
+            "ringfeed.Array((None, 4), 'float32', max_shape=(300, 4), form='ragged'), with the "
+            "largest sample in the place of 300",
         ),
         (
             tf.RaggedTensorSpec((2, None), tf.string),
-            "spec is of type RaggedTensorSpec, expected a spec of dense tensors; give a ringfeed.Array of the shape of",
+            (
+                "spec is of type RaggedTensorSpec, expected a spec of dense tensors; give a "
+                "ringfeed.Array of the shape of"
+            ),
         ),
     ],
 )
@@ -75,14 +79,13 @@ def test_specs_that_leave_something_open_are_refused(spec: Any, text: str) -> No
     [
         (
             tf.ragged.constant([[1], [1, 2]]),
-            "of type RaggedTensor, expected an array or number, or a tuple, list or dict of them; return its "
-            ".to_tensor(), "
-            "which pads it, or its .flat_values and row lengths as leaves",
+            "of type RaggedTensor, expected an array or number, or a tuple, list or dict of them; "
+            "return its .to_tensor(), which pads it, or its .flat_values and row lengths as leaves",
         ),
         (
             tf.sparse.from_dense([[1, 0]]),
-            "of type SparseTensor, expected an array or number, or a tuple, list or dict of them; return "
-            "tf.sparse.to_dense() of it, or its .indices and .values as leaves",
+            "of type SparseTensor, expected an array or number, or a tuple, list or dict of them; "
+            "return tf.sparse.to_dense() of it, or its .indices and .values as leaves",
         ),
     ],
 )

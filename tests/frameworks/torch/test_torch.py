@@ -189,9 +189,9 @@ def test_all_can_be_kept(slots: int) -> None:
             kept = list(loader.to_torch())
         assert [held_text(warning.message) for warning in seen] == [
             f"{slots - 1} of {slots} slots are held by arrays that are still referenced (taken "
-            f"{', '.join(['T'] * (slots - 1))} s ago; ringfeed.debug() says where), so batches are handed out as "
-            "private copies until a slot comes back; copy what you keep, raise slots=, or give copy=True "
-            "(a tensor is copied by .clone())"
+            f"{', '.join(['T'] * (slots - 1))} s ago; ringfeed.debug() says where), so batches are "
+            "handed out as private copies until a slot comes back; copy what you keep, raise "
+            "slots=, or give copy=True (a tensor is copied by .clone())"
         ]
         assert seen[0].filename == __file__
         assert torch.equal(torch.cat([x for x, _ in kept]), torch.from_numpy(X))
@@ -210,9 +210,9 @@ def test_keeping_both_slots_too_late_is_an_error_after_a_second() -> None:
         with pytest.raises(ringfeed.SlotsHeldError) as caught:
             next(batches)
         assert held_text(caught.value) == (
-            "all 2 slots are held by arrays that are still referenced (taken T, T s ago; ringfeed.debug() says where), "
-            "so no batch can be filled; copy what you keep, raise slots=, or give copy=True "
-            "(a tensor is copied by .clone())"
+            "all 2 slots are held by arrays that are still referenced (taken T, T s ago; "
+            "ringfeed.debug() says where), so no batch can be filled; copy what you keep, raise "
+            "slots=, or give copy=True (a tensor is copied by .clone())"
         )
         del kept, caught
         assert [len(y) for _, y in loader.to_torch()] == [10] * 10
@@ -246,8 +246,8 @@ def test_other_devices_are_refused() -> None:
         with pytest.raises(ValueError, match="mps") as caught:
             loader.to_torch(device="mps:0")
         assert str(caught.value) == (
-            "to_torch(device='mps:0') is not there yet, expected 'cuda', 'cpu' or None; move each batch yourself, as "
-            "in x.to(device)"
+            "to_torch(device='mps:0') is not there yet, expected 'cuda', 'cpu' or None; move each "
+            "batch yourself, as in x.to(device)"
         )
         assert len(next(iter(loader.to_torch(device="cpu")))[0]) == 32
         assert len(next(iter(loader.to_torch(torch.device("cpu", 0))))[0]) == 32
@@ -260,7 +260,8 @@ def test_a_dtype_of_a_later_torch_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(ringfeed.SpecError) as caught:
             loader.to_torch()
         assert str(caught.value) == (
-            f"sample[1] has dtype uint16, of which torch {torch.__version__} has no tensors; convert it in __getitem__"
+            f"sample[1] has dtype uint16, of which torch {torch.__version__} has no tensors; "
+            "convert it in __getitem__"
         )
 
 

@@ -204,7 +204,7 @@ def test_refused_at_the_call() -> None:
         with pytest.raises(ringfeed.SpecError) as caught:
             loader.to_torch(cast="uint8")
         assert str(caught.value) == (
-            "to_torch(cast=...): sample[0] is cast to 'uint8', expected one of float16, bfloat16, float32, float64; "
-            "name one of these"
+            "to_torch(cast=...): sample[0] is cast to 'uint8', expected one of float16, bfloat16, "
+            "float32, float64; name one of these"
         )
         assert loader.epoch == 0

@@ -238,8 +238,9 @@ def test_says_that_torch_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(ValueError, match="GPU") as caught:
                 loader.to_torch(device="cuda:0")
             assert str(caught.value) == (
-                f"to_torch(device='cuda:0') needs a GPU, and torch {torch.__version__}, which is built {built}, sees "
-                "none; see that nvidia-smi shows one and install a torch for it, or leave device out"
+                f"to_torch(device='cuda:0') needs a GPU, and torch {torch.__version__}, which is "
+                f"built {built}, sees none; see that nvidia-smi shows one and install a torch for "
+                "it, or leave device out"
             )
 
 

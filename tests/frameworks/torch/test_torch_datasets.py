@@ -136,14 +136,15 @@ def test_a_worker_computes_in_one_thread() -> None:
     [
         (
             torch.zeros(2, requires_grad=True),
-            "dataset[0]: sample is of type Tensor, whose conversion raised RuntimeError: Can't call numpy() on Tensor "
-            "that requires grad. Use tensor.detach().numpy() instead, expected an array; return its .detach()",
+            "dataset[0]: sample is of type Tensor, whose conversion raised RuntimeError: Can't "
+            "call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead, "
+            "expected an array; return its .detach()",
         ),
         (
             torch.zeros(2, dtype=torch.bfloat16),
-            "dataset[0]: sample is of type Tensor, whose conversion raised TypeError: Got unsupported ScalarType "
-            "BFloat16, expected an array; NumPy has no bfloat16: return its .float(), or its bits as "
-            ".view(torch.int16)",
+            "dataset[0]: sample is of type Tensor, whose conversion raised TypeError: Got "
+            "unsupported ScalarType BFloat16, expected an array; NumPy has no bfloat16: return "
+            "its .float(), or its bits as .view(torch.int16)",
         ),
     ],
 )
@@ -220,8 +221,8 @@ def test_a_distributed_sampler_is_not_shared_out_again() -> None:
     with pytest.raises(ValueError, match="DistributedSampler") as raised:
         ringfeed.Loader(Pairs(), sampler=sampler, shard=ringfeed.Shard(1, 2), workers=0)
     assert str(raised.value) == (
-        "sampler is a DistributedSampler, which gives the samples of one process, and rank 1 of 2 would get a part of "
-        "these; leave it out and give shuffle=True, or leave shard= out"
+        "sampler is a DistributedSampler, which gives the samples of one process, and rank 1 of 2 "
+        "would get a part of these; leave it out and give shuffle=True, or leave shard= out"
     )
 
 

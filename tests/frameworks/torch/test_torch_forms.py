@@ -115,17 +115,20 @@ def test_casts() -> None:
 REFUSED = {
     "text": (
         {"title": "float32"},
-        "to_torch(cast=...): sample['title'] is text, expected numbers to cast; put None in its place",
+        (
+            "to_torch(cast=...): sample['title'] is text, expected numbers to cast; put None in "
+            "its place"
+        ),
     ),
     "channels": (
         {"wide": ringfeed.Cast("float32", mean=[1.0, 2.0, 3.0])},
-        "to_torch(cast=...): sample['wide'] has shape (None,), expected the same channels in all batches, as mean or "
-        "std has a number for each; give one number for all",
+        "to_torch(cast=...): sample['wide'] has shape (None,), expected the same channels in all "
+        "batches, as mean or std has a number for each; give one number for all",
     ),
     "layout": (
         {"cube": ringfeed.Cast("float32", layout="CHW")},
-        "to_torch(cast=...): sample['cube'] is ragged, expected samples of one shape for layout='CHW'; leave layout "
-        "out, or give form='pad' in spec=",
+        "to_torch(cast=...): sample['cube'] is ragged, expected samples of one shape for "
+        "layout='CHW'; leave layout out, or give form='pad' in spec=",
     ),
 }
 
@@ -158,8 +161,8 @@ def test_an_older_torch_has_no_ragged_tensors(monkeypatch: pytest.MonkeyPatch) -
     with make(["boxes"]) as loader, pytest.raises(SpecError) as raised:
         loader.to_torch()
     assert str(raised.value) == (
-        f"sample['boxes'] is ragged, of which torch {torch.__version__} has no tensors: they need 2.4; update torch, "
-        "or give form='pad' in spec="
+        f"sample['boxes'] is ragged, of which torch {torch.__version__} has no tensors: they need "
+        "2.4; update torch, or give form='pad' in spec="
     )
     with make(["tokens"]) as loader:
         assert [said(batch) for batch in loader.to_torch()] == expected(["tokens"])

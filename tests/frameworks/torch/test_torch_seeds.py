@@ -105,8 +105,8 @@ def test_the_sample_that_imports_torch_is_reseeded() -> None:
     """Also without workers, where nothing is scattered, it draws what it draws when torch is here already."""
     script = (
         "import sys; from ringfeed.orders.rng import SampleContext, reseed\n"
-        "reseed(SampleContext(1, 2, 3)); reseed(SampleContext(1, 2, 4)); assert 'torch' not in sys.modules\n"
-        "import torch; first = torch.randint(2**31, (3,)).tolist()\n"
+        "reseed(SampleContext(1, 2, 3)); reseed(SampleContext(1, 2, 4)); assert 'torch' not in "
+        "sys.modules\nimport torch; first = torch.randint(2**31, (3,)).tolist()\n"
         "reseed(SampleContext(1, 2, 4)); assert torch.randint(2**31, (3,)).tolist() == first"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=240)

@@ -58,8 +58,9 @@ def test_one_worker_reads_all_of_an_iterable() -> None:
     with pytest.warns(UserWarning, match="one worker reads an iterable") as told:
         loader = ringfeed.Loader(Streaming(), batch_size=4, spec=spec, workers=3)
     assert str(told[0].message) == (
-        "workers=3, but one worker reads an iterable, and no other is started; have several side by side by "
-        "ringfeed.datasets.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
+        "workers=3, but one worker reads an iterable, and no other is started; have several side "
+        "by side by ringfeed.datasets.Interleave of its parts, or a copy in each worker by "
+        "ringfeed.torch.DataLoader"
     )
     with loader:
         assert [[leaf.tolist() for leaf in batch] for batch in loader] == [

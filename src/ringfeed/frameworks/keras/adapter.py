@@ -81,8 +81,9 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def __getitem__(self, index: object) -> Any:
         """Refuse a number: batches come in the loader's order."""
         raise TypeError(
-            f"what feed() and to_keras() return has its batches in the order of an epoch, and none by number "
-            f"([{index!r}]); ask the dataset for dataset[{index!r}], or take the next batch by next(iter(...))"
+            "what feed() and to_keras() return has its batches in the order of an epoch, and none "
+            f"by number ([{index!r}]); ask the dataset for dataset[{index!r}], or take the next "
+            "batch by next(iter(...))"
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -183,8 +184,8 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def on_epoch_end(self) -> None:
         """Give back an epoch that was begun only to build the model.
 
-        Keras takes one batch to see its shapes, and then resets. What comes next is the first epoch to train
-        on, and must be the loader's first, or that of its ``set_epoch``.
+        Keras takes one batch to see its shapes, and then resets. What comes next is the first epoch
+        to train on, and must be the loader's first, or that of its ``set_epoch``.
         """
         self._leave(frame_above(1))
 
@@ -263,8 +264,9 @@ def _packer(tree: Any, extra: list[np.dtype[Any]]) -> Callable[[Sequence[Any]], 
 def _check_structure(tree: Any) -> None:
     if isinstance(tree, (tuple, list)) and len(tree) not in (1, 2, 3):
         raise SpecError(
-            f"sample is a {type(tree).__name__} of {len(tree)}, expected x, (x, y) or (x, y, sample_weight), "
-            "which is what Keras takes; group the inputs in __getitem__, as in ((a, b, c), y)"
+            f"sample is a {type(tree).__name__} of {len(tree)}, expected x, (x, y) or (x, y, "
+            "sample_weight), which is what Keras takes; group the inputs in __getitem__, as in "
+            "((a, b, c), y)"
         )
 
 
@@ -275,30 +277,32 @@ def _target_leaf(spec: Spec, class_weight: ClassWeight) -> int:
         case (x, Array() as y):
             if y.form is not None:
                 raise ValueError(
-                    f"class_weight needs one target a row, and sample[1] is {y.form.name}; return weights from "
-                    "__getitem__ instead, as in (x, y, sample_weight)"
+                    f"class_weight needs one target a row, and sample[1] is {y.form.name}; return "
+                    "weights from __getitem__ instead, as in (x, y, sample_weight)"
                 )
             return len(Spec(x).leaves)
         case (_, _):
             raise ValueError(
-                "class_weight is for one array of targets, and this loader has several; return weights from "
-                "__getitem__ instead, as in (x, y, sample_weight)"
+                "class_weight is for one array of targets, and this loader has several; return "
+                "weights from __getitem__ instead, as in (x, y, sample_weight)"
             )
         case (_, _, _):
             raise ValueError(
-                "class_weight does not go with sample weights, in Keras either; multiply both in __getitem__"
+                "class_weight does not go with sample weights, in Keras either; multiply both in "
+                "__getitem__"
             )
         case _:
             raise ValueError(
-                "class_weight needs targets, and this loader's batches are inputs alone; return (x, y) from __getitem__"
+                "class_weight needs targets, and this loader's batches are inputs alone; return "
+                "(x, y) from __getitem__"
             )
 
 
 def _check_class_weight(class_weight: object) -> None:
     if not isinstance(class_weight, Mapping):
         raise TypeError(
-            f"class_weight is a {type(class_weight).__name__}, expected a mapping from class to weight; "
-            "write it as in {0: 1.0, 1: 2.5}"
+            f"class_weight is a {type(class_weight).__name__}, expected a mapping from class to "
+            "weight; write it as in {0: 1.0, 1: 2.5}"
         )
     for key in class_weight:
         if not hasattr(key, "__index__"):

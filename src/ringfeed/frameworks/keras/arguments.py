@@ -1,8 +1,8 @@
 """What else `fit`, `evaluate` or `predict` was given beside a loader, and the refusal of what cannot be honoured.
 
-What Keras is given as ``x`` is not told the other arguments: class weights, targets, a batch size. All of them stand
-in the `EpochIterator` that Keras makes for each call, and in the call itself. They are read there, in the frames of
-the callers, so that nothing is ignored in silence.
+What Keras is given as ``x`` is not told the other arguments: class weights, targets, a batch size.
+All of them stand in the `EpochIterator` that Keras makes for each call, and in the call itself.
+They are read there, in the frames of the callers, so that nothing is ignored in silence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 IN_THE_BATCH = {
     "y": "the loader's batches carry the targets: return (x, y) from __getitem__",
-    "sample_weight": "the loader's batches carry the weights: return (x, y, sample_weight) from __getitem__",
+    "sample_weight": (
+        "the loader's batches carry the weights: return (x, y, sample_weight) from __getitem__"
+    ),
 }
 """What Keras would ignore beside an adapter, and where it belongs."""
 DETOURS = 4
@@ -50,8 +52,9 @@ def iterator_of(frame: FrameType) -> EpochIterator | None:
 def resumed_epoch(frame: FrameType | None, stream: BatchStream) -> int | None:
     """The loader's epoch with which a `fit` begins that goes on where another ended; None where no such fit begins.
 
-    That is ``initial_epoch``, or what `BackupAndRestore` has found: Keras tells adapters neither. With
-    ``steps_per_epoch`` an epoch of the loader lasts for several of Keras', which ends its last at the loader's end.
+    That is ``initial_epoch``, or what `BackupAndRestore` has found: Keras tells adapters neither.
+    With ``steps_per_epoch`` an epoch of the loader lasts for several of Keras', which ends its last
+    at the loader's end.
     """
     given = _call_above(frame, unless="keras.src.callbacks")  # which walk a loader of their own
     first, steps = given.get("initial_epoch"), given.get("steps_per_epoch")
@@ -104,12 +107,14 @@ def check_call(making: FrameType, stream: BatchStream, x: Any) -> None:
         )
     if mine and given.get("shuffle") is False and stream.loader.shuffle:
         raise ValueError(
-            "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of ringfeed.Loader"
+            "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle "
+            "of ringfeed.Loader"
         )
     if mine and given.get("shuffle") and stream.loader.is_in_order:
         warnings.warn(
-            "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a loader, and this "
-            "one hands out every epoch in the order of the dataset; give shuffle=True to ringfeed.Loader or feed(), or "
-            "shuffle=False to fit() if that order is wanted",
+            "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot "
+            "shuffle a loader, and this one hands out every epoch in the order of the dataset; "
+            "give shuffle=True to ringfeed.Loader or feed(), or shuffle=False to fit() if that "
+            "order is wanted",
             stacklevel=callers_depth(),
         )

@@ -81,8 +81,8 @@ def tensorflow_memory() -> Framework:
 def jax_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
     """Arrays on the CPU; NumPy's where steps run elsewhere, or on several devices, and Keras places arrays itself.
 
-    JAX dispatches many steps ahead, and holds what they are to read. NumPy casts leaves that JAX would narrow first or
-    whose shape varies, and all where Keras spreads batches; JAX the others.
+    JAX dispatches many steps ahead, and holds what they are to read. NumPy casts leaves that JAX
+    would narrow first or whose shape varies, and all where Keras spreads batches; JAX the others.
     """
     import jax  # noqa: PLC0415 - not on other backends
 
@@ -115,8 +115,9 @@ def jax_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
 def torch_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
     """Tensors on the CPU, which Keras moves to its device; arrays it converts itself, and has its own rules for.
 
-    Keras walks structures of tensors by functions that refer to themselves (its `tree.traverse`): each step leaves its
-    batch in such a cycle. NumPy casts the leaves that torch hardly computes with; torch the others, on Keras' device.
+    Keras walks structures of tensors by functions that refer to themselves (its `tree.traverse`):
+    each step leaves its batch in such a cycle. NumPy casts the leaves that torch hardly computes
+    with; torch the others, on Keras' device.
     """
     import torch  # noqa: PLC0415 - not on other backends
 

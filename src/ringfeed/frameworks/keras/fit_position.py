@@ -39,12 +39,13 @@ class Place:
     """The newest of the loader's epochs that one call of Keras walks.
 
     weights: makes the weights of each batch, where the call asked for any.
-    begun: how many epochs the call has begun; start: the batches of the newest that an earlier run was trained on;
-        taken: the batches of it that Keras has, with those.
-    newest: the newest epoch that was made, which may not have begun; epoch_id: of the one that has begun and that no
-        epoch of Keras has ended; progress: what the loader is told by how far it is.
-    around: what is entered while the next epoch begins. is_restored: whether a backup says which the loader's next
-        epoch is, whatever number Keras has for it.
+    begun: how many epochs the call has begun; start: the batches of the newest that an earlier run
+        was trained on; taken: the batches of it that Keras has, with those.
+    newest: the newest epoch that was made, which may not have begun; epoch_id: of the one that has
+        begun and that no epoch of Keras has ended; progress: what the loader is told by how far it
+        is.
+    around: what is entered while the next epoch begins. is_restored: whether a backup says which
+        the loader's next epoch is, whatever number Keras has for it.
     """
 
     stream: BatchStream
@@ -58,7 +59,8 @@ class Place:
     around: AbstractContextManager[None] = field(default_factory=nullcontext)
     is_restored: bool = False
     _restored_batches: int = 0
-    # Batches that are None are left out, so Keras has fewer than the loader's order: since which batch, how many.
+    # Batches that are None are left out, so Keras has fewer than the loader's order: since which
+    # batch, how many.
     _left_out: list[tuple[int, int]] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -109,7 +111,8 @@ class Place:
     ) -> None:
         """Begin the loader's next epoch where a state says, after so many batches of it; StateError if it cannot.
 
-        ``around``: what is entered while that epoch begins, whenever Keras asks for its first batch.
+        ``around``: what is entered while that epoch begins, whenever Keras asks for its first
+            batch.
         """
         self.stream.loader.load_state_dict(state)
         self.is_restored, self._restored_batches, self.around = True, batches, around
@@ -163,8 +166,9 @@ class KerasEpoch(Epoch):
             if not str(error).startswith("a newer iterator"):  # a state was loaded
                 raise
             raise SupersededError(
-                "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call "
-                "amid this epoch cannot go on; give validation_data= a feed() or a loader of its own"
+                "another call of Keras, or a loop, has begun the next epoch of this feed or "
+                "loader, so that the call amid this epoch cannot go on; give validation_data= a "
+                "feed() or a loader of its own"
             ) from None
         except RingfeedError as error:
             # Keras raises what it catches `from None`: the cause goes along as a note.
@@ -203,8 +207,9 @@ def go_on(
 ) -> None:
     """Have the next epoch of Keras be the rest of one that had ``step`` steps.
 
-    Its steps have the numbers that they have in a whole epoch, and Keras counts ``batches`` of the loader's epoch as
-    seen. ``ready`` is called when the hooks of the dataset have run and no batch was taken.
+    Its steps have the numbers that they have in a whole epoch, and Keras counts ``batches`` of the
+    loader's epoch as seen. ``ready`` is called when the hooks of the dataset have run and no batch
+    was taken.
     """
 
     def rest() -> Steps:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class WalkedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no types
     """Another dataset in a graph, as under a distribution strategy, and what ``begin`` begins in Python.
 
-    In Python Keras runs a step in half the time, what the loader raises arrives as it was raised, and Ctrl-C
-    is answered while the loader is waited for.
+    In Python Keras runs a step in half the time, what the loader raises arrives as it was raised,
+    and Ctrl-C is answered while the loader is waited for.
     """
 
     def __init__(self, inner: tf.data.Dataset, begin: Callable[[], Iterator[Any]]) -> None:
@@ -42,9 +42,9 @@ class WalkedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no
 class EagerBatches:
     """One epoch for the train, test and predict functions of Keras.
 
-    Keras takes the batches of one execution by ``zip(range(steps_per_execution), batches)``, and fails on a
-    variable without a value where it finds none. So an execution that has found some ends by StopIteration,
-    and one that finds none by the OutOfRangeError with which datasets end.
+    Keras takes the batches of one execution by ``zip(range(steps_per_execution), batches)``, and
+    fails on a variable without a value where it finds none. So an execution that has found some
+    ends by StopIteration, and one that finds none by the OutOfRangeError with which datasets end.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:
@@ -69,9 +69,9 @@ class EagerBatches:
 def packer_of(batches: Batches) -> Callable[[list[tf.Tensor]], Any]:
     """What makes a batch of its leaves as tensors, cast where that was asked for.
 
-    A tf.function is traced for the form that `batches` give, not for the shape of this very tensor. Otherwise
-    Keras would trace again for a short last batch, and weigh batches of known and of unknown size differently in
-    its mean losses.
+    A tf.function is traced for the form that `batches` give, not for the shape of this very tensor.
+    Otherwise Keras would trace again for a short last batch, and weigh batches of known and of
+    unknown size differently in its mean losses.
     """
     specs = batches.leaves if batches.cast is None else batches.cast.specs_after(batches.leaves)
     tracing_types = [lambda _context, spec=spec: spec for spec in specs]

@@ -34,9 +34,8 @@ cdef extern from *:
     static unsigned long ringfeed_main; /* thread */
     static int (*ringfeed_meet)(void *heard);
 
-    /* Within a signal: nothing that may wait. A thread without the GIL does not hold the lock of pending calls. */
-    static void ringfeed_hear(int number)
-    {
+    /* Within a signal: nothing that may wait. A thread without the GIL does not hold the lock of
+    pending calls. */ static void ringfeed_hear(int number) {
         uint32_t heard = atomic_fetch_add(&ringfeed_heard, 1) + 1;
         if (PyThread_get_thread_ident() != ringfeed_main || PyGILState_Check() ||
             Py_AddPendingCall(ringfeed_meet, (void *)(uintptr_t)heard))
@@ -97,9 +96,10 @@ cdef class Feed:
     def __cinit__(self, list parts not None, uint32_t rows, asked):
         """Batches of at most `rows` rows, for each leaf (offset, bytes a row, shape of a row, number of its dtype).
 
-        `asked()` gives an object whose `begin()` returns the id of a new epoch, whose `take(epoch_id)` the lease and
-        rows of its next batch, or None at its end, and whose `rest(step)` the newest id if it has batches left after
-        its last step, or None; or it gives None, if that object is gone.
+        `asked()` gives an object whose `begin()` returns the id of a new epoch, whose
+        `take(epoch_id)` the lease and rows of its next batch, or None at its end, and whose
+        `rest(step)` the newest id if it has batches left after its last step, or None; or it gives
+        None, if that object is gone.
         """
         cdef f.rf_part *part
         self.asked = asked
@@ -159,8 +159,8 @@ cdef object asked_by(f.rf_feed *feed):
 cdef int meet(void *heard) except -1:
     """Called by the main thread between two steps of Python, where it first does what signals ask for.
 
-    There KeyboardInterrupt may come while TensorFlow makes the exception of the wait that was broken off for it. Of the
-    two it makes a RuntimeError.
+    There KeyboardInterrupt may come while TensorFlow makes the exception of the wait that was
+    broken off for it. Of the two it makes a RuntimeError.
     """
     note_met(<uint32_t><uintptr_t>heard)
     error = sys.exc_info()[1]
@@ -215,7 +215,8 @@ cdef f.rf_reply rest_in_python(f.rf_feed *feed, int64_t step, int64_t *epoch_id,
 
 
 cdef f.rf_reply ask_begin(f.rf_feed *feed, int64_t *epoch_id, char **error) noexcept nogil:
-    # A thread that asks for the GIL now would be ended by it, with TensorFlow's frames on its stack.
+    # A thread that asks for the GIL now would be ended by it, with TensorFlow's frames on its
+    # stack.
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
         return f.RF_REPLY_ERROR
@@ -237,8 +238,9 @@ cdef f.rf_reply ask_rest(f.rf_feed *feed, int64_t step, int64_t *epoch_id, char 
 
 
 cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:
-    # Python raises KeyboardInterrupt only between two steps of the main thread. If that waits in C for a batch, it must
-    # have an error instead. Whether it does it shows by what else it would do there, a pending call.
+    # Python raises KeyboardInterrupt only between two steps of the main thread. If that waits in C
+    # for a batch, it must have an error instead. Whether it does it shows by what else it would do
+    # there, a pending call.
     global seen, seen_ns, broken
     cdef uint32_t heard = heard_now()
     if heard == told or heard == met_now() or is_ending():

@@ -4,9 +4,10 @@
                │ drawn once, when     │ waits for the loader; over the slot's memory,
                │ an iteration begins  │ or a copy where Python has to make it
 
-The epoch id tells two iterations over one dataset apart: the newest has the loader, an older one fails at its next
-batch. Nothing runs before the first batch is asked for, and nothing when an iteration is given up:
-`from_generator` owes its generator a last call, for which the interpreter waits for ever at exit.
+The epoch id tells two iterations over one dataset apart: the newest has the loader, an older one
+fails at its next batch. Nothing runs before the first batch is asked for, and nothing when an
+iteration is given up: `from_generator` owes its generator a last call, for which the interpreter
+waits for ever at exit.
 
 Both are ops in C, run by one call of `scan` (see `op`: a call takes longer than an op), or, where
 TensorFlow cannot have them, Python functions here, of which the second is a `map`.
@@ -84,31 +85,36 @@ class Batches:
 def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset:
     """A `tf.data.Dataset` of the loader's batches; each iteration over it is the loader's next epoch.
 
-    Elements mirror the sample's structure, with tuples in the place of lists. The row axis of `element_spec`
-    is fixed with ``drop_remainder=True`` and None otherwise; `cardinality()` is ``len(loader)``, or unknown
-    where that is. With ``on_error="skip"`` neither is known. A loader that has met a batch of None promises no
-    cardinality any more; for one that has not, the first such batch makes an iteration fail at its end, unless it was
-    made with ``on_error="skip"``. Nor is it known for a loader that goes on at a position, since its first iteration
-    gives the rest of an epoch. Axes that may vary are None as well.
+    Elements mirror the sample's structure, with tuples in the place of lists. The row axis of
+    `element_spec` is fixed with ``drop_remainder=True`` and None otherwise; `cardinality()` is
+    ``len(loader)``, or unknown where that is. With ``on_error="skip"`` neither is known. A loader
+    that has met a batch of None promises no cardinality any more; for one that has not, the first
+    such batch makes an iteration fail at its end, unless it was made with ``on_error="skip"``. Nor
+    is it known for a loader that goes on at a position, since its first iteration gives the rest of
+    an epoch. Axes that may vary are None as well.
 
-    A batch is the memory of its slot, which comes back when TensorFlow drops the last of its tensors. tf.data may
-    hold as many as it likes, by `prefetch`, `shuffle` or `cache`: whatever would leave no slot to be filled is
-    copied out of it, so that two slots are enough; with fewer slots than it holds, more is copied. Byte strings and
-    values in foreign byte order are always copied.
+    A batch is the memory of its slot, which comes back when TensorFlow drops the last of its
+    tensors. tf.data may hold as many as it likes, by `prefetch`, `shuffle` or `cache`: whatever
+    would leave no slot to be filled is copied out of it, so that two slots are enough; with fewer
+    slots than it holds, more is copied. Byte strings and values in foreign byte order are always
+    copied.
 
-    A leaf with ``form="ragged"`` is a `tf.RaggedTensor`, one with ``form="pad"`` a tensor whose axes that differ are
-    None, with lengths or a mask a `Padded` or `Masked` of tensors; `Bytes` and `Text` are tensors of `tf.string`.
-    Batches with one of these, or with axes that vary, come by Python, which takes longer than the op, but they are not
-    copied either: TensorFlow keeps the arrays over the slot, and lets go of them at a later call of Python, so that a
-    slot more than two is wanted. Strings are copied.
+    A leaf with ``form="ragged"`` is a `tf.RaggedTensor`, one with ``form="pad"`` a tensor whose
+    axes that differ are None, with lengths or a mask a `Padded` or `Masked` of tensors; `Bytes` and
+    `Text` are tensors of `tf.string`. Batches with one of these, or with axes that vary, come by
+    Python, which takes longer than the op, but they are not copied either: TensorFlow keeps the
+    arrays over the slot, and lets go of them at a later call of Python, so that a slot more than
+    two is wanted. Strings are copied.
 
-    The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
-    the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
-    text. Length and shapes are those of the loader at this call: load a state before it.
+    The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one
+    fails with the text of a `SupersededError`. What the loader raises arrives as a
+    `tf.errors.OpError` with its type and text. Length and shapes are those of the loader at this
+    call: load a state before it.
 
-    What is ``cast`` is so by TensorFlow on the CPU, one batch at a time, as the last step of this dataset: a `map` has
-    no kernel on a GPU, also behind `copy_to_device`. For uint8 over the bus leave ``cast`` out and do it in the step,
-    behind `prefetch_to_device`: by `keras.layers.Rescaling`, or as ``tf.cast(x, tf.float32) / 255`` at its beginning.
+    What is ``cast`` is so by TensorFlow on the CPU, one batch at a time, as the last step of this
+    dataset: a `map` has no kernel on a GPU, also behind `copy_to_device`. For uint8 over the bus
+    leave ``cast`` out and do it in the step, behind `prefetch_to_device`: by
+    `keras.layers.Rescaling`, or as ``tf.cast(x, tf.float32) / 255`` at its beginning.
     """
     info = stream.info
     casts = casts_of(info.spec, cast, "to_tf_dataset")
@@ -152,8 +158,8 @@ def dataset_of(
 ) -> tf.data.Dataset:
     """A dataset of `batches`; every iteration opens an epoch of its own.
 
-    What is cast is so in a step of its own, of a dataset of tuples of leaves; a slot comes back with the tensors that
-    are read there.
+    What is cast is so in a step of its own, of a dataset of tuples of leaves; a slot comes back
+    with the tensors that are read there.
     """
     if batches.cast is None:
         return made_of(batches)
@@ -184,14 +190,15 @@ def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
 
         elements, one a step ──> rest ──> take(count) ──> skip(rest)
 
-    The rest is empty, unless steps have brought such errors. It is asked once more at the end, for an error of
-    ``on_epoch_end``, by skipping what is not there: the cardinality is ``count`` still.
+    The rest is empty, unless steps have brought such errors. It is asked once more at the end, for
+    an error of ``on_epoch_end``, by skipping what is not there: the cardinality is ``count`` still.
     """
     iterations, count = tensorflow_op.OpIterations(ops, stream, batches), batches.count
     elements = _chain(iterations, count)
     if count is None:
         return elements
-    # What is repeated for ever counts as endless, so that `take` knows how many it gives. If it is empty it ends.
+    # What is repeated for ever counts as endless, so that `take` knows how many it gives. If it is
+    # empty it ends.
     rest = (
         iterations.rest_or_end(tf.data.Dataset.range(ENDLESS))
         .take_while(_goes_on)
@@ -215,7 +222,10 @@ def _ops_for(info: LoaderInfo) -> Any:
         return tensorflow_op.load_ops()
     except ImportError as error:
         warnings.warn(
-            f"to_tf_dataset() copies each batch in Python, because {error}; ringfeed's op needs TensorFlow's C API",
+            (
+                f"to_tf_dataset() copies each batch in Python, because {error}; ringfeed's op "
+                "needs TensorFlow's C API"
+            ),
             RuntimeWarning,
             stacklevel=4,
         )
@@ -335,5 +345,8 @@ def _dtype(path: str, dtype: np.dtype[Any]) -> tf.DType:
     try:
         return tf.as_dtype(dtype)
     except TypeError:
-        message = f"{path} has dtype {dtype}, of which TensorFlow has no tensors; convert it in __getitem__"
+        message = (
+            f"{path} has dtype {dtype}, of which TensorFlow has no tensors; convert it in "
+            "__getitem__"
+        )
         raise SpecError(message) from None

@@ -1,6 +1,7 @@
 """A loader's epochs for the C code of frameworks, which takes batches without the GIL (cext/export/feed.h says how).
 
-What that code cannot do by itself it asks here: begin an epoch, plan more, take the last batch or one with failed rows.
+What that code cannot do by itself it asks here: begin an epoch, plan more, take the last batch or
+one with failed rows.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ class LoaderFeed:
 def superseded() -> SupersededError:
     """Return the error for an iteration that a newer one has taken the loader from."""
     message = (
-        "a newer iteration over this dataset has taken over the loader, which serves one at a time; end the first "
-        "before you begin the second, or give each a loader of its own"
+        "a newer iteration over this dataset has taken over the loader, which serves one at a "
+        "time; end the first before you begin the second, or give each a loader of its own"
     )
     return SupersededError(message)
 
@@ -131,8 +132,8 @@ def check_whole(stream: BatchStream, count: int | None) -> None:
     """Raise StateError where a dataset of ``count`` batches would be given the rest of an epoch."""
     if count is not None and stream.runner.position.is_amid:
         message = (
-            "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it after "
-            "load_state_dict() or skip()"
+            "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it "
+            "after load_state_dict() or skip()"
         )
         raise StateError(message)
 
@@ -140,8 +141,8 @@ def check_whole(stream: BatchStream, count: int | None) -> None:
 def ended_early(count: int | None) -> RingfeedError:
     """Return the error for an epoch that has fewer batches than TensorFlow was told."""
     message = (
-        f"the epoch ended before its {count} batches, which was len(loader) when the dataset was made; call "
-        f"to_tf_dataset() again: the length has changed, or some batches are None"
+        f"the epoch ended before its {count} batches, which was len(loader) when the dataset was "
+        "made; call to_tf_dataset() again: the length has changed, or some batches are None"
     )
     return RingfeedError(message)
 

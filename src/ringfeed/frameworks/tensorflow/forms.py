@@ -85,9 +85,9 @@ def blank_shape(spec: tf.TensorSpec) -> list[int]:
 class TensorFlowCasts(Chosen):
     """Casts some of the leaves of each batch; made for the specs of all of them.
 
-    A plain cast is one op. What has steps or another layout is compiled by XLA, since TensorFlow's own ops would go
-    over the floats once for each step (20 times slower on a CPU); not where shapes vary, for each of which XLA compiles
-    anew.
+    A plain cast is one op. What has steps or another layout is compiled by XLA, since TensorFlow's
+    own ops would go over the floats once for each step (20 times slower on a CPU); not where shapes
+    vary, for each of which XLA compiles anew.
     """
 
     def __init__(self, casts: Casts, specs: Sequence[tf.TensorSpec]) -> None:
