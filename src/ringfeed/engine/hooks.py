@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import copied, keeps_state
@@ -16,6 +17,20 @@ clock = time.monotonic
 _REMEDY = "give the dataset state_dict() and load_state_dict()"
 
 
+@dataclass
+class Counts:
+    """How often the hooks of a dataset have run.
+
+    ended: epochs whose hooks have run; begun: epochs since, of which on_epoch_begin has run alone.
+    broken_off: how often on_epoch_begin has run more than on_epoch_end, by the epochs that had
+        ended before. Less: Keras runs on_epoch_end ahead of each fit.
+    """
+
+    ended: int = 0
+    begun: int = 0
+    broken_off: dict[int, int] = field(default_factory=dict)
+
+
 class Hooks:
     """The hooks of one loader's dataset. What runs one returns whether the order may have changed."""
 
@@ -23,12 +38,8 @@ class Hooks:
         """Run nothing yet; ``timeout_s``: how long running them again may take."""
         self._source = source
         self._timeout_s = timeout_s
-        self.ended = 0
-        """Epochs whose hooks have run."""
-        self._begun = 0  # epochs since, of which on_epoch_begin has run alone
-        # How often on_epoch_begin has run more than on_epoch_end, by the epochs that had ended
-        # before. Less: Keras runs on_epoch_end ahead of each fit.
-        self._broken_off: dict[int, int] = {}
+        self.counts = Counts()
+        """Another may be put in its place, of earlier loaders of the dataset."""
 
     def __bool__(self) -> bool:
         """Whether the dataset has any."""
@@ -47,12 +58,13 @@ class Hooks:
 
     def count(self, name: str) -> None:
         """Count a hook that has run."""
+        counts = self.counts
         if name == "on_epoch_begin":
-            self._begun += self.has_begin
+            counts.begun += self.has_begin
             return
-        if self.has_begin and self._begun != 1:
-            self._broken_off[self.ended] = self._begun - 1
-        self.ended, self._begun = self.ended + 1, 0
+        if self.has_begin and counts.begun != 1:
+            counts.broken_off[counts.ended] = counts.begun - 1
+        counts.ended, counts.begun = counts.ended + 1, 0
 
     def now(self) -> dict[str, Any] | None:
         """Return what they have done to the dataset ahead of the next epoch; None without hooks.
@@ -60,16 +72,16 @@ class Hooks:
         That is the dataset's own state, or how often they have run: an epoch that was broken off
         had the first alone.
         """
-        dataset = self._source.given
+        dataset, counts = self._source.given, self.counts
         if not self:
             return None
         if keeps_state(dataset):
             return {"dataset": copied(dataset.state_dict())}
         broken_off = [
-            *self._broken_off.items(),
-            *([(self.ended, self._begun)] if self._begun else []),
+            *counts.broken_off.items(),
+            *([(counts.ended, counts.begun)] if counts.begun else []),
         ]
-        return {"hooks": self.ended} | (
+        return {"hooks": counts.ended} | (
             {"broken_off": [[*one] for one in broken_off]} if broken_off else {}
         )
 
@@ -86,15 +98,15 @@ class Hooks:
 
     def _check_before(self, ended: int, broken_off: dict[int, int]) -> None:
         """Raise StateError where hooks have run otherwise, which cannot be undone."""
-        anew = f"make the dataset and the loader anew, or {_REMEDY}"
-        if self.ended > ended:
+        counts, anew = self.counts, f"make the dataset and the loader anew, or {_REMEDY}"
+        if counts.ended > ended:
             message = (
-                f"the hooks of this dataset have run {self.ended} times, and the state is of "
+                f"the hooks of this dataset have run {counts.ended} times, and the state is of "
                 f"{ended}; {anew}"
             )
             raise StateError(message)
         for at, count in broken_off.items():
-            if at < self.ended and (here := self._broken_off.get(at, 0)) < count:
+            if at < counts.ended and (here := counts.broken_off.get(at, 0)) < count:
                 here = max(here, 0)
                 message = (
                     f"after {at} epochs {here} were broken off of this dataset's, and the state is "
@@ -103,24 +115,24 @@ class Hooks:
                 raise StateError(message)
 
     def _run_again(self, ended: int, broken_off: dict[int, int]) -> bool:
-        changed, since_s = False, clock()
+        counts, changed, since_s = self.counts, False, clock()
         told = Replay("the hooks of the dataset run", _REMEDY)
         while True:
             left = (
-                broken_off.get(self.ended, 0) + (self.ended < ended) - self._begun
+                broken_off.get(counts.ended, 0) + (counts.ended < ended) - counts.begun
                 if self.has_begin
                 else 0
             )
-            if left <= 0 and self.ended == ended:
+            if left <= 0 and counts.ended == ended:
                 return changed
-            told.note(self.ended, ended)
+            told.note(counts.ended, ended)
             self._check_time(clock() - since_s, ended)
             changed |= self.run("on_epoch_begin" if left > 0 else "on_epoch_end")
 
     def _check_time(self, passed_s: float, ended: int) -> None:
         if self._timeout_s is not None and passed_s > self._timeout_s:
             message = (
-                f"the hooks of this dataset have run {self.ended} times in {passed_s:.1f} s, and "
+                f"the hooks of this dataset have run {self.counts.ended} times in {passed_s:.1f} s, and "
                 f"the state is of {ended}; {_REMEDY}, or raise timeout_s={self._timeout_s:g}"
             )
             raise StateError(message)

@@ -28,6 +28,7 @@ from ringfeed._callers import frame_above
 from ringfeed._process import Finalizer
 from ringfeed._units import show_bytes
 from ringfeed.datasets.passes import batch_size_of
+from ringfeed.engine.hooks import Counts
 from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.frameworks.keras.adapter import LoaderAdapter, Reiterable
 from ringfeed.frameworks.keras.arguments import iterator_of, runs_eagerly
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from keras.src.trainers.epoch_iterator import EpochIterator
     from typing_extensions import Self
 
+    from ringfeed.engine.hooks import Hooks
     from ringfeed.frameworks.keras.fit_position import Place
     from ringfeed.keras.pydataset import Count, Draw
 
@@ -87,6 +89,8 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         self._rest: Iterator[int] | None = None
         self._seen: list[Any] = []
         self._feed: DatasetFeed | None = None
+        self._hooks: Hooks | None = None
+        """Counts the dataset's hooks, also those that run after the ring gave up."""
         self._ring: LoaderAdapter | None = None
         try:
             self._seen = _look(x)
@@ -96,6 +100,8 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
             self._fall_back(error)
         else:
             say_fed(self._feed)
+            self._hooks = self._feed.hooks
+            self._hooks.counts = _counts_of(x)
             # TensorFlow keeps what it has made a graph of, the loader with it.
             Finalizer(self._feed.close).watch(self)
 
@@ -212,19 +218,32 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_begin()
+        self._count("on_epoch_begin")
         feed = self._feed
-        if feed is None:
-            return
-        feed.hooks.count("on_epoch_begin")
-        if feed.has_hooks or feed.has_processes:  # Keras forks processes now
-            feed.reload()
+        if feed is not None and (feed.has_hooks or feed.has_processes):
+            feed.reload()  # Keras forks processes now
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_end()
+        self._count("on_epoch_end")
         if self._feed is not None and self._feed.has_hooks:
-            self._feed.hooks.count("on_epoch_end")
             self._feed.reload()
+
+    def _count(self, hook: str) -> None:
+        if self._hooks is not None:
+            self._hooks.count(hook)
+
+
+_counts: dict[int, Counts] = {}
+"""How often the hooks of each dataset have run, in all calls of Keras together."""
+
+
+def _counts_of(dataset: Any) -> Counts:
+    if id(dataset) not in _counts:
+        _counts[id(dataset)] = Counts()
+        weakref.finalize(dataset, _counts.pop, id(dataset)).atexit = False
+    return _counts[id(dataset)]
 
 
 class _Numbers:

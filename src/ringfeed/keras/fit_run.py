@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
+from ringfeed._callers import callers_depth
+from ringfeed.errors import StateError
 from ringfeed.frameworks.keras.fit_position import go_on
 
 if TYPE_CHECKING:
@@ -112,7 +116,15 @@ class FitRun:
         place, feed = self.place, self.feed
         self.first_epoch = facts["first_epoch"]
         if feed is not None:
-            feed.hooks.restore(facts["hooks"] if "hooks" in facts else _older_hooks(facts, feed))
+            hooks = facts["hooks"] if "hooks" in facts else _older_hooks(facts, feed)
+            try:
+                feed.hooks.restore(hooks)
+            except StateError as error:
+                # Under `install` nothing fails that does not fail in Keras, which runs no hook again.
+                if not isinstance(self._adapter, PyDatasetAdapter):
+                    raise
+                message = f"training goes on with the dataset as it is, as in Keras: {error}"
+                warnings.warn(message, UserWarning, stacklevel=callers_depth())
         amid = facts["batches"] > 0
         numbers = facts.get("epoch_numbers")  # older backups have none
         if numbers is not None:
@@ -145,7 +157,7 @@ def _older_hooks(facts: dict[str, Any], feed: DatasetFeed) -> dict[str, Any]:
     """Return what hooks had done, of a backup that says how many epochs are over, and no more."""
     if facts["dataset"] is not None:
         return {"dataset": facts["dataset"]}
-    return {"hooks": feed.hooks.ended + facts["epoch"] - facts["first_epoch"]}
+    return {"hooks": feed.hooks.counts.ended + facts["epoch"] - facts["first_epoch"]}
 
 
 def place_in(iterator: EpochIterator) -> Place | None:

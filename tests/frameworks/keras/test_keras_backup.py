@@ -288,6 +288,37 @@ def test_hooks_of_epochs_that_were_broken_off_run_again(tmp_path: Path) -> None:
     assert len(again.ran) > 8
 
 
+def installed(dataset: Any) -> Callable[[], Any]:
+    """Return what `fit` reads under `install`."""
+    return lambda: dataset
+
+
+def test_hooks_are_counted_over_all_fits_of_a_dataset_under_install(tmp_path: Path) -> None:
+    """A dataset made anew is brought to where it was, by the hooks of an earlier fit, too."""
+    dataset = Hooked()
+    fit(installed(dataset))
+    fit(installed(dataset), backup(tmp_path, 1), stop=(1, 3))
+    again = Hooked()
+    fit(installed(again), backup(tmp_path, 1), stop=(1, 3))
+    assert again.ran == dataset.ran
+    assert len(again.ran) > 8
+
+
+def test_a_dataset_past_its_backup_is_left_as_it_is_under_install(tmp_path: Path) -> None:
+    """Begun again in the same program, a fit runs no hook that Keras does not run, and a warning says why."""
+    dataset = Hooked()
+    fit(installed(dataset), backup(tmp_path, 1), stop=(1, 3))
+    assert dataset.ran == (before := ["end", "begin", "end", "begin"])
+    with pytest.warns(UserWarning, match="^training goes on with the dataset as it is") as caught:
+        fit(installed(dataset), backup(tmp_path, 1))
+    assert dataset.ran == [*before, "end", *["begin", "end"] * 2]
+    assert str(caught[0].message) == (
+        "training goes on with the dataset as it is, as in Keras: the hooks of this dataset have "
+        "run 3 times, and the state is of 2; make the dataset and the loader anew, or give the "
+        "dataset state_dict() and load_state_dict()"
+    )
+
+
 class StopsPredicting(keras.callbacks.Callback):  # type: ignore[misc]
     """Breaks an epoch off whose end Keras does not tell the dataset of."""
 
