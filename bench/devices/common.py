@@ -95,14 +95,17 @@ def loader(scale: Scale, *, pin: bool) -> Any:
 
 
 def registered(made: Any, *, pin: bool) -> Any:
-    """A loader whose slots the CUDA driver knows from the start, or never."""
-    from ringfeed.frameworks.pinned import start_driver  # noqa: PLC0415 - rivals run without it
-
+    """A loader whose slots torch registers from the start, or never."""
     slots = made._slots  # noqa: SLF001 - a user's are registered once a device is asked for
     if pin:
-        made._runner.on_start.append(lambda _engine: slots.register(start_driver))  # noqa: SLF001 - likewise
+        import torch  # noqa: PLC0415 - the others need none
+
+        from ringfeed.frameworks.torch import CudaDevice  # noqa: PLC0415 - rivals run without it
+
+        registrar = CudaDevice(torch.device("cuda")).registrar
+        made._runner.on_start.append(lambda _engine: slots.register(registrar))  # noqa: SLF001 - likewise
     else:
-        slots.register = lambda _make: None
+        slots.register = lambda _registrar: None
     return made
 
 

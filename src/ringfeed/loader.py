@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.frameworks.base import BatchStream, Epochs
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.pending import DeviceSlots
+    from ringfeed.frameworks.device_slots import DeviceSlots
     from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.stats import Stats
     from ringfeed.monitor.trace import Trace
@@ -527,10 +527,11 @@ class Loader(Generic[Batch_co]):
     @cached_property
     def _slots(self) -> DeviceSlots:
         """What devices have to do with the slots."""
-        from ringfeed.frameworks.pending import DeviceSlots  # noqa: PLC0415 - a plain loop has no device
+        from ringfeed.frameworks.device_slots import DeviceSlots  # noqa: PLC0415 - a plain loop has no device
 
         runner = self._runner
-        slots = DeviceSlots(runner.plan.slot_size, are_all_open="slots" not in self._options.auto)
+        # Slots that "auto" may open later have no memory yet, so none is registered.
+        slots = DeviceSlots(runner.plan.slot_size, registers="slots" not in self._options.auto)
         runner.on_start.append(slots.prepare)
         if runner.engine is not None:
             slots.prepare(runner.engine)
@@ -590,9 +591,9 @@ class Loader(Generic[Batch_co]):
         """Return epochs whose batches are torch tensors over the slots.
 
         ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of
-        its own; the slot comes back when the copy has passed. The slots are registered with the
-        CUDA driver, so that the GPU copies beside what it computes; a warning says where that
-        cannot be. ``cast``: as for `to_keras`; done on the device.
+        its own; the slot comes back when the copy has passed. The slots are registered by torch,
+        so that the GPU copies beside what it computes; a warning says where that cannot be.
+        ``cast``: as for `to_keras`; done on the device.
         """
         from ringfeed.frameworks.torch import to_torch  # noqa: PLC0415 - imports torch
 

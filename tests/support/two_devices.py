@@ -22,7 +22,7 @@ import fakecuda
 import ringfeed
 from datasets import Oracle, check, flat
 from ringfeed.frameworks import jax as adapter
-from ringfeed.frameworks.jax import JaxDevice, JaxRegistrar
+from ringfeed.frameworks.jax import JaxDevice
 
 LENGTH, ROWS = 60, 8
 left: list[Any] = []
@@ -130,7 +130,6 @@ def a_gpu_of_jax_registers_by_its_client() -> None:
         client = Client()
 
     device = JaxDevice(Gpu())
-    assert isinstance(device.registrar(), JaxRegistrar)
     device._device = jax.devices()[1]
     adapter.JaxDevice = lambda _: device  # type: ignore[assignment, misc]
     calls = Gpu.client.calls
@@ -140,8 +139,9 @@ def a_gpu_of_jax_registers_by_its_client() -> None:
             range(LENGTH)
         )
     assert [str(one.message) for one in caught] == [
-        "copies of the slots to the GPU go through a buffer of the driver's: JAX does not "
-        "register slot 1 of 3 (36.9 kB each): dma_map: RESOURCE_EXHAUSTED: no room"
+        "copies of the slots to the GPU go through a buffer of the driver's: it does not "
+        "register slot 1 of 3 (36.9 kB each): RESOURCE_EXHAUSTED: no room; use fewer or smaller "
+        "slots, or allow this process to lock memory (ulimit -l, or the settings of its container)"
     ]
     assert [what for what, _ in calls] == ["map", "unmap"]
     del calls[:]

@@ -3,6 +3,6 @@
     Lease ──▶ batch: tensors over the slot, or over copies ──▶ device: copied there ahead ──▶ cast ──▶ structure
 
 `dlpack` shows the fields of a slot to all of them. `base` says what all of them may know of a
-loader, and what `batch` must know of each of them. `pinned` registers slots with a driver, so that
-a GPU copies them by itself. No module here imports the engine or the loader.
+loader, and what `batch` must know of each of them. `device_slots` registers slots with a driver, so
+that a GPU copies them by itself. No module here imports the engine or the loader.
 """

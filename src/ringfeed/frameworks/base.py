@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ringfeed.engine._iterator import Progress
     from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.runner import EpochRunner
-    from ringfeed.frameworks.pending import DeviceSlots
+    from ringfeed.frameworks.device_slots import DeviceSlots
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.batch import TensorBuilder
+    from ringfeed.frameworks.device_slots import DeviceSlots, Event
     from ringfeed.frameworks.jax import JaxDevice
-    from ringfeed.frameworks.pending import Event, PendingCopies
     from ringfeed.frameworks.torch import CudaDevice
     from ringfeed.ring._ring import Lease
 
@@ -38,16 +38,14 @@ class DevicePrefetcher:
 
     def __init__(self, stream: BatchStream, device: Device, builder: TensorBuilder) -> None:
         """Copy the leaves that ``builder`` makes; it finishes the copies when the step asks for them."""
-        self._pending = stream.slots.pending
+        self._slots = stream.slots
         self._device: Any = device  # of two frameworks, whose tensors and events differ
         self._builder = builder
         self._most = stream.info.slots - 2  # copies in flight when one more begins
         self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the
         # program drops it.
-        self._batches = stream.epoch(
-            _CopyAhead(self._pending, device, builder), wait_for_slots=True
-        )
+        self._batches = stream.epoch(_CopyAhead(stream.slots, device, builder), wait_for_slots=True)
         self._progress = self._batches.count_alone()
         if device.registrar is not None:
             stream.slots.register(device.registrar)
@@ -58,7 +56,7 @@ class DevicePrefetcher:
 
     def __next__(self) -> Any:
         """Return the next batch, in the structure of a sample; its memory is the device's own."""
-        self._pending.give_back_passed()
+        self._slots.give_back_passed()
         if not self._queue:
             self._fetch(ready=self._batches.ready())
         while (
@@ -85,7 +83,7 @@ class DevicePrefetcher:
 
     def _fetch(self, *, ready: bool) -> None:
         """Take a batch and begin to copy it; an error takes its place in the order."""
-        self._pending.wait(self._most if ready else 0)
+        self._slots.wait(self._most if ready else 0)
         try:
             found = next(self._batches)
         except Exception as error:  # noqa: BLE001 - the end of the epoch, too, and all that a dataset raises
@@ -100,14 +98,14 @@ class DevicePrefetcher:
         thread of ours, or lock.
         """
         if not is_exiting():
-            self._pending.wait()
+            self._slots.wait()
 
 
 class _CopyAhead:
     """Begins to copy a batch, but for what stays here; its slot is held until the copy has passed."""
 
-    def __init__(self, pending: PendingCopies, device: Any, builder: TensorBuilder) -> None:
-        self._pending = pending
+    def __init__(self, slots: DeviceSlots, device: Any, builder: TensorBuilder) -> None:
+        self._slots = slots
         self._device = device
         self._builder = builder
         self.is_computing = device.is_computing
@@ -118,6 +116,6 @@ class _CopyAhead:
         copies, event = self._device.copy(
             [leaf for n, leaf in enumerate(leaves) if n not in on_host]
         )
-        self._pending.add(lease, event)
+        self._slots.add(lease, event)
         copied = iter(copies)
         return [leaf if n in on_host else next(copied) for n, leaf in enumerate(leaves)], event

@@ -26,7 +26,6 @@ from ringfeed.frameworks.cast import NUMBERS, Chosen, apart, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.dlpack import Exported, type_of
 from ringfeed.frameworks.forms import STRINGS, refuse_forms
-from ringfeed.frameworks.pinned import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -247,18 +246,15 @@ def check_width(casts: Casts, leaves: Sequence[Leaf], method: str) -> None:
 class JaxDevice:
     """One device, and its client.
 
-    JAX has no streams to choose: it copies beside what it computes. Memory that the CUDA driver has
-    registered it copies by way of a buffer of its own all the same; only what its client has
-    registered goes straight to the GPU.
+    JAX has no streams to choose: it copies beside what it computes. Only memory
+    that its own client has registered goes straight to the GPU.
     """
 
     def __init__(self, device: jax.Device) -> None:
         self._device = device
-        client = device.client
-        on_gpu = (
-            device.platform == "gpu" and hasattr(client, "dma_map") and hasattr(client, "dma_unmap")
-        )
-        self.registrar = partial(JaxRegistrar, client) if on_gpu else None
+        self.registrar = None
+        if device.platform == "gpu" and hasattr(device.client, "dma_map"):
+            self.registrar = device.client.dma_map, device.client.dma_unmap
         self.is_computing = is_computing
 
     def copy(self, tensors: list[jax.Array]) -> tuple[list[jax.Array], JaxEvent]:
@@ -289,35 +285,6 @@ class JaxEvent:
         """Return when it has passed."""
         jax.block_until_ready(self._arrays)
         self._arrays = []
-
-
-class JaxRegistrar:
-    """Registers slots with the client of a GPU."""
-
-    name = "JAX"
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def open(self) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-    def register(self, address: int, size: int) -> None:
-        """Register memory; Refusal where it cannot be."""
-        self._asked("dma_map", address, size)
-
-    def unregister(self, address: int) -> None:
-        """Undo `register`."""
-        self._asked("dma_unmap", address)
-
-    def _asked(self, name: str, *arguments: int) -> None:
-        try:
-            getattr(self._client, name)(*arguments)
-        except jax.errors.JaxRuntimeError as error:
-            raise Refusal(f"{name}: {error}") from error
 
 
 def find_device(device: jax.Device | str | None) -> jax.Device | None:

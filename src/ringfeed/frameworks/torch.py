@@ -20,7 +20,6 @@ from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.dlpack import type_of
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
-from ringfeed.frameworks.pinned import start_driver
 from ringfeed.spec.form_kinds import Ragged
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from ringfeed.spec.conversion import Cast
 
 
+PORTABLE = 1
+"""The flag of memory that is registered for all GPUs: cudaHostRegisterPortable."""
 STRINGS = "SU"
 """The kinds of NumPy's dtypes of strings."""
 
@@ -172,17 +173,24 @@ class CudaDevice:
     """One GPU, and the stream of its copies.
 
     Streams, events and memory are torch's own, so that its allocator knows which stream uses what.
-    The slots are registered by the driver and not by torch, which has no more than the same call:
-    registered once, they are so for every framework, and torch takes them for pinned.
+    So is the registration of the slots, whose tensors are pinned for torch from then on.
     """
 
     def __init__(self, device: torch.device) -> None:
         """Take the GPU; ValueError without one."""
         self._device = torch.device(device.type, _number_of(device))
         self._stream = torch.cuda.Stream(self._device)
-        self.registrar = (
-            start_driver if torch.version.hip is None else None
-        )  # AMD's driver is another
+        self.registrar = self._register, self._unregister
+
+    def _register(self, address: int, size: int) -> None:
+        self._call("cudaHostRegister", address, size, PORTABLE)
+
+    def _unregister(self, address: int) -> None:
+        self._call("cudaHostUnregister", address)
+
+    def _call(self, name: str, *arguments: int) -> None:
+        with torch.cuda.device(self._device):  # else a thread of its own would use GPU 0
+            torch.cuda.check_error(int(getattr(torch.cuda.cudart(), name)(*arguments)))
 
     def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
         """Begin to copy; memory that is not registered is read when this returns."""

@@ -54,7 +54,7 @@ def test_delivers_every_batch_right_and_in_order(
             batches = outcomes(epochs)
             assert [len(batch) for batch in batches] == [8] * 7 + [4]
             assert flat(batches) == list(range(LENGTH))
-            assert len(loader._slots.pending) == 0
+            assert len(loader._slots) == 0
             assert held(loader) == 0
 
 
@@ -135,7 +135,7 @@ def test_leaves_the_workers_a_slot(slots: int, free: int) -> None:
         epochs = iter(epochs_of(loader, FakeDevice()))
         until_ready(loader, slots)
         next(epochs)
-        assert held(loader) == len(loader._slots.pending) == slots - free
+        assert held(loader) == len(loader._slots) == slots - free
 
 
 def test_gives_a_slot_back_when_its_copy_has_passed() -> None:
@@ -202,7 +202,7 @@ def test_breaking_off_gives_every_slot_back_at_once(how: dict[str, Any]) -> None
         try:
             for _ in range(3):
                 batch = next(iter(epochs))
-                assert len(loader._slots.pending) == 0
+                assert len(loader._slots) == 0
                 assert held(loader) == 0
                 assert check(batch) == list(range(ROWS))
                 loader.set_epoch(0)
@@ -245,7 +245,7 @@ def test_an_error_ahead_holds_no_slot() -> None:
 
 def check_later(batch: Any, loader: ringfeed.Loader) -> list[int]:
     """Return the indices of a batch, once its copy is there."""
-    loader._slots.pending.wait()
+    loader._slots.wait()
     return check(batch)
 
 
@@ -256,7 +256,7 @@ def test_a_closed_loader_has_no_batch() -> None:
     until_ready(loader, 4)
     first = next(epochs)
     loader.close()
-    assert len(loader._slots.pending) == 0
+    assert len(loader._slots) == 0
     assert check(first) == list(range(ROWS))
     with pytest.raises(ringfeed.ClosedError) as caught:
         next(epochs)
@@ -310,7 +310,7 @@ def test_a_copy_that_breaks_gives_its_slot_back() -> None:
             for _ in epochs:
                 pass
         del epochs
-        assert len(loader._slots.pending) == 0
+        assert len(loader._slots) == 0
         assert held(loader) == 0
 
 

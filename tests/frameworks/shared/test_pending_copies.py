@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ringfeed.frameworks.pending import PendingCopies
+from ringfeed.frameworks.device_slots import DeviceSlots
 
 
 class Stuck:
@@ -28,7 +28,7 @@ class Stuck:
 
 def test_nobody_takes_a_copy_for_passed_that_another_waits_for() -> None:
     """Two threads that wait for the same copy both return after it has passed."""
-    flight, event = PendingCopies(), Stuck()
+    flight, event = DeviceSlots(0, registers=False), Stuck()
     flight.add(object(), event)  # type: ignore[arg-type]
     threads = [threading.Thread(target=flight.wait) for _ in range(2)]
     for thread in threads:
@@ -51,7 +51,7 @@ def test_waits_for_all_although_one_breaks() -> None:
         def synchronize(self) -> None:
             raise ZeroDivisionError(len(flight))
 
-    flight, last = PendingCopies(), Stuck()
+    flight, last = DeviceSlots(0, registers=False), Stuck()
     last.over.set()
     for event in (Broken(), Broken(), last):
         flight.add(object(), event)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_waits_for_all_although_one_breaks() -> None:
 
 def test_waits_for_the_oldest_only_as_far_as_asked() -> None:
     """The newest copies may go on."""
-    flight, events = PendingCopies(), [Stuck() for _ in range(3)]
+    flight, events = DeviceSlots(0, registers=False), [Stuck() for _ in range(3)]
     for event in events:
         flight.add(object(), event)  # type: ignore[arg-type]
     events[0].over.set()

@@ -16,7 +16,6 @@ import pytest
 import fakecuda
 import ringfeed
 from datasets import Oracle, check, flat
-from ringfeed.frameworks import pinned
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 adapter = importlib.import_module("ringfeed.frameworks.torch")
@@ -104,6 +103,7 @@ class Fake:
         self.current = self.default = Stream()
         self.recorded: list[tuple[int, Stream]] = []  # (address, stream)
         self.fail_at = 0  # the number of the copy
+        self.cuda = fakecuda.FakeCuda()
 
     def stream(self, device: Any) -> Stream:
         """Make a stream, of a GPU that has a number."""
@@ -118,6 +118,12 @@ class Fake:
         yield
         self.current = before
 
+    @contextlib.contextmanager
+    def on(self, device: Any) -> Iterator[None]:
+        """Make the GPU with a number the current one."""
+        assert device == torch.device("cuda", 1)
+        yield
+
     def to(self, tensor: Any, device: Any, *, non_blocking: bool) -> Any:
         """Copy by the current stream, which reads late and keeps nothing alive, as a GPU does."""
         assert (device, non_blocking) == (torch.device("cuda", 1), True)
@@ -131,6 +137,11 @@ class Fake:
         return copy
 
 
+def _check(code: int) -> None:
+    if code:
+        raise RuntimeError(f"CUDA error ({code})")
+
+
 def _at(address: int, like: Any) -> Any:
     """Return an array over memory that nobody holds."""
     raw = (ctypes.c_uint8 * like.nbytes).from_address(address)
@@ -141,7 +152,9 @@ def _at(address: int, like: Any) -> Any:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Have torch find two GPUs, the second of them current."""
     found = Fake()
-    monkeypatch.setattr(pinned, "open_library", fakecuda.FakeCuda)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: found.cuda)
+    monkeypatch.setattr(torch.cuda, "check_error", _check)
+    monkeypatch.setattr(torch.cuda, "device", found.on)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -210,20 +223,30 @@ def test_a_copy_that_fails_in_its_middle_is_waited_for(fake: Fake) -> None:
         assert flat([told(batch) for batch in epochs]) == list(range(ROWS, LENGTH))
 
 
-def test_registers_with_the_driver(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver registers each slot once, and they are unregistered after the last copy."""
-    driver = fakecuda.FakeCuda(gpus=2, current=1)
-    monkeypatch.setattr(pinned, "open_library", lambda: driver)
+def test_registers_the_slots(fake: Fake) -> None:
+    """Torch registers each slot once, and they are unregistered after the last copy."""
     late: list[Any] = []
     with oracle() as loader:
-        driver.before_unregister = lambda: late.extend(
+        fake.cuda.before_unregister = lambda: late.extend(
             job for job in fake.streams[0].jobs if job is not None
         )
         batches = iter(loader.to_torch("cuda"))
         next(batches)
-        assert len(driver.registered) == 3
+        assert len(fake.cuda.registered) == 3
     assert late == []
-    driver.check_paired(3)
+    fake.cuda.check_paired(3)
+
+
+def test_slots_that_cannot_be_registered_are_copied_all_the_same(fake: Fake) -> None:
+    """A warning says why, and every batch comes."""
+    fake.cuda.refuse = {("cudaHostRegister", 2): fakecuda.OUT_OF_MEMORY}
+    with oracle() as loader:
+        with pytest.warns(
+            RuntimeWarning, match=r"does not register slot 1 of 3 .* error \(2\); use"
+        ):
+            batches = [told(batch) for batch in loader.to_torch("cuda")]
+        assert flat(batches) == list(range(LENGTH))
+    fake.cuda.check_paired(1)
 
 
 # ---- what is refused ----

@@ -1,0 +1,159 @@
+"""A loader's slots as devices use them: a copy keeps its slot until it has passed, and drivers register the slots.
+
+A GPU copies registered memory by itself, at the speed of the bus and beside the program. Memory
+that is not registered goes through a buffer of the driver's, by the hand of the calling thread.
+Registration belongs to a process, so only the consumer registers. It is undone when the ring ends,
+after the last copy, and not when the last view dies: a view stays valid, as memory that is not
+registered.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._callers import callers_depth
+from ringfeed._process import Forks
+from ringfeed._units import show_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    import torch
+
+    from ringfeed.frameworks.jax import JaxEvent
+    from ringfeed.ring._ring import Lease, Ring
+
+    Event: TypeAlias = "torch.cuda.Event | JaxEvent"
+    """The moment after which a copy no longer reads its slot. If it raises, the copy is over, too."""
+    Registrar: TypeAlias = "tuple[Callable[[int, int], object], Callable[[int], object]]"
+    """Registers (address, size) with a driver, and undoes it by the address; or raises RuntimeError."""
+    Copy: TypeAlias = "tuple[Lease, Event]"
+
+
+class DeviceSlots:
+    """The copies that read a loader's slots, in their order, and the registration of the slots.
+
+    Copies are safe from any thread, and from a destructor: there is no lock. A waiter leaves its
+    copy in place until that has passed, so that no other thread takes it for passed meanwhile.
+    """
+
+    def __init__(self, slot_size: int, *, registers: bool) -> None:
+        """Take slots of this size; they are never registered unless ``registers``."""
+        self._copies: deque[Copy] = deque()
+        self._slot_size = slot_size
+        self._registers = registers
+        self._ring: Ring | None = None  # that runs
+        self._registered: list[int] = []  # addresses
+        self._unregister: Callable[[int], object] | None = None  # of the device that registered
+        self._forks = Forks.count
+
+    # ---- copies ----
+
+    def __len__(self) -> int:
+        """Return how many copies may still read their slots."""
+        return len(self._copies)
+
+    def add(self, lease: Lease, event: Event) -> None:
+        """Hold the slot until the event has passed."""
+        self._copies.append((lease, event))
+
+    def give_back_passed(self) -> None:
+        """Give back the slots whose copies have passed, without waiting."""
+        while (copy := self._oldest()) is not None:
+            try:
+                if not copy[1].query():
+                    return
+            except Exception:
+                self._forget(copy)
+                raise
+            else:
+                self._forget(copy)
+            finally:
+                copy = None  # the traceback of an error must hold no slot
+
+    def wait(self, most: int = 0) -> None:
+        """Wait until at most ``most`` copies are in flight, and give the other slots back.
+
+        Every one of them is given back even if the device fails; then the first of its errors is
+        raised.
+        """
+        first: Exception | None = None
+        while len(self._copies) > most and (copy := self._oldest()) is not None:
+            try:
+                copy[1].synchronize()
+            except Exception as error:  # noqa: BLE001 - whatever a framework raises
+                first = first or error
+            self._forget(copy)
+            copy = None  # as in `give_back_passed`
+        if first is not None:
+            raise first
+
+    def _oldest(self) -> Copy | None:
+        if self._forks != Forks.count:
+            return None  # a forked child: slots and events are its parent's
+        try:
+            return self._copies[0]
+        except IndexError:
+            return None
+
+    def _forget(self, copy: Copy) -> None:
+        with suppress(ValueError):  # by another thread, which waited for the same copy
+            self._copies.remove(copy)
+
+    # ---- registration ----
+
+    def prepare(self, engine: Any) -> None:
+        """Take the slots of an engine that starts, and undo at its end what is registered."""
+        self._ring = engine.ring
+        engine.on_stop += [self.wait, self._release]
+
+    def register(self, registrar: Registrar) -> None:
+        """Register the slots of the ring that runs, once; where that fails, a warning says so and copies go on."""
+        if self._ring is None or self._unregister is not None or not self._registers:
+            return
+        register, self._unregister = registrar
+        try:
+            for slot in range(self._ring.slots):
+                address = self._ring.address + slot * self._slot_size
+                register(address, self._slot_size)
+                self._registered.append(address)
+        except RuntimeError as error:
+            self._registers = False
+            message = (
+                "copies of the slots to the GPU go through a buffer of the driver's: it does not "
+                f"register slot {len(self._registered)} of {self._ring.slots} "
+                f"({show_bytes(self._slot_size)} each): {error}; use fewer or smaller slots, or "
+                "allow this process to lock memory (ulimit -l, or the settings of its container)"
+            )
+            self._undo()
+            warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
+        except BaseException:
+            self._undo()
+            raise
+
+    def _release(self) -> None:
+        self._undo()
+        self._ring = None
+
+    def _undo(self) -> None:
+        """Unregister every slot; a failure is a warning, since the caller that ends a loader cannot mend it."""
+        unregister, self._unregister = self._unregister, None
+        registered, self._registered = self._registered, []
+        if unregister is None or self._forks != Forks.count:
+            return  # a forked child has registered nothing
+        refused: Exception | None = None
+        for address in registered:
+            try:
+                unregister(address)
+            except RuntimeError as error:
+                refused = error
+        if refused is not None:
+            message = (
+                f"a slot ({show_bytes(self._slot_size)}) stays registered until this process ends: "
+                f"{refused}"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
