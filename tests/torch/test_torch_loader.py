@@ -320,6 +320,18 @@ def test_tensors_are_kept_as_they_are() -> None:
     check_alike(found[0], next(iter(own)))
 
 
+@pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")
+def test_a_loop_that_begins_to_keep_batches_goes_on() -> None:
+    """With the fewest slots that there can be: there is always one to be filled, and to copy from."""
+    ours, kept = DataLoader(Of(pair, 40), batch_size=2, num_workers=1, prefetch_factor=1), []
+    for number, (_, numbers) in enumerate(ours):
+        if number > 5:
+            kept.append(numbers)
+    assert torch.cat(kept).tolist() == [*range(12, 40)]
+    assert ours._rings.own_reason is None
+    close(ours)
+
+
 def test_no_sample_no_batch() -> None:
     """An empty dataset has empty epochs, and needs no workers."""
     ours = DataLoader(Of(pair, 0), batch_size=2, num_workers=1)

@@ -389,6 +389,18 @@ def test_workers_take_batches_in_turn() -> None:
         close(ours)
 
 
+@pytest.mark.parametrize("collate_fn", [sets.default_collate, list])
+@nothing_is_left
+def test_longer_lists_go_to_the_same_workers(collate_fn: Any) -> None:
+    """What a dataset has changed in itself is there for each list, however much longer than the first it is."""
+    lists = [[0], [1, 2], [*range(LENGTH)] * 5, [3] * 3000, [4]]
+    ours, own = both(
+        Taking(counted, {"count": 0}), batch_sampler=lists, num_workers=2, collate_fn=collate_fn
+    )
+    check_epochs(ours, own, 2)
+    assert ours._rings.own_reason is None
+
+
 @nothing_is_left
 def test_batches_larger_than_slots_are_made_once(tmp_path: Path) -> None:
     """They lie apart from the slots, and stay as they are when they are kept; the next epoch has larger slots."""

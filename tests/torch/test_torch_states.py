@@ -403,6 +403,31 @@ def test_a_sampler_of_what_has_no_length_has_a_state() -> None:
     assert DataLoader(Squares).state_dict()["length"] is None
 
 
+class OfWorker(Squares):
+    """The number of the worker that reads a sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, sets.get_worker_info().id
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+@pytest.mark.parametrize("collate_fn", [None, list])
+def test_a_resumed_epoch_goes_on_with_the_worker_whose_turn_it_is(
+    cut: int, collate_fn: Any
+) -> None:
+    """Batch n is worker n % num_workers', as torch has it, whatever `worker_init_fn` has made of that worker."""
+    loader = DataLoader(OfWorker(), batch_size=4, num_workers=2, collate_fn=collate_fn)
+    whole = [repr(batch) for batch in loader]
+    batches = iter(loader)
+    for _ in range(cut):
+        next(batches)
+    state = loader.state_dict()
+    del batches
+    loader.load_state_dict(state)
+    assert [repr(batch) for batch in loader] == whole[cut:]
+    close(loader)
+
+
 def test_a_state_that_was_loaded_is_the_state() -> None:
     """Until an iterator has begun: a trainer may save before its first step."""
     loader = DataLoader(Squares(), batch_size=4)

@@ -82,9 +82,6 @@ class Source(ABC):
     is_sized = False  # whether its length gives the order
     has_columns = False  # whether a sample is a row of each of its arrays
     at_once = False  # whether one worker fills all of a batch
-    in_turn = (
-        False  # whether the workers take the batches of an epoch in turn, where it gives lists
-    )
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then

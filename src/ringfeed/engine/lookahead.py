@@ -144,16 +144,15 @@ class Lookahead:
     def _parts(self, part: _Part) -> list[tuple[Indices, int]]:
         """Return what was given, in parts that may be planned together."""
         asked, given = part.kept[0]
-        first = None if part.order is None else part.order.position
+        order = part.order
         workers = max(self._workers, 1)
         if len(given) < asked:
             part.order = None
         if isinstance(given, list):
-            if first is None or not self._source.in_turn:
-                return [(one, 0) for one in given]
-            return [
-                (one, number % workers + 1) for number, one in enumerate(given, first - len(given))
-            ]
+            if order is None or order.turn is None:
+                return [(numbers, 0) for numbers in given]
+            first = order.turn + (order.position or 0) - len(given)
+            return [(numbers, turn % workers + 1) for turn, numbers in enumerate(given, first)]
         if self._drops:
             given = given[: len(given) // self._rows * self._rows]
         return [*self._source.cut(given, self._workers)]

@@ -250,6 +250,7 @@ class Reading(Epoch):
         """Begin at a position, to which the source was brought."""
         self.gives_lists = order.gives_lists
         self.most_ahead = getattr(numbers, "most_ahead", None)
+        self.turn = getattr(numbers, "turn", None)
         self.position = position
         self._order = order
         self._iterator = numbers

@@ -51,6 +51,8 @@ class Epoch(ABC):
     """Whether `take` counts lists of samples and returns as many arrays: each list is a batch."""
     most_ahead: int | None = None
     """How many lists may be read beyond those that were handed out, where the order itself says it."""
+    turn: int | None = None
+    """Where workers take lists in turn, the number of position 0 in its epoch; None: any worker takes any."""
 
     @property
     def whole(self) -> Epoch:

@@ -129,7 +129,7 @@ def has_own_collation() -> bool:
     )
 
 
-HINT = "; a DataLoader has prefetch_factor * num_workers + 1 slots"
+HINT = "; a DataLoader has prefetch_factor * num_workers + 1 slots, and three at least"
 FRAMEWORK = replace(
     TORCH,
     joins={**TORCH.joins, "bytes": lambda values, splits: [*as_objects(values.numpy(), splits)]},

@@ -45,8 +45,6 @@ SAME = (
     ),
     *("prefetch_factor", "persistent_workers", "in_order"),
 )
-# Of an epoch, with other rings.
-TRIES = 8
 
 
 class _Failed(NamedTuple):
@@ -77,7 +75,6 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         self._warned_of = (
             0  # the newest batch past it: a warning may be an error, and the batch is still to come
         )
-        self._tries = 0  # how often a ring could not serve
 
     def by_ring(self, why: Exception | None = None, at: Mapping[str, Any] | None = None) -> None:
         """Take the batches from a ring, or from torch's own iterator where none can serve.
@@ -85,15 +82,11 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         ``why``: what another ring could not do. ``at``: where iterables go on; None: they are read
         again, up to what was handed out.
         """
-        while self._tries < TRIES:
-            if why is not None:
-                self._tries += 1
-                if not self._lists.again() and not self._rings.pickle(self._loader, why):
-                    break
+        while why is None or self._rings.pickle(self._loader, why):
             why = self._begin(at)
             if why is None:
                 return
-        self._rings.leave_to_torch(self._loader, why or "")
+        self._rings.leave_to_torch(self._loader, why)
         self.by_torch()
 
     def _begin(self, at: Mapping[str, Any] | None) -> Exception | None:
@@ -101,6 +94,7 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         place, lists = self._place, self._lists
         # Workers that persist keep the base seed, and so the number of the epoch makes it another.
         number = lists.base_seed + (place.epoch if self._loader.persistent_workers else 0)
+        lists.go_on(place.batches)
         try:
             self._ring = place.ring = self._rings.take(self._loader, lists)
             self._batches, place.taken = self._ring.begin(lists, number, at), 0

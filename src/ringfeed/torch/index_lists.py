@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 
 from ringfeed._classes import copied
 from ringfeed.errors import RingfeedError, SpecError
-from ringfeed.torch.pickled import as_numbers
+from ringfeed.torch.pickled import Aparts, as_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ class IndexLists:
     """
 
     def __init__(
-        self, lists: Iterator[Any], base_seed: int, before: Any, *, of_stream: bool
+        self, lists: Iterator[Any], base_seed: int, before: Any, ahead: int, *, of_stream: bool
     ) -> None:
         """``before``: where the generator was of which the base seed was drawn.
 
@@ -62,9 +62,12 @@ class IndexLists:
         """Whether the ring takes numbers that say what the sampler has given, of whatever kind (see `as_numbers`); or
         rows of columns, to which numbers of NumPy's are as good as ints."""
         self.room = MOST
-        """The most that the ring takes."""
-        self.most_ahead = 1
+        """The most numbers that the ring takes for a list."""
+        self.turn = 0
+        """The number of the next list in its epoch: the batches of an epoch go to the workers in turn."""
+        self.most_ahead = max(ahead, 1)
         """How many lists the ring may ask for beyond those that were handed out."""
+        self._apart = Aparts(self.most_ahead + 1)
 
     def draw(self, count: int = 1) -> None:
         """Draw so many lists; each is a copy before the next is drawn, which may be the same one, filled again."""
@@ -97,9 +100,6 @@ class IndexLists:
         if not self._drawn:
             raise StopIteration
         found = self._numbers(given)
-        if len(found) > self.room:
-            message = f"the sampler gives {_shown(given)}, for which the ring has no room"
-            raise UnfitError(message)
         # No call from here on: Ctrl-C comes in after calls, and a list is in the one place or in
         # the other.
         self.given += (given,)
@@ -109,20 +109,17 @@ class IndexLists:
     def _numbers(self, given: Any) -> AnyArray:
         """Return the numbers that the ring takes for a list: its indices, or those that say what it is."""
         if self.is_pickled:
-            return as_numbers(given)
-        if type(given) in {list, tuple} and {*map(type, given)} == {int}:
-            if max(given) < MOST and min(given) >= 0:
-                return np.array(given, np.int64)
-        elif self.of_columns:
+            return as_numbers(given, self.room, self._apart)
+        if (type(given) in {list, tuple} and {*map(type, given)} == {int}) or self.of_columns:
             found = np.asarray(given)
+            is_of_numbers = found.ndim == 1 and found.dtype.kind in "iu"
             if (
-                found.ndim == 1
-                and found.dtype.kind in "iu"
-                and found.size
+                is_of_numbers
+                and 0 < found.size <= self.room
                 and 0 <= found.min() <= found.max() < MOST
             ):
                 return found.astype(np.int64)
-        message = f"the sampler gives {_shown(given)}, and not a list of ints of 0 or more"
+        message = f"the sampler gives {_shown(given)}, and not a list of 1 to {self.room} ints of 0 or more"
         raise SpecError(message)
 
     def make_up(self) -> int:
@@ -134,18 +131,11 @@ class IndexLists:
             self.draw()
         return _length(self.given[0])
 
-    @property
-    def longest(self) -> int:
-        """The most numbers that the ring takes for a list that was drawn, and whose batch was not handed out."""
-        size = (lambda given: len(as_numbers(given))) if self.is_pickled else _length
-        return max(map(size, chain(self.given, self._drawn)), default=0)
-
-    def again(self) -> bool:
-        """Have what was not handed out be given again; returns whether another ring could have more room for it."""
+    def go_on(self, batches: int) -> None:
+        """Give the lists of all batches but so many that were handed out, to a ring that begins with them."""
         self._drawn.extendleft(reversed(self.given))
         self.given.clear()
-        room, self.room = self.room, MOST
-        return room < self.longest
+        self.turn = batches
 
     def rest(self) -> Iterator[Any]:
         """Give all that was not handed out."""
@@ -184,11 +174,10 @@ def begin(
     lists, left_out = (
         (iter(source), 0) if skipped is None or of_stream else _after(loader, source, skipped)
     )
-    found = IndexLists(lists, base_seed, before, of_stream=of_stream)
+    ahead = (loader.prefetch_factor or 0) * loader.num_workers
+    found = IndexLists(lists, base_seed, before, ahead, of_stream=of_stream)
     for _ in islice(lists, left_out):
         pass
-    ahead = (loader.prefetch_factor or 0) * loader.num_workers
-    found.most_ahead = max(ahead, 1)
     found.draw(ahead)
     return found
 

@@ -37,9 +37,25 @@ SPARE = 8  # times the memory of a tensor's elements that its storage may have, 
 
 
 class Apart(NamedTuple):
-    """In the place of a batch: the name of the memory that has it."""
+    """In the place of a batch, or of a list of indices: the name of the memory that has it."""
 
     path: str
+
+
+class Aparts:
+    """Makes memory for what the ring has no room for, and keeps what was made last."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: how many may wait for the process that is to open them; older ones are closed here."""
+        self._kept: deque[Descriptor] = deque(maxlen=most)
+
+    def put(self, parts: Sequence[AnyArray]) -> Apart:
+        """Write the parts of something into memory of its own."""
+        memory, size = Descriptor(os.memfd_create, "ringfeed-batch", os.MFD_CLOEXEC), size_of(parts)
+        os.ftruncate(memory.fileno(), size)
+        write(parts, np.frombuffer(mmap.mmap(memory.fileno(), size), np.uint8))
+        self._kept.append(memory)
+        return Apart(f"/proc/{os.getpid()}/fd/{memory.fileno()}")
 
 
 class UnsendableError(Exception):
@@ -77,7 +93,7 @@ class Batches:
         self.rows, self.room = rows, room
         self.alone = alone
         self._memory = np.empty(0, np.uint8)
-        self._kept: deque[Descriptor] = deque(maxlen=slots)
+        self._apart = Aparts(slots)
 
     def __call__(self, samples: list[Any]) -> AnyArray:
         """Return the bytes of a batch."""
@@ -89,7 +105,7 @@ class Batches:
     def _in_rows(self, parts: Sequence[AnyArray]) -> AnyArray:
         size = size_of(parts)
         if size > self.room * self.rows:
-            parts = self._apart(parts, size)
+            parts = parts_of(self._apart.put(parts))
             size = size_of(parts)
         each = -(-size // self.rows)
         if len(self._memory) < each * self.rows:
@@ -98,18 +114,6 @@ class Batches:
             )  # stays: fresh pages cost more than the copy
         write(parts, self._memory)
         return self._memory[: each * self.rows].reshape(self.rows, each)
-
-    def _apart(self, parts: Sequence[AnyArray], size: int) -> Sequence[AnyArray]:
-        """Write a batch for which a slot has no room in memory of its own, and return where that is.
-
-        Samples are read once. The memory is open here until as many more batches are in such as the
-        ring has slots: by then the training process has opened it.
-        """
-        memory = Descriptor(os.memfd_create, "ringfeed-batch", os.MFD_CLOEXEC)
-        os.ftruncate(memory.fileno(), size)
-        write(parts, np.frombuffer(mmap.mmap(memory.fileno(), size), np.uint8))
-        self._kept.append(memory)
-        return parts_of(Apart(f"/proc/{os.getpid()}/fd/{memory.fileno()}"))
 
 
 class Fetch(Batches):
@@ -178,17 +182,20 @@ def _index_of(given: Any) -> int | tuple[int, ...]:
 NUMBER = np.dtype("<u4")
 
 
-def as_numbers(given: Any) -> AnyArray:
-    """Return numbers that say what a sampler has given, whatever that is."""
+def as_numbers(given: Any, room: int, apart: Aparts) -> AnyArray:
+    """Return at most ``room`` numbers that say what a sampler has given, whatever that is, or where it lies apart."""
     stream = pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
     # What follows the end of a pickle is not read.
-    stream += bytes(-len(stream) % NUMBER.itemsize)
-    return np.frombuffer(stream, NUMBER).astype(np.int64)
+    numbers = np.frombuffer(stream + bytes(-len(stream) % NUMBER.itemsize), NUMBER)
+    if len(numbers) > room:
+        return as_numbers(apart.put([numbers.view(np.uint8)]), room, apart)
+    return numbers.astype(np.int64)
 
 
 def of_numbers(numbers: list[int]) -> Any:
     """Return what a sampler has given."""
-    return pickle.loads(np.array(numbers, NUMBER).tobytes())  # noqa: S301 - of the training process
+    given = pickle.loads(np.array(numbers, NUMBER).tobytes())  # noqa: S301 - of the training process
+    return read(memory_of(given)) if type(given) is Apart else given
 
 
 def parts_of(batch: Any) -> list[AnyArray]:

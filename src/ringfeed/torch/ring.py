@@ -116,7 +116,7 @@ class Pickling:
 def _estimate(loader: Any, collate: Any, first: Any, sample: Any) -> int:
     """Return about how many bytes a batch takes that has many samples like this one."""
     alone = is_alone(loader)
-    count = 1 if alone else max(_size_of(loader), 0 if first is NOTHING else len(first))
+    count = 1 if alone else size_of_batch(loader) or len(first)
     try:
         made = sample if collate is None else collate(sample if alone else [sample])
     except Exception:  # noqa: BLE001 - perhaps it needs several; if it fails with these, too, that is told in its place
@@ -153,17 +153,13 @@ class Ring:
         self._order = _Order()
         first = lists.peek()
         start = WorkerStart(loader.num_workers, lists.base_seed, loader.worker_init_fn)
-        self.rows = _size_of(loader)
+        self.rows = size_of_batch(loader) or 1
         """The most numbers of a list of the order: samples of a batch, or what says what the sampler has given."""
-        if not lists.of_stream:
-            self.rows = (
-                max(LEAST_ROWS, 2 * lists.longest)
-                if lists.is_pickled
-                else max(self.rows, lists.longest)
-            )
-        slots = max(
-            loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS
-        )  # one is in the program's hands
+        if lists.is_pickled and not lists.of_stream:
+            self.rows = max(LEAST_ROWS, 2 * self.rows)
+        # One is in the program's hands, and a program that begins to keep batches has two: of two
+        # slots none would be left to fill, and nothing could be copied.
+        slots = max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS + 1)
         settings = (
             _of_iterable(loader, start) if lists.of_stream else {"batch_sampler": self._order}
         )
@@ -234,13 +230,10 @@ class Rings:
         lists.is_pickled = isinstance(self.way, Pickling)
         if any(ring.forks != Forks.count for ring in self._idle):
             self._idle.clear()
-        while self._idle:
+        if self._idle:
             # Its workers persist, so a function that was set since then reaches none of them, as
             # with torch.
-            ring = self._idle.pop()
-            if ring.rows >= lists.longest:
-                return ring
-            ring.close()
+            return self._idle.pop()
         if not lists.is_pickled and not goes_by_leaf(loader):
             self.way, lists.is_pickled = Pickling(), True
         ring = Ring(loader, lists, self.way)
@@ -291,10 +284,10 @@ def is_alone(loader: Any) -> bool:
     return loader.batch_sampler is None and loader.batch_size is None
 
 
-def _size_of(loader: Any) -> int:
-    """Return the most samples that a batch has, as far as that is known."""
-    size = loader.batch_size or getattr(loader.batch_sampler or loader.sampler, "batch_size", 1)
-    return size if isinstance(size, int) else 1
+def size_of_batch(loader: Any) -> int:
+    """Return the most samples that a batch has; 0 where only the lists of a batch_sampler say it."""
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", 0)
+    return size if isinstance(size, int) else 0
 
 
 def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
@@ -326,9 +319,14 @@ def _of_samples(loader: Any, start: WorkerStart) -> Any:
 
 
 def goes_by_leaf(loader: Any) -> bool:
-    """Whether batches may be written leaf by leaf: default_collate makes them of samples that are read one by one."""
+    """Whether batches may be written leaf by leaf: default_collate makes them of samples that are read one by one.
+
+    A slot has room for so many: lists that grow would need other slots, and workers with them, which
+    forget what a dataset has changed in itself.
+    """
     if (
         loader.batch_sampler is None
+        or not size_of_batch(loader)
         or loader.collate_fn is not default_collate
         or has_own_collation()
     ):

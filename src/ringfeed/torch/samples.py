@@ -101,7 +101,7 @@ class InTurn:
         from ringfeed.datasets.samples import SampleSource  # noqa: PLC0415 - not for workers
 
         source = SampleSource(dataset, dataset, terms)
-        source.at_once = source.in_turn = True
+        source.at_once = True
         return source
 
 
