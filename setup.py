@@ -31,7 +31,6 @@ SOURCES = {
     "datasets._changes": "os/wait",
     "reading._claims": "",
     "reading._words": "os/wait",
-    "ray._land": "bytes/forms",
     "orders._permute": "bytes/permute",
     "engine._repeated": "",
     "engine._iterator": "",

@@ -21,13 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench,
 from harness.machine import commit, machine
 from ringfeed import Array
 from ringfeed.engine.plan import make_plan
-from ringfeed.ray._land import Lander
 from ringfeed.ray.claims import Claims
-from ringfeed.ray.filled import Filled
+from ringfeed.ray.landing import Filled, Lander
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Spec
-from ringfeed.system.machine import beyond_caches
 
 SLOTS = 8
 SIZES = (0.6, 2.4, 9.6, 38.5)  # MB a ticket
@@ -46,7 +44,7 @@ class Bridge:
         segment.close()
         self.ring.become_consumer(plan.lookahead, 3)
         self.ring.set_pace(10**12, ticket_rows)
-        lander = Lander(spec, plan.layout.offsets, self.ring, beyond_caches(), rows, whole=False)
+        lander = Lander(spec, plan.layout.offsets, self.ring, rows)
         self.claims = Claims(_ring.WorkerEnd(self.ring, 0), lander)
 
     def plan(self, batches: int) -> None:

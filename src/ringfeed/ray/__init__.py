@@ -11,13 +11,12 @@ bridge_main  the start of a bridge's process: its guard first
 bridge       what it does: a thread that claims, one that lands answers, and the main thread, which hires and listens
 board        what it says of its actors, and of those that take long
 stats        the same for the user, in numbers and words
-claims       the tickets that it holds, under one worker id; land what has come of them
-_land        rows out of an actor's slot, and into a slot of the training's
+claims       the tickets that it holds, under one worker id
+landing      what an actor answers; its rows into a slot of the training's
 dispatch     which actor makes which rows, again after a death or beside a late one: pure decisions, without clocks
 crew         the actors that it has, hired and counted
 hiring       how many there are, and on which nodes: pure, too
 desk         the dataset on its way to actors, and what reads it there
-filled       what an actor answers
 ray_fleet    nodes, actors and calls by Ray, which only this imports
 
 The engine knows a `workers.pool.Remote` alone; nothing imports this package but `ringfeed` itself.

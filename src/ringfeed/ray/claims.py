@@ -8,31 +8,21 @@ later is dropped.
 from __future__ import annotations
 
 import threading
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ringfeed._failure import encode
 from ringfeed.datasets.reader import IDLE_NS
-from ringfeed.ray._land import Lander
-from ringfeed.ray.filled import failed
+from ringfeed.ray.landing import failed
 from ringfeed.reading import _claims
 from ringfeed.ring import _ring
-from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.datasets.base import Source
-    from ringfeed.ray.filled import Filled, Part
-    from ringfeed.ring._ring import Ring, WorkerEnd
+    from ringfeed.ray.landing import Filled, Lander, Part
+    from ringfeed.ring._ring import WorkerEnd
 
 NOTHING_NS = 1  # what a ticket counts as that was given up
-
-
-def lander_of(source: Source, offsets: Sequence[int], ring: Ring) -> Lander:
-    """Return what lands the rows of a source's actors in the slots of a ring."""
-    is_packed = source.whole or source.collates
-    return Lander(source.spec, offsets, ring, beyond_caches(), source.rows, is_packed)
 
 
 class Claim:
@@ -128,15 +118,13 @@ class Claims:
     def land(self, claim: Claim, filled: Filled, rows: Sequence[int] | None = None) -> bool:
         """Write what has come of these rows, of all by default, into the slot; publish the claim when all have come.
 
-        False, and nothing is done, where they came before or the claim is held no more. ValueError
-        for what is not of the spec, of which nothing is written.
+        False, and nothing is done, where they came before or the claim is held no more.
         """
         rows = claim.rows if rows is None else tuple(rows)
         with self._landing:
             if not self._begin_landing(claim, rows):
                 return False
             try:
-                self._lander.check(claim.address, rows, filled)
                 claim.parts.append((rows, filled))
                 claim.missing.difference_update(rows)
                 if not claim.missing:
@@ -159,13 +147,10 @@ class Claims:
 
     def _write(self, claim: Claim) -> None:
         try:
-            found = self._lander.land(claim.address, claim.parts)
+            self._lander.land(claim, claim.parts)
         except BaseException as error:  # noqa: BLE001 - of no sample's doing; the consumer waits for these rows
-            found = [(row, error) for row in claim.rows]
-        for row, why in sorted(
-            found, key=itemgetter(0)
-        ):  # the consumer asks for the record of the first
-            claim.end.fail(row, why if isinstance(why, bytes) else encode(why))
+            for row in claim.rows:
+                claim.end.fail(row, encode(error))
 
     def _end_landing(self, claim: Claim) -> None:
         """Publish the claim if all of it is written, or if it was broken off meanwhile."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ringfeed.ray.board import AtWork
     from ringfeed.ray.desk import Sent
     from ringfeed.ray.dispatch import Dispatch
-    from ringfeed.ray.filled import Filled
+    from ringfeed.ray.landing import Filled
     from ringfeed.ray.options import BridgeTerms
     from ringfeed.ray.ray_fleet import RayFleet
 

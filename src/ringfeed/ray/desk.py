@@ -17,13 +17,12 @@ from ringfeed.datasets.reader import Port
 from ringfeed.errors import PlanError
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.orders.rng import scatter
-from ringfeed.ray import _land
-from ringfeed.ray.filled import Filled
+from ringfeed.ray.landing import Filled, sent_spec
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment, Sizes
-from ringfeed.spec.array import Array
+from ringfeed.spec._fields import Fields
+from ringfeed.spec.form_kinds import Padded, Ragged
 from ringfeed.spec.layout import Layout
-from ringfeed.spec.spec import Spec
 from ringfeed.system import _system
 from ringfeed.transport import imports
 from ringfeed.transport.shared_dataset import opened, pieces_of
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from ringfeed.datasets.base import Source
     from ringfeed.ray.ray_fleet import RayFleet
+    from ringfeed.ring._ring import Lease
 
 SMALL = 1 << 20  # bytes: an actor has a writable copy of smaller buffers
 SMALLEST_STORE = 32 << 20  # bytes: no node has less
@@ -102,33 +102,6 @@ def facts_here() -> dict[str, Any]:
     }
 
 
-class SentSpec(Spec):
-    """What an actor sends: uint8 as the dataset gave it, converted where it lands."""
-
-    def __init__(self, spec: Spec) -> None:
-        """Lie in a slot as what the dataset gives."""
-        arrays: Any = spec.flatten(spec.tree, 0, "spec")
-        given = [
-            array
-            if leaf.cast is None
-            else Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
-            for leaf, array in zip(spec.leaves, arrays, strict=True)
-        ]
-        super().__init__(spec.unflatten(given))
-        # These check a value, and refuse it in the words of the spec that the user has given.
-        self.array = spec.array  # type: ignore[method-assign]
-        self.batch_of_one = spec.batch_of_one  # type: ignore[method-assign]
-        self.batch_array = spec.batch_array  # type: ignore[method-assign]
-
-
-def sent_spec(source: Source) -> Spec:
-    """Return the spec of what an actor sends: uint8 as it was given, unless the user's code looks at floats."""
-    looks = source.transforms is not None and source.transforms.has_batch_transform
-    if looks or not any(leaf.cast for leaf in source.spec.leaves):
-        return source.spec
-    return SentSpec(source.spec)
-
-
 class PrivateSlot:
     """Room for the rows of one call, and the reader of one version of the dataset that fills it."""
 
@@ -153,7 +126,9 @@ class PrivateSlot:
         self._ring.become_consumer(1, 1)
         self._end = _ring.WorkerEnd(self._ring, 0)
         self._observer = Observer(self._ring)
-        self._collector = _land.Collector(spec, layout.offsets, self._ring)
+        self._fields = Fields(spec, layout.offsets)
+        forms = [(number, leaf.form) for number, leaf in enumerate(spec.leaves)]
+        self._padded = {number for number, form in forms if form is not None and form.is_padded}
         fills_here = (
             source.open_reader is not None
         )  # or its threads would write while the rows are taken out
@@ -164,38 +139,43 @@ class PrivateSlot:
         self._has_begun = False
 
     def fill(self, epoch: int, version: int, indices: Sequence[int]) -> Filled:
-        """Make the rows of these indices. Its arrays are views of the slot, until the next call."""
+        """Make the rows of these indices. Its arrays keep the slot, which the next call needs."""
         if not self._has_begun:
             self.reader.begin()
             self._has_begun = True
         self._ring.plan(np.array(indices, np.int64), len(indices), epoch, version)
-        try:
-            if self._end.claim(0) != _ring.TAKEABLE:
-                message = "an actor's slot has no room for a call, as another one runs in it"
-                raise RuntimeError(message)
-            return self._fill()
-        finally:
-            self._end.publish(cancelled=True)
-            self._ring.cancel()
-
-    def _fill(self) -> Filled:
-        before, address = self._observer.worker(0), self._end.claim_address
+        if self._end.claim(0) != _ring.TAKEABLE:
+            message = "an actor's slot has no room for a call, as another one holds it"
+            raise RuntimeError(message)
+        before = self._observer.worker(0)
         began_ns, began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
         try:
             self.reader.fill()
         except BaseException as error:  # noqa: BLE001 - as in a local worker: it was raised outside of any sample
-            for row in range(len(indices := self._end.indices)):
+            for row in range(len(indices)):
                 self._end.fail(row, encode(error))
-            del indices
         work_ns, cpu_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - began_cpu_ns
         after = self._observer.worker(0)
-        times = (
-            after.timed - before.timed,
-            after.read_ns - before.read_ns,
-            after.write_ns - before.write_ns,
+        self._end.publish()
+        lease = self._ring.take()
+        assert lease is not None
+        records = dict(lease.failures())
+        return Filled(
+            self._leaves(lease),
+            lease.rows,
+            tuple((row, records.get(row, b"")) for row, *_ in lease.failed_rows(len(indices))),
+            max(1, work_ns),
+            cpu_ns,
+            (after.read_ns - before.read_ns) // max(1, after.timed - before.timed),
         )
-        leaves, delivered = self._collector.collect(address), _land.delivered(address)
-        return Filled(leaves, delivered, _land.failures(address), max(1, work_ns), cpu_ns, *times)
+
+    def _leaves(self, lease: Lease) -> tuple[Any, ...]:
+        """Return the arrays of a lease; rows that have failed hold anything."""
+        leaves: list[Any] = self._fields.views(lease, lease.rows)
+        for number, beside in self._fields.besides(lease, lease.rows).items():
+            kind = Padded if number in self._padded else Ragged
+            leaves[number] = kind(leaves[number], beside)
+        return tuple(leaves)
 
     def close(self) -> None:
         """End what reads; the slot goes with the last array of it."""
