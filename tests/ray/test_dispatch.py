@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ringfeed.ray.dispatch import FIRST_S, FLIGHTS, HEDGE_S, PROBE_S, Dispatch, Job
+from ringfeed.ray.dispatch import FIRST_S, FLIGHTS, HEDGE_S, TRY_S, Dispatch, Job
 
 ATTEMPTS = 2
 
@@ -171,34 +171,39 @@ def test_a_call_that_did_not_come_through_is_made_elsewhere_at_once() -> None:
     assert dispatch.overdue(5.0, None) == []
 
 
-def test_a_suspect_that_owes_no_answer_is_probed() -> None:
-    """By what another is at, since it may not answer: it has its turn again when it does."""
+def test_a_suspect_that_owes_no_answer_is_tried_again_with_one_job() -> None:
+    """It may be back, or dead: it has its turn again when it answers."""
     dispatch, job = three()
     ((actor, flight, rows),) = send(dispatch)
     dispatch.unreached(flight, 1.0)
     ((other, second, _),) = send(dispatch, 1.0)
-    assert send(dispatch, 0.9 + PROBE_S) == []
-    ((probed, probe, same),) = send(dispatch, 1.0 + PROBE_S)
-    assert (probed, same) == (actor, rows)
-    assert send(dispatch, 1.0 + 9 * PROBE_S) == [], "the answer is waited for"
-    dispatch.unreached(probe, 20.0)
-    assert send(dispatch, 20.0) == [], "the other makes it"
-    ((_, probe, _),) = send(dispatch, 20.0 + PROBE_S)
-    assert dispatch.answered(probe, 23.0) is job
-    assert dispatch.answered(second, 23.1) is None
-    assert (dispatch.suspects, dispatch.suspect_nodes, other) == (set(), set(), 2)
+    assert dispatch.answered(second, 1.1) is job
 
+    def sent(now_s: float) -> Counter[int]:
+        """Return how many calls each actor is sent, of more jobs than all may take."""
+        dispatch.tick(now_s)
+        for number in range(9):
+            dispatch.add(Job(f"at {now_s}", number, (0,)))
+        found = dispatch.sends(now_s)
+        for there, call, _ in found:
+            if there != actor:
+                dispatch.answered(call, now_s)
+            else:
+                calls.append(call)
+        dispatch.drop(f"at {now_s}")
+        return Counter(there for there, _, _ in found)
 
-def test_the_death_of_a_suspect_that_was_probed_blames_no_row() -> None:
-    """Nor is the job made again for it."""
-    dispatch, job = three()
-    ((actor, flight, _),) = send(dispatch)
-    dispatch.unreached(flight, 1.0)
-    ((_, second, _),) = send(dispatch, 1.0)
-    assert len(send(dispatch, 1.0 + PROBE_S)) == 1
-    assert dispatch.lost(actor) == []
-    assert (send(dispatch, 4.0), job.alone, dispatch.rerun) == ([], False, 0)
-    assert dispatch.answered(second, 4.0) is job
+    calls: list[int] = []
+    assert actor not in sent(0.9 + TRY_S)
+    assert sent(1.0 + TRY_S)[actor] == 1
+    assert actor not in sent(1.1 + TRY_S), "the answer is waited for"
+    dispatch.unreached(calls[-1], 4.0)
+    assert actor not in sent(4.0)
+    assert sent(4.0 + TRY_S)[actor] == 1
+    assert dispatch.suspects == {actor}
+    dispatch.answered(calls[-1], 7.0)
+    assert (dispatch.suspects, dispatch.suspect_nodes, rows, other) == (set(), set(), job.rows, 2)
+    assert sent(7.0)[actor] == 2
 
 
 def test_a_call_that_is_not_carried_out_is_made_again_so_often() -> None:
@@ -275,13 +280,13 @@ def test_where_an_answer_has_no_room_fewer_calls_are_under_way() -> None:
         assert (given_up is job) == (attempt + 1 == ATTEMPTS)
 
 
-def test_answers_have_a_share_of_the_object_stores() -> None:
-    """However many actors there are; what a suspect owes does not count, or none would make it again."""
+def test_what_a_suspect_owes_does_not_count() -> None:
+    """Where few calls may be under way at a time; or none would make it again."""
     dispatch, job = three()
-    dispatch.stores = 1
+    ((_, flight, _),) = send(dispatch)
+    dispatch.found = 1
     dispatch.add(Job("another", 2, (0,)))
-    ((_, flight, rows),) = send(dispatch)
-    assert (rows, dispatch.capacity, dispatch.room, send(dispatch)) == (job.rows, 1, -1, [])
+    assert (dispatch.capacity, dispatch.room, send(dispatch)) == (1, -1, [])
     dispatch.tick(FIRST_S + 1)
     ((_, hedge, same),) = send(dispatch, FIRST_S + 1)
     assert (same, dispatch.answered(hedge, FIRST_S + 2)) == (job.rows, job)
@@ -302,7 +307,6 @@ class Model(RuleBasedStateMachine):
         self.queues: dict[int, list[int]] = {}  # of each actor, in order
         self.rows: Counter[tuple[Any, int]] = Counter()  # made or given up
         self.dropped: set[Any] = set()
-        self.probes: set[int] = set()
         self.deaths: Counter[tuple[Any, int]] = Counter()
         self.added: list[tuple[Any, int]] = []
         self.number = 0
@@ -330,8 +334,7 @@ class Model(RuleBasedStateMachine):
         for actor, flight, job in self.dispatch.sends(self.now_s):
             assert actor in self.actors
             if actor in self.dispatch.suspects:
-                assert not self.queues[actor], "it is probed only where it owes no answer"
-                self.probes.add(flight)
+                assert not self.queues[actor], "it is tried only where it owes no answer"
             assert not job.is_over
             assert flight not in self.flights
             self.flights[flight] = actor, job
@@ -411,7 +414,7 @@ class Model(RuleBasedStateMachine):
                 or not any(job.alone for job in jobs if not job.is_over)
                 or self._had_it_before(jobs)
             )
-            live.update(self.flights[flight][1] for flight in queue if flight not in self.probes)
+            live.update(self.flights[flight][1] for flight in queue)
             assert actor in self.actors or not queue
         assert all(count <= FLIGHTS for job, count in live.items() if not job.is_over)
 

@@ -282,16 +282,6 @@ def test_a_dataset_that_a_node_has_no_room_for_is_refused() -> None:
 # ---- room for answers ----
 
 
-class Pictures:
-    """Samples of 9 MB, which do not come within answers."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> Any:
-        return np.full(9_000_000, index, np.uint8)
-
-
 def test_an_object_store_that_is_full_has_fewer_calls_under_way() -> None:
     """The verdict says so, with the node and the bytes."""
     with Loader(
@@ -316,18 +306,6 @@ def test_an_object_store_that_stays_full_is_an_error() -> None:
         "object store of 1.0 GB, with no other call under way; start it with a larger "
         "--object-store-memory, or have less in a batch"
     )
-
-
-def test_answers_take_a_quarter_of_an_object_store_at_most() -> None:
-    """It is said, with the node and the bytes, and counts for answers that lie in a store alone."""
-    ray = remote(4, nodes={"a": 4}, store=72_000_000)
-    with Loader(Pictures(), batch_size=1, workers=0, backend=ray) as loader:
-        assert [int(batch[0, 0]) for batch in loader] == [*range(6)]
-        wait_until(lambda: loader.stats().remote.there == 4)
-        assert loader.stats().remote.narrowed == (
-            "answers may take a quarter of an object store, and that of node 10.0.0.0 has 72.0 "
-            "MB: 2 calls of 9.0 MB at a time"
-        )
 
 
 # ---- samples ----

@@ -22,17 +22,16 @@ from ringfeed.monitor.stacks import WRITING_S
 from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ringfeed.ray.ray_fleet import RayFleet
     from ringfeed.system._system import Descriptor
 
-SIZE = 1 << 16
+SIZE = 1 << 19  # more than all of it takes, whatever letters stacks are in
 _HEAD = Struct("<II")
 TRIES = 3
 STACKS = 8  # of the actors that take longest, all asked at once
 STACKS_S = STACKS * WRITING_S  # as long as so many workers here may take
-NAMED = 64  # actors
 LONGEST = 4000  # characters of a stack
 _LOOK_S = 0.02
 
@@ -49,11 +48,8 @@ class Board:
         self._memory = mmap.mmap(self.memfd.fileno(), SIZE)
 
     def write(self, said: dict[str, Any]) -> None:
-        """Say it; the longest lists are cut where they do not fit."""
+        """Say it."""
         text = json.dumps(said).encode()
-        if len(text) > SIZE - _HEAD.size:
-            cut = {"actors": said.get("actors", [])[:64], "asked": [], "stacks": {}}
-            text = json.dumps({**said, **cut}).encode()[: SIZE - _HEAD.size]
         self._memory[: _HEAD.size] = bytes(_HEAD.size)
         self._memory[_HEAD.size : _HEAD.size + len(text)] = text
         _HEAD.pack_into(self._memory, 0, len(text), zlib.crc32(text))
@@ -77,17 +73,16 @@ class Board:
 
 
 class Inquiry:
-    """What actors were at when a bridge was asked last, and the stacks that have come since."""
+    """The stacks that a bridge was asked for last, and has asked actors for."""
 
     def __init__(self) -> None:
         """Nothing was asked yet."""
         self._number, self._until_s = 0, 0.0
-        self._asked: Sequence[AtWork] = ()
         self._stacks: dict[int, str | None] = {}  # by actor; None: still to come
 
     def begin(self, number: int, now_s: float, at_work: Sequence[AtWork], fleet: RayFleet) -> None:
-        """Have stacks be read of the first of these actors; ``number`` tells this inquiry from others."""
-        self._number, self._until_s, self._asked = number, now_s + STACKS_S, at_work[:NAMED]
+        """Ask for the stacks of the first of these actors; ``number`` tells inquiries apart."""
+        self._number, self._until_s = number, now_s + STACKS_S
         self._stacks = {entry[0]: None for entry in at_work[:STACKS]}
         for actor in self._stacks:
             fleet.ask_stack(actor)
@@ -104,45 +99,30 @@ class Inquiry:
     def said(self) -> dict[str, Any]:
         """Return what the board says: JSON has texts for keys."""
         stacks = {str(actor): text for actor, text in self._stacks.items()}
-        return {"inquiry": self._number, "asked": self._asked, "stacks": stacks}
+        return {"inquiry": self._number, "stacks": stacks}
 
 
-def lines_of(boards: Sequence[Board], number: int, name: Callable[[int], str]) -> list[str]:
+def lines_of(boards: Iterable[Board], number: int, name: Callable[[int], str]) -> list[str]:
     """Wait for what an inquiry brings, and describe what each actor is at; ``name``: of a sample."""
-    deadline_s = time.monotonic() + STACKS_S
-    while (
-        not all(_has_answered(board.read(), number) for board in boards)
-        and time.monotonic() < deadline_s
-    ):
-        time.sleep(_LOOK_S)
-    lines = []
-    for said in (board.read() for board in boards):
-        is_answer = said.get("inquiry") == number
-        entries, stacks = (
-            (said["asked"], said["stacks"]) if is_answer else (said.get("actors", ()), {})
-        )
-        lines += [_line(entry, name, stacks) for entry in entries]
+    deadline_s, lines = time.monotonic() + STACKS_S, []
+    for board in boards:
+        while not _has_answered(said := board.read(), number) and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+        stacks = said["stacks"] if said.get("inquiry") == number else {}
+        for actor, node, seconds, index, rows in said.get("actors", ()):
+            more = " or the row after it" if rows > 1 else ""
+            if rows > 2:  # noqa: PLR2004
+                more = f" or the {rows - 1} rows after it"
+            stack = stacks.get(str(actor), "")
+            if stack is None:
+                stack = f"no stack came from there within {STACKS_S:g} s"
+            lines.append(
+                f"actor {actor} (node {node}): inside {name(index)}{more}, has been at it for "
+                f"{seconds:.1f} s" + "".join(f"\n    {line}" for line in stack.splitlines())
+            )
     return lines
 
 
 def _has_answered(said: Mapping[str, Any], number: int) -> bool:
-    """Whether a bridge has said all that it will; one that is no more, or not connected yet, says nothing."""
+    """Whether a bridge has said all that it will; one that is gone or not connected says nothing."""
     return not said or (said.get("inquiry") == number and None not in said["stacks"].values())
-
-
-def _line(entry: AtWork, name: Callable[[int], str], stacks: Mapping[str, Any]) -> str:
-    actor, node, seconds, index, rows = entry
-    more = (
-        ""
-        if rows == 1
-        else f" or the {rows - 1} rows after it"
-        if rows > 2  # noqa: PLR2004
-        else " or the row after it"
-    )
-    stack = stacks.get(str(actor), "")  # None: it was asked for and has not come
-    stack = f"no stack came from there within {STACKS_S:g} s" if stack is None else stack
-    indented = "".join(f"\n    {line}" for line in stack.splitlines())
-    return (
-        f"actor {actor} (node {node}): inside {name(index)}{more}, has been at it for "
-        f"{seconds:.1f} s{indented}"
-    )

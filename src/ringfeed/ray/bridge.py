@@ -17,6 +17,7 @@ import select
 import signal
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from ringfeed.system import channel as channels
 
 if TYPE_CHECKING:
     from ringfeed.ray.claims import Claim
+    from ringfeed.ray.hiring import Node
     from ringfeed.ray.landing import Filled
     from ringfeed.ray.ray_fleet import RayFleet
     from ringfeed.system._system import Descriptor
@@ -112,13 +114,12 @@ class Bridge:
                 self._changed.notify_all()
 
     def _watch_nodes(self) -> None:
-        """Ask which nodes there are; in a thread of its own, since the answer may be a long time in coming."""
+        """Ask which nodes there are, in a thread of its own: the answer may take long to come."""
         while not self._is_over():
-            try:
+            nodes: list[Node] | None = None
+            with suppress(Exception):  # of a cluster whose head is gone: `Crew.look` tells the user
                 nodes = self._fleet.nodes()
-            except Exception as error:  # noqa: BLE001 - of the cluster's: training goes on with the actors there are
-                self._crew.note_silence(f"{type(error).__name__}: {error}")
-            else:
+            if nodes is not None:
                 with self._changed:
                     for actor in self._crew.note_nodes(nodes, time.monotonic()):
                         self._end_actor(actor, "was on a node that is gone")

@@ -7,13 +7,14 @@ import sys
 import time
 import warnings
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._units import show_bytes
 from ringfeed.errors import WorkerError
 from ringfeed.ray.desk import facts_here
 from ringfeed.ray.hiring import STRIKES, Node, Placing, Scaling
-from ringfeed.ray.pace import calls_in, ticket_size
+from ringfeed.ray.pace import ticket_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ringfeed.ray.options import BridgeTerms
     from ringfeed.ray.ray_fleet import RayFleet
 
+NAMED = 64  # actors, of those that are at a call
 SILENT_S = 5.0  # that the head of a cluster may take to say which nodes there are
 PENDING_S = (
     60.0  # without any start, after which training goes on without the actors that have not started
@@ -51,7 +53,7 @@ class Crew:
         self._terms, self._source = terms, source
         self._placing = Placing(terms.ray.need)
         self._nodes: dict[str, Node] = {}
-        self._heard_s, self._silence = 0.0, ""  # of the cluster's head
+        self._heard_s, self._is_silent = 0.0, False  # the cluster's head
         least = 0 if terms.local else 1
         is_auto = terms.finds_local or terms.ray.is_auto
         self.scaling = (
@@ -75,7 +77,7 @@ class Crew:
 
     def note_nodes(self, nodes: list[Node], now_s: float) -> list[int]:
         """Take over which nodes there are; returns the actors of those that are there no more."""
-        self._heard_s, self._silence = now_s, ""
+        self._heard_s, self._is_silent = now_s, False
         self._nodes = {node.name: node for node in nodes}
         for node in nodes:
             if (error := self._out.pop(node.name, None)) is not None:
@@ -85,20 +87,7 @@ class Crew:
                     f"any more: {why}"
                 )
                 warnings.warn(message, UserWarning, stacklevel=2)
-        if stores := [node.store for node in nodes if node.store]:
-            self._dispatch.stores = calls_in(min(stores), self._source, self._terms.ray.bridges)
         return [actor for actor, post in self._posts.items() if post.node.name not in self._nodes]
-
-    def note_silence(self, why: str) -> None:
-        """Take note that the cluster's head does not answer; say so once."""
-        if not self._silence:
-            self._silence = why
-            warnings.warn(
-                f"the head of the Ray cluster does not answer ({why}); training goes on with the "
-                "actors that there are, and Ray ends them within a minute unless the head is back",
-                UserWarning,
-                stacklevel=2,
-            )
 
     def address_of(self, actor: int | None) -> str:
         """Return the address of an actor's node."""
@@ -118,8 +107,15 @@ class Crew:
         """Hire what is missing, and end what is too many or does not start; WorkerError where none can start."""
         if not self._nodes:
             return
-        if now_s - self._heard_s > SILENT_S:
-            self.note_silence(f"no answer for {SILENT_S:g} s")
+        if now_s - self._heard_s > SILENT_S and not self._is_silent:
+            self._is_silent = True
+            warnings.warn(
+                f"the head of the Ray cluster does not answer (no answer for {SILENT_S:g} s); "
+                "training goes on with the actors that there are, and Ray ends them within a "
+                "minute unless the head is back",
+                UserWarning,
+                stacklevel=2,
+            )
         for actor, post in [*self._posts.items()]:
             if (
                 actor not in self._dispatch.actors
@@ -243,19 +239,10 @@ class Crew:
     @property
     def narrowed(self) -> str:
         """Why fewer calls are under way than the actors could take; "" where that is not so."""
-        dispatch = self._dispatch
-        if dispatch.found < min(dispatch.stores, sys.maxsize):
-            return f"{self._full}: {_show_calls(dispatch.found)} at a time"
-        if dispatch.stores >= dispatch.wished:
+        calls = self._dispatch.found
+        if calls == sys.maxsize:
             return ""
-        store, address = min(
-            (node.store, node.address) for node in self._nodes.values() if node.store
-        )
-        return (
-            f"answers may take a quarter of an object store, and that of node {address} has "
-            f"{show_bytes(store)}: {_show_calls(dispatch.stores)} of "
-            f"{show_bytes(ticket_size(self._source))} at a time"
-        )
+        return f"{self._full}: {calls} call{'s' * (calls != 1)} at a time"
 
     # ---- what is told of them ----
 
@@ -302,7 +289,7 @@ class Crew:
         }
 
     def at_work(self, now_s: float) -> list[AtWork]:
-        """Return what each actor is at, the longest first."""
+        """Return what each actor is at, the longest first, as far as all are named."""
         found = [
             (
                 actor,
@@ -311,10 +298,6 @@ class Crew:
                 job.ticket.indices[job.rows[0]],
                 len(job.rows),
             )
-            for actor, (job, sent_s, _) in self._dispatch.under_way()
+            for actor, (job, sent_s) in self._dispatch.under_way()
         ]
-        return sorted(found, key=lambda entry: -entry[2])
-
-
-def _show_calls(count: int) -> str:
-    return f"{count} call{'s' * (count != 1)}"
+        return sorted(found, key=itemgetter(2), reverse=True)[:NAMED]

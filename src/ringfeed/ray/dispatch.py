@@ -10,9 +10,10 @@ first death in a job of several rows blames none: each row goes on as a job of i
 beside it on its actor, since an answer may be lost with the death of the call after it. A row that
 has then cost ``max_attempts`` actors is given up.
 
-An actor that is late, a *suspect*, is sent nothing until it answers, but for a probe. A job goes to
-the actor that has least to do: on another node than that of a call of the same job, and on a node
-without suspects, where there are such.
+An actor that is late, a *suspect*, is sent nothing until it answers. One that owes no answer, since
+its calls did not come through, is tried with one job after a while. A job goes to the actor that
+has least to do: on another node than that of a call of the same job, and on a node without
+suspects, where there are such.
 
 These are pure decisions: the caller has the clock, makes the calls and holds a lock.
 """
@@ -25,15 +26,12 @@ from collections import deque
 from math import inf
 from operator import attrgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ringfeed.ray.pace import LEAST_WINDOW, MOST_WINDOW
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 FLIGHTS = 2  # live calls of one job, at most
-PROBE_S = 2.0  # between two calls to a suspect that owes no answer
+TRY_S = 2.0  # after which a suspect that owes no answer is tried again
 HEDGE_S = 1.0  # a call is hedged after so long, or
 HEDGE_MEDIANS = 4  # after so many medians, each of about two calls' work
 FIRST_S = 10.0  # while no call was answered: an actor may import what the dataset needs
@@ -63,7 +61,6 @@ class Flight(NamedTuple):
 
     job: Job
     sent_s: float
-    is_probe: bool = False  # whether another call is to make the job
 
 
 class Actor:
@@ -74,12 +71,14 @@ class Actor:
         self.number, self.node = number, node
         self.flights: dict[int, Flight] = {}  # in the order of their calls
         self.suspect_s: float | None = None  # since when it is one
-        self.asked_s = 0.0  # when it was last found not to answer, or was probed
+        self.late_s = 0.0  # when it was last found not to answer
+        self.rests = False  # whether it is sent nothing
 
     def has_room(self, job: Job, window: int) -> bool:
         """Whether it may be sent a job beside what it is at."""
         if job.alone:
             return not self.flights
+        window = window if self.suspect_s is None else 1
         return len(self.flights) < window and not any(
             flight.job.alone for flight in self.flights.values()
         )
@@ -100,7 +99,6 @@ class Dispatch:
         self.flight_s = 0.0  # that all calls took together
         self.idle = 0.0  # share of their time that actors wait between calls: a moving mean
         self.window = LEAST_WINDOW  # calls that an actor has at a time
-        self.stores = sys.maxsize  # how many calls have their answers in the object stores' share
         self.found = sys.maxsize  # how many had room, where more had none
         self._found_s = 0.0
         self._idle_since = 0.0  # as `idle`, since the window was made larger
@@ -124,7 +122,7 @@ class Dispatch:
 
     @property
     def _trusted(self) -> list[Actor]:
-        return [actor for actor in self.actors.values() if actor.suspect_s is None]
+        return [actor for actor in self.actors.values() if not actor.rests]
 
     def idlest(self, count: int) -> list[int]:
         """Return so many actors that have least to do; none where the count is below 0."""
@@ -166,16 +164,8 @@ class Dispatch:
         """How many more jobs may be added."""
         return self._calls_of(len(self._trusted)) - self.jobs
 
-    @property
-    def wished(self) -> int:
-        """How many calls the actors would have at a time if all object stores were large."""
-        return self._wished(len(self.actors))
-
-    def _wished(self, actors: int) -> int:
-        return max(actors, min(self.window * actors, self._most_calls))
-
     def _calls_of(self, actors: int) -> int:
-        return min(self.found, self.stores, self._wished(actors))
+        return min(self.found, max(actors, min(self.window * actors, self._most_calls)))
 
     @property
     def jobs(self) -> int:
@@ -227,18 +217,18 @@ class Dispatch:
                 stopped.add(job.stream)
             else:
                 break  # no actor has room
-        return [*made, *self._probes(now_s)]
+        return made
 
     def _choose(self, job: Job, held: set[int]) -> Actor | None:
         """Return the actor to send a job to now; None: it waits. ``held``: those that jobs before this one wait for."""
         owner = None if job.stream is None else self.actors.get(self._streams.get(job.stream, -1))
-        if owner is None or owner.suspect_s is not None or owner.number in job.actors:
+        if owner is None or owner.rests or owner.number in job.actors:
             taken, nodes = held | job.actors, {self.actors[number].node for number in job.actors}
             owner = min(
                 (actor for actor in self._trusted if actor.number not in taken),
                 key=lambda actor: (
                     actor.node in nodes,
-                    actor.node in self.suspect_nodes,
+                    actor.node in self.suspect_nodes and actor.suspect_s is None,
                     len(actor.flights),
                 ),
                 default=None,
@@ -256,26 +246,6 @@ class Dispatch:
         actor.flights[self._last_flight] = flight
         return actor.number, self._last_flight, flight.job
 
-    def _probes(self, now_s: float) -> Iterator[tuple[int, int, Job]]:
-        """Yield a call of what another actor is at for each suspect that owes no answer and was not asked for a while.
-
-        It may be back, or dead.
-        """
-        for actor in self.actors.values():
-            if (
-                actor.suspect_s is not None
-                and not actor.flights
-                and now_s >= actor.asked_s + PROBE_S
-            ):
-                under_way = (
-                    job
-                    for job in reversed(self._live)
-                    if job.actors and job.stream is None and not job.alone
-                )
-                if (job := next(under_way, None)) is not None:
-                    actor.asked_s = now_s
-                    yield self._send(actor, Flight(job, now_s, is_probe=True))
-
     # ---- what comes of calls ----
 
     def _take(self, flight: int) -> tuple[Actor, Flight] | None:
@@ -285,8 +255,7 @@ class Dispatch:
             return None
         actor = self.actors[number]
         found = actor.flights.pop(flight)
-        if not found.is_probe:
-            found.job.actors.discard(number)
+        found.job.actors.discard(number)
         return actor, found
 
     def answered(self, flight: int, now_s: float, idle: float | None = None) -> Job | None:
@@ -299,7 +268,7 @@ class Dispatch:
             self.dropped += 1
             return None
         actor, found = taken
-        actor.suspect_s = None
+        actor.suspect_s, actor.rests = None, False
         self.suspect_nodes.discard(actor.node)
         self._took_s.append(now_s - found.sent_s)
         self.calls += 1
@@ -325,8 +294,7 @@ class Dispatch:
         if (taken := self._take(flight)) is not None:
             actor, found = taken
             self._suspect(actor, now_s)
-            if not found.is_probe:
-                self._wait(found.job)
+            self._wait(found.job)
 
     def broken(self, flight: int, full_s: float | None = None) -> Job | None:
         """Take note that a call was not carried out; returns the job if that was tried often enough.
@@ -335,9 +303,9 @@ class Dispatch:
         way from then on, once for all that were, and only one that was alone counts.
         """
         taken = self._take(flight)
-        if taken is None or taken[1].is_probe or taken[1].job.is_over:
+        if taken is None or taken[1].job.is_over:
             return None
-        _, (job, sent_s, _) = taken
+        _, (job, sent_s) = taken
         if full_s is None or (self.found == 1 and sent_s >= self._found_s):
             if self._is_given_up(job):
                 return job
@@ -360,8 +328,8 @@ class Dispatch:
         ):
             self.suspect_nodes.discard(gone.node)
         given_up = []
-        for place, (job, _, is_probe) in enumerate(gone.flights.values()):
-            if is_probe or job.is_over:
+        for place, (job, _) in enumerate(gone.flights.values()):
+            if job.is_over:
                 continue
             job.actors.discard(actor)
             self.rerun += len(job.rows)
@@ -399,20 +367,22 @@ class Dispatch:
         return max(HEDGE_S, HEDGE_MEDIANS * median(self._took_s)) if self._took_s else FIRST_S
 
     def tick(self, now_s: float) -> None:
-        """Hedge the calls that are late."""
+        """Hedge the calls that are late, and try suspects again that owe no answer."""
         late_s = now_s - self.patience_s
         for actor in self.actors.values():
-            for job, sent_s, is_probe in actor.flights.values():
-                if sent_s < late_s and not (is_probe or job.is_over):
+            if not actor.flights and now_s >= actor.late_s + TRY_S:
+                actor.rests = False
+            for job, sent_s in actor.flights.values():
+                if sent_s < late_s and not job.is_over:
                     self._suspect(actor, now_s)
                     self._wait(job)
 
     def _suspect(self, actor: Actor, now_s: float) -> None:
         """Send an actor nothing until it answers; others go on with the streams that it has."""
         self.suspect_nodes.add(actor.node)
-        actor.asked_s = now_s
-        if actor.suspect_s is None:
-            actor.suspect_s = now_s
-            for job, *_ in actor.flights.values():
+        actor.suspect_s = now_s if actor.suspect_s is None else actor.suspect_s
+        if not actor.rests:
+            for job, _ in actor.flights.values():
                 if job.stream is not None:
                     self._wait(job)
+        actor.late_s, actor.rests = now_s, True

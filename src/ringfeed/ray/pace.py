@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ TICKET_NS_AN_ACTOR = (
 )
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
 TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
-STORE_PART = 4  # answers may take one part in so many of a node's object store
 BYTES = 256_000_000  # of answers that a bridge waits for, at most; one call an actor is always under way
 
 
@@ -41,12 +39,6 @@ def ticket_size(source: Source) -> int:
 def most_calls(source: Source) -> int:
     """Return of how many calls the rows are no more than `BYTES`."""
     return BYTES // ticket_size(source)
-
-
-def calls_in(store: int, source: Source, bridges: int) -> int:
-    """Return how many calls of each bridge have room for their answers in an object store; any number need none."""
-    size = ticket_size(source)
-    return max(1, store // STORE_PART // bridges // size) if size > TICKET_BYTES else sys.maxsize
 
 
 def flights_size(ray: Ray, source: Source) -> int:

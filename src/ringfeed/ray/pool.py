@@ -207,7 +207,7 @@ class Mixed(Processes):
         self._inquiries += 1
         self._tell_bridges(inquiry=self._inquiries)
         lines = super().stalled()
-        told = lines_of([*self._boards.values()], self._inquiries, self._config.source.describe)
+        told = lines_of(self._boards.values(), self._inquiries, self._config.source.describe)
         return ["\n".join([line, *told]) if line is lines[-1] else line for line in lines]
 
     def _describe(self, number: int, runs_as: str, stack: str = "") -> str:
