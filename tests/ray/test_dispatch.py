@@ -73,7 +73,12 @@ def test_a_second_answer_is_dropped() -> None:
     assert dispatch.suspects == {first}
     assert dispatch.answered(hedge, FIRST_S + 1.1) is job
     assert dispatch.answered(flight, FIRST_S + 1.2) is None
-    assert (dispatch.dropped, dispatch.hedged, dispatch.suspects, dispatch.suspect_nodes) == (
+    assert (
+        dispatch.counts.dropped,
+        dispatch.counts.hedged,
+        dispatch.suspects,
+        dispatch.suspect_nodes,
+    ) == (
         1,
         1,
         set(),
@@ -247,7 +252,7 @@ def test_what_was_broken_off_is_dropped() -> None:
     dispatch.drop("ticket")
     assert job.is_over
     assert dispatch.answered(flight, 1.0) is None
-    assert (dispatch.jobs, dispatch.dropped, send(dispatch)) == (0, 1, [])
+    assert (dispatch.jobs, dispatch.counts.dropped, send(dispatch)) == (0, 1, [])
 
 
 def test_actors_that_wait_between_calls_are_given_more_at_a_time() -> None:

@@ -140,7 +140,7 @@ class Bridge:
         self._crew.scale(now_s, (consumer.stall_ns + waiting_ns) / 1e9)
         self._crew.look(now_s)
         self._send_all()
-        self._board.write({**self._crew.said(now_s, self._claims), **self._inquiry.said()})
+        self._board.write({**self._crew.said(now_s, len(self._claims)), **self._inquiry.said()})
         if self._capacity != (capacity := self._dispatch.capacity):
             self._capacity = capacity
             os.eventfd_write(self._wake.fileno(), 1)  # have it look at the board

@@ -65,7 +65,6 @@ class Crew:
         self.versions: dict[int, int] = {}  # of the dataset, that each actor was sent last
         self._starts: Counter[int] = Counter()  # by seat
         self._next = 1
-        self._counts = Counter[str](rows=0, bytes=0, work_ns=0, cpu_ns=0)
         self._since_s = self._started_s = 0.0  # the first hello, and the last
         self._began_cpu_s = time.process_time()
         self._out: dict[
@@ -99,7 +98,7 @@ class Crew:
     def scale(self, now_s: float, waited_s: float) -> None:
         """Have as many actors as training waits for, where that is to be found out."""
         if self.scaling is not None:
-            worked_s, there = self._counts["work_ns"] / 1e9, len(self._dispatch.actors)
+            worked_s, there = self._dispatch.counts.work_s, len(self._dispatch.actors)
             actors = self.scaling.look(now_s, waited_s, worked_s, self.wanted, there)
             self.wanted = actors if self.declined is None else min(actors, self.declined[0])
 
@@ -248,45 +247,24 @@ class Crew:
 
     def count(self, filled: Filled) -> None:
         """Count an answer."""
-        self._counts.update(
-            rows=filled.delivered,
-            bytes=filled.size,
-            work_ns=filled.work_ns,
-            cpu_ns=filled.cpu_ns,
-        )
+        counts = self._dispatch.counts
+        counts.rows += filled.delivered
+        counts.bytes += filled.size
+        counts.work_s += filled.work_ns / 1e9
+        counts.cpu_s += filled.cpu_ns / 1e9
 
-    def said(self, now_s: float, claims: Any) -> dict[str, Any]:
-        """Return what the board says."""
-        dispatch, counts = self._dispatch, self._counts
-        since_s, cpu_s = (
-            now_s - self._since_s if self._since_s else 0.0,
-            time.process_time() - self._began_cpu_s,
-        )
-        return {
-            "wanted": self.wanted,
-            "there": len(dispatch.actors),
-            "suspects": len(dispatch.suspects),
-            "declined": "" if self.declined is None else self.declined[1],
-            "narrowed": self.narrowed,
-            "tickets": len(claims),
-            "window": dispatch.window,
-            "calls": dispatch.calls,
-            "rows": counts["rows"],
-            "bytes": counts["bytes"],
-            "flight_s": dispatch.flight_s,
-            "work_s": counts["work_ns"] / 1e9,
-            "cpu_s": counts["cpu_ns"] / 1e9,
-            "bridge_cpu_s": cpu_s,
-            "busy": 1 - dispatch.idle,
-            "bridge_busy": cpu_s / since_s if since_s else 0.0,
-            "deaths": dispatch.deaths,
-            "hedged": dispatch.hedged,
-            "rerun": dispatch.rerun,
-            "dropped": dispatch.dropped,
-            "nodes": Counter(self.address_of(actor) for actor in dispatch.actors),
-            "capacity": dispatch.capacity,
-            "actors": self.at_work(now_s),
-        }
+    def said(self, now_s: float, tickets: int) -> dict[str, Any]:
+        """Return what the board says; ``tickets``: that the bridge holds."""
+        dispatch, counts = self._dispatch, self._dispatch.counts
+        counts.wanted, counts.tickets, counts.window = self.wanted, tickets, dispatch.window
+        counts.there, counts.suspects = len(dispatch.actors), len(dispatch.suspects)
+        counts.declined = "" if self.declined is None else self.declined[1]
+        counts.narrowed = self.narrowed
+        counts.nodes = Counter(map(self.address_of, dispatch.actors))
+        counts.bridge_cpu_s = time.process_time() - self._began_cpu_s
+        if self._since_s:
+            counts.bridge_busy = min(1.0, counts.bridge_cpu_s / (now_s - self._since_s))
+        return {**vars(counts), "capacity": dispatch.capacity, "actors": self.at_work(now_s)}
 
     def at_work(self, now_s: float) -> list[AtWork]:
         """Return what each actor is at, the longest first, as far as all are named."""

@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ringfeed.ray.pace import LEAST_WINDOW, MOST_WINDOW
+from ringfeed.ray.stats import RemoteStats
 
 FLIGHTS = 2  # live calls of one job, at most
 TRY_S = 2.0  # after which a suspect that owes no answer is tried again
@@ -93,15 +94,12 @@ class Dispatch:
         """``splits``: whether rows of a job can be made one by one; ``most_calls``: beyond one an actor, at a time."""
         self.actors: dict[int, Actor] = {}  # those that have said hello
         self.suspect_nodes: set[str] = set()  # until an actor there answers
-        self.hedged = self.rerun = self.dropped = self.calls = self.deaths = (
-            0  # counts for the statistics
-        )
-        self.flight_s = 0.0  # that all calls took together
-        self.idle = 0.0  # share of their time that actors wait between calls: a moving mean
+        self.counts = RemoteStats(busy=1.0)
+        """What the bridge has done; ``busy`` is a moving mean, ``flight_s`` of all calls together."""
         self.window = LEAST_WINDOW  # calls that an actor has at a time
         self.found = sys.maxsize  # how many had room, where more had none
         self._found_s = 0.0
-        self._idle_since = 0.0  # as `idle`, since the window was made larger
+        self._idle = 0.0  # share of their time that actors wait, since the window was made larger
         self._took_s: deque[float] = deque(maxlen=SEEN)
         self._max_attempts, self._splits, self._most_calls = max_attempts, splits, most_calls
         self._waiting: list[Job] = []  # by order
@@ -180,7 +178,7 @@ class Dispatch:
     def _wait(self, job: Job) -> None:
         """Have a job be sent once more, unless it is, or calls enough are to make it."""
         if not job.is_over and len(job.actors) < FLIGHTS and job not in self._waiting:
-            self.hedged += bool(job.actors)
+            self.counts.hedged += bool(job.actors)
             insort(self._waiting, job, key=attrgetter("order"))
 
     def _end(self, job: Job) -> None:
@@ -264,19 +262,18 @@ class Dispatch:
         ``idle``: share of its time that the actor has waited for this call.
         """
         taken = self._take(flight)
+        self.counts.dropped += taken is None or taken[1].job.is_over
         if taken is None:
-            self.dropped += 1
             return None
         actor, found = taken
         actor.suspect_s, actor.rests = None, False
         self.suspect_nodes.discard(actor.node)
         self._took_s.append(now_s - found.sent_s)
-        self.calls += 1
-        self.flight_s += now_s - found.sent_s
+        self.counts.calls += 1
+        self.counts.flight_s += now_s - found.sent_s
         if idle is not None:
             self._note_idle(idle)
         if found.job.is_over:
-            self.dropped += 1
             return None
         self._end(found.job)
         return found.job
@@ -284,10 +281,10 @@ class Dispatch:
     def _note_idle(self, idle: float) -> None:
         """Give the actors one more call at a time where they wait between calls though jobs wait for them."""
         answers = MEAN_OF * len(self.actors)
-        self.idle += (idle - self.idle) / answers
-        self._idle_since += (idle - self._idle_since) / answers
-        if self._idle_since > IDLE and self.window < MOST_WINDOW and self.room <= 0:
-            self.window, self._idle_since = self.window + 1, 0.0
+        self.counts.busy += (1 - idle - self.counts.busy) / answers
+        self._idle += (idle - self._idle) / answers
+        if self._idle > IDLE and self.window < MOST_WINDOW and self.room <= 0:
+            self.window, self._idle = self.window + 1, 0.0
 
     def unreached(self, flight: int, now_s: float) -> None:
         """Take note that a call has not come through, and may or may not be carried out: its actor is a suspect."""
@@ -322,7 +319,7 @@ class Dispatch:
         gone = self.actors.pop(actor, None)
         if gone is None:
             return []
-        self.deaths += blame
+        self.counts.deaths += blame
         if all(
             other.node != gone.node or other.suspect_s is None for other in self.actors.values()
         ):
@@ -332,7 +329,7 @@ class Dispatch:
             if job.is_over:
                 continue
             job.actors.discard(actor)
-            self.rerun += len(job.rows)
+            self.counts.rerun += len(job.rows)
             if place == 0 and blame:
                 if not job.alone:
                     self._isolate(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,13 @@ if TYPE_CHECKING:
 
     from ringfeed.monitor.stats import Stats
 
-_SUMS = (
-    *("wanted", "there", "suspects", "tickets", "calls", "rows", "bytes", "flight_s", "work_s"),
-    *("cpu_s", "bridge_cpu_s", "deaths", "hedged", "rerun", "dropped"),
-)
+_MOST = {"window", "bridge_busy"}  # of all bridges
 PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as much as the work
 
 
 @dataclass
 class RemoteStats:
-    """Counts of all bridges since each was started; times in seconds.
+    """Counts of all bridges since each was started; times in seconds. Each bridge keeps one of its own.
 
     ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late;
     ``declined``: why there are fewer than were asked for; ``narrowed``: why fewer calls are under
@@ -58,22 +56,21 @@ class RemoteStats:
     nodes: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, said: Iterable[Mapping[str, Any]]) -> RemoteStats:
-        """Return what several bridges say, as one: see `Crew.said`."""
-        told = [one for one in said if one]
-        found = cls(**{name: sum(one[name] for one in told) for name in _SUMS})
-        answered = [one for one in told if one["calls"]]
-        for one in told:
-            found.window = max(found.window, one["window"])
-            found.declined = found.declined or one["declined"]
-            found.narrowed = found.narrowed or one["narrowed"]
-            for node, count in one["nodes"].items():
-                found.nodes[node] = found.nodes.get(node, 0) + count
-        for one in answered:
-            found.busy += one["busy"] / len(answered)
-            found.bridge_busy = min(1.0, max(found.bridge_busy, one["bridge_busy"]))
-        calls = max(1, found.calls)
-        found.flight_s, found.work_s = found.flight_s / calls, found.work_s / calls
+    def of(cls, bridges: Iterable[Mapping[str, Any]]) -> RemoteStats:
+        """Return what the boards of several bridges say, as one; their times are those of all calls."""
+        found = cls(nodes=Counter())
+        for said in filter(None, bridges):
+            busy = said["busy"] * said["calls"]
+            for name, own in [*vars(found).items()]:
+                value = busy if name == "busy" else said[name]
+                if isinstance(own, str):
+                    value = own or value
+                else:  # a number, or a Counter, of which JSON has made a dict
+                    value = max(own, value) if name in _MOST else own + type(own)(value)
+                setattr(found, name, value)
+        for name in ("busy", "flight_s", "work_s"):
+            setattr(found, name, getattr(found, name) / max(1, found.calls))
+        found.nodes = dict(found.nodes)
         return found
 
     @property
