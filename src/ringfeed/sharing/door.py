@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._failure import decode
-from ringfeed.errors import SpecError, StallError, WorkerError
+from ringfeed.errors import StallError, WorkerError
 from ringfeed.sharing.client import SharedLoader
 from ringfeed.sharing.connection import HOST_S, Connection
 from ringfeed.sharing.epoch import Joined
-from ringfeed.sharing.host_loader import SharedInfo
 from ringfeed.sharing.names import bind, check_name, connect, hear, tell
 from ringfeed.sharing.terms import Cut, Terms, rank_of
 from ringfeed.spec.spec import Spec
@@ -23,14 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.loader import Loader
+    from ringfeed.sharing.host_loader import SharedInfo
     from ringfeed.system._system import Descriptor
 
-_REFUSALS: dict[str, type[Exception]] = {
-    "ValueError": ValueError,
-    "SpecError": SpecError,
-    "PermissionError": PermissionError,
-    "OSError": OSError,
-}
 SOON_S = 0.02  # between two looks for a host that another process starts, or that is about to end
 
 
@@ -155,7 +150,7 @@ def _start(listener: Descriptor) -> None:
 
 def _greet(
     channel: Descriptor, join: object, terms: Terms, deadline: float, *, has_made: bool
-) -> tuple[str, Any] | None:
+) -> tuple[str, bytes] | None:
     """Ask to join; returns the answer, or None where the host has ended meanwhile, which this one has not started."""
     try:
         tell(channel, join)
@@ -179,16 +174,14 @@ def _greet(
 
 
 def _admitted(
-    channel: Descriptor, answer: tuple[str, Any], terms: Terms
+    channel: Descriptor, answer: tuple[str, bytes], terms: Terms
 ) -> tuple[Connection, SharedInfo]:
     kind, content = answer
     if kind == "welcome":
-        share, info = f"share(name={terms.name!r})", SharedInfo.unpacked(content)
+        info: SharedInfo = pickle.loads(content)  # noqa: S301 - see `names.identify`
+        share = f"share(name={terms.name!r})"
         return Connection(channel, share, info.host, terms.timeout_s + HOST_S), info
     channel.close()
-    if kind == "refused":
-        name, text = content
-        raise _REFUSALS[name](text)
     error = decode(content).error
     assert error is not None
     raise error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import select
 import signal
 import sys
@@ -19,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import encode
-from ringfeed.errors import ClosedError, SlotsHeldWarning
+from ringfeed.errors import ClosedError, SlotsHeldWarning, SpecError
 from ringfeed.loader import runner_of
 from ringfeed.sharing.flow import Flow, Training
 from ringfeed.sharing.host_loader import HostLoader
@@ -170,22 +171,19 @@ class Host:
             except ProcessLookupError:
                 pass
             except PermissionError as error:
-                _refuse(
-                    channel,
-                    "PermissionError",
-                    f"this share belongs to uid {os.getuid()}, and this is {error}",
-                )
+                text = f"this share belongs to uid {os.getuid()}, and this is {error}"
+                _refuse(channel, PermissionError(text))
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                _refuse(channel, "OSError", _NO_ROOM)
+                _refuse(channel, OSError(_NO_ROOM))
 
     def _refuse_one(self) -> None:
         """Refuse the next connection where this process has no descriptor left for it."""
         self._spare.close()
         with suppress(OSError):
             if (channel := accept(self._listener)) is not None:
-                _refuse(channel, "OSError", _NO_ROOM)
+                _refuse(channel, OSError(_NO_ROOM))
         self._spare = Descriptor(os.dup, self._listener.fileno())
 
     def _listen(self, guest: Guest) -> None:
@@ -238,7 +236,7 @@ class Host:
     def _answer(self, guest: Guest, asks: Terms) -> tuple[str, Any] | None:
         assert self._terms is not None
         if (difference := self._terms.differs(asks)) is not None:
-            return "refused", ["ValueError", difference]
+            return "failed", encode(ValueError(difference))
         if self._failed is not None:
             return "failed", self._failed
         if self._flow is None or self._is_deserted:
@@ -248,13 +246,10 @@ class Host:
                 f"share(name={asks.name!r}) hands out samples of {self._info.spec!r}, and this "
                 f"training expects {guest.expects}; give the others' make_loader, or another name"
             )
-            return "refused", ["SpecError", text]
-        refusal = self._flow.join(guest)
-        return (
-            ("welcome", self._info.packed())
-            if refusal is None
-            else ("refused", ["ValueError", refusal])
-        )
+            return "failed", encode(SpecError(text))
+        if (refusal := self._flow.join(guest)) is not None:
+            return "failed", encode(ValueError(refusal))
+        return "welcome", pickle.dumps(self._info)
 
     def _drop(self, guest: Guest) -> None:
         """Forget a connection."""
@@ -384,10 +379,10 @@ _NO_ROOM = (
 )
 
 
-def _refuse(channel: Descriptor, error: str, text: str) -> None:
+def _refuse(channel: Descriptor, error: Exception) -> None:
     """Say why a process is not let in, and close its connection."""
     with channel, suppress(OSError):
-        tell(channel, ("refused", [error, text]))
+        tell(channel, ("failed", encode(error)))
 
 
 def _shown(wish: Any) -> str:

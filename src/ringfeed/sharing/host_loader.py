@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.errors import SpecError
 from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.sharing.flow import MIN_SLOTS
-from ringfeed.sharing.names import packed_state, unpacked_state
+from ringfeed.sharing.names import packed_state
 from ringfeed.spec.builder import BatchBuilder
 from ringfeed.system._system import Descriptor
 
@@ -40,17 +39,6 @@ class SharedInfo(NamedTuple):
     state: dict[str, Any]
     shown: str  # the loader's repr
     host: int  # pid
-
-    def packed(self) -> dict[str, Any]:
-        """Return it for a message; the spec has NamedTuples, which only pickle finds."""
-        return self._asdict() | {"spec": pickle.dumps(self.spec), "state": packed_state(self.state)}
-
-    @classmethod
-    def unpacked(cls, content: dict[str, Any]) -> SharedInfo:
-        """Return what came in a message of the host."""
-        spec = pickle.loads(content["spec"])  # noqa: S301 - see `names.identify`
-        rest = {"offsets": tuple(content["offsets"]), "state": unpacked_state(content["state"])}
-        return cls(**content | rest | {"spec": spec})
 
 
 class _Leased(BatchBuilder):
