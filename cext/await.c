@@ -2,9 +2,11 @@
 #include "internal.h"
 #include "os/wait.h"
 
-enum purpose { FOR_HEAD, FOR_SLOT, FOR_ROOM }; /* of a sleep; FOR_SLOT: only while the head batch has no slot */
+/* Of a sleep; FOR_SLOT: only while the head batch has no slot. */
+enum purpose { FOR_HEAD, FOR_SLOT, FOR_ROOM };
 
-/* Whether something has come that the consumer would sleep for: in `place`, or, if it is NULL, in a slot. */
+/* Whether something has come that the consumer would sleep for: in `place`, or, if it is NULL,
+ * in a slot. */
 static bool has_news(struct rf_ring *ring, const struct rf_cell *place, enum purpose purpose)
 {
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst) ||
@@ -16,9 +18,10 @@ static bool has_news(struct rf_ring *ring, const struct rf_cell *place, enum pur
     return rf_is_bound(ring) || (purpose == FOR_ROOM && rf_has_room(ring));
 }
 
-/* Sleep once, until the next look would differ; the take lock is given back meanwhile. What comes before our
- * announcement, has_news() sees; what comes after it bumps news_seq, on which we sleep. Where several threads sleep, the
- * last that was announced is told of, all are woken, and what they have announced stands until the last one wakes. */
+/* Sleep once, until the next look would differ; the take lock is given back meanwhile. What comes
+ * before our announcement, has_news() sees; what comes after it bumps news_seq, on which we sleep.
+ * Where several threads sleep, the last that was announced is told of, all are woken, and what they
+ * have announced stands until the last one wakes. */
 static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadline_ns)
 {
     struct rf_control *control = ring->control;
@@ -35,7 +38,8 @@ static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadli
     uint64_t wait = bound ? head * ring->geometry.cells + cell + 1 : RF_WAIT_FREE;
     atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
     uint32_t seen = atomic_load_explicit(&control->news_seq, memory_order_seq_cst);
-    if (place && rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_AVAIL)
+    if (place &&
+        rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_AVAIL)
         rf_wake_claimers(ring);
     binder->asleep += 1;
     int slept = 0;
@@ -50,7 +54,8 @@ static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadli
     return slept;
 }
 
-/* A thread that has waited, and goes, wakes those that still wait: what they have announced may be final. */
+/* A thread that has waited, and goes, wakes those that still wait: what they have announced
+ * may be final. */
 static void leave_wait(struct rf_ring *ring)
 {
     bool others = ring->binder->asleep > 0;
@@ -73,9 +78,11 @@ static bool look_again(struct rf_ring *ring, struct rf_waiter *waiter)
     return again;
 }
 
-static enum rf_answer wait_head(struct rf_ring *ring, int64_t epoch_id, int64_t deadline_ns, struct rf_waiter *waiter)
+static enum rf_answer wait_head(struct rf_ring *ring, int64_t epoch_id, int64_t deadline_ns,
+                                struct rf_waiter *waiter)
 {
-    bool awake = true; /* sleeps only after a look at which the lock has not been given back since */
+    /* Sleeps only after a look at which the lock has not been given back since. */
+    bool awake = true;
     for (bool first = true;; first = false) {
         enum rf_answer answer = look_in(ring, epoch_id);
         if (answer != RF_PENDING && answer != RF_HELD)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the binder's lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
+/* ---- the binder's lock: of one process; releases try it, breaks and reaps wait for it ---- */
 
 bool rf_try_lock(struct rf_binder *binder)
 {
@@ -32,7 +32,8 @@ static void collect_released(struct rf_ring *ring)
     }
 }
 
-/* Whether no worker is in the slot any more. AVAIL cells are cancelled on the way, so that no worker enters. */
+/* Whether no worker is in the slot any more. AVAIL cells are cancelled on the way, so that
+ * no worker enters. */
 static bool is_drained(struct rf_ring *ring, uint32_t slot)
 {
     const struct rf_binding *binding = rf_binding_of(ring, slot);
@@ -41,11 +42,12 @@ static bool is_drained(struct rf_ring *ring, uint32_t slot)
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
         uint64_t word = atomic_load_explicit(&place->word, memory_order_seq_cst);
         if (!rf_is_possible(ring, binding, cell, word))
-            rf_note_damage(ring, RF_DAMAGED_CELL, slot, cell); /* or it might never drain, or while it is written to */
+            /* Or it might never drain, or while it is written to. */
+            rf_note_damage(ring, RF_DAMAGED_CELL, slot, cell);
         while (rf_word_state(word) == RF_AVAIL) {
             uint64_t cancelled = (word & ~UINT64_C(0xf)) | RF_CANCELLED;
-            if (atomic_compare_exchange_weak_explicit(&place->word, &word, cancelled, memory_order_seq_cst,
-                                                      memory_order_seq_cst))
+            if (atomic_compare_exchange_weak_explicit(&place->word, &word, cancelled,
+                                                      memory_order_seq_cst, memory_order_seq_cst))
                 word = cancelled;
         }
         drained &= rf_word_final(word);
@@ -58,7 +60,8 @@ static void empty_cells(struct rf_ring *ring, uint32_t slot)
     for (uint32_t cell = 0; cell < rf_binding_of(ring, slot)->tickets; cell++) {
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
         uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
-        atomic_store_explicit(&place->word, word & ~UINT64_C(0xf), memory_order_relaxed); /* B orders the rebind */
+        /* B orders the rebind. */
+        atomic_store_explicit(&place->word, word & ~UINT64_C(0xf), memory_order_relaxed);
     }
 }
 
@@ -76,14 +79,18 @@ static void collect_drained(struct rf_ring *ring)
     }
 }
 
-/* Enough rows for the work worth a ticket, few enough that the slots in flight keep all busy that work at a time. */
+/* Enough rows for the work worth a ticket, few enough that the slots in flight keep all busy that
+ * work at a time. */
 static uint32_t rows_per_ticket(const struct rf_ring *ring, uint32_t rows)
 {
     const struct rf_binder *binder = ring->binder;
     uint64_t row_ns = atomic_load_explicit(&binder->row_ns, memory_order_relaxed);
-    uint64_t at_once = (uint64_t)atomic_load_explicit(&binder->crew, memory_order_relaxed) + binder->more;
-    uint32_t open = rf_open_slots(ring), ahead = open > 1 ? open - 1 : 1; /* one is in the consumer's hands */
-    uint64_t wanted = row_ns ? ((uint64_t)rows * ahead + at_once - 1) / at_once : (rows + at_once - 1) / at_once;
+    uint64_t at_once =
+        (uint64_t)atomic_load_explicit(&binder->crew, memory_order_relaxed) + binder->more;
+    /* One is in the consumer's hands. */
+    uint32_t open = rf_open_slots(ring), ahead = open > 1 ? open - 1 : 1;
+    uint64_t wanted =
+        row_ns ? ((uint64_t)rows * ahead + at_once - 1) / at_once : (rows + at_once - 1) / at_once;
     if (row_ns && wanted > binder->ticket_ns / row_ns)
         wanted = binder->ticket_ns / row_ns;
     if (row_ns && wanted < binder->ticket_ns / RF_LEAST_PART / row_ns)
@@ -123,9 +130,10 @@ static uint32_t choose_slot(struct rf_binder *binder, const struct rf_planned *p
     return *last;
 }
 
-/* Write the batch's indices into its slot, and what they sum up to, ticket by ticket. False where they are not those that
- * they were when it was bound before. */
-static bool write_indices(struct rf_ring *ring, uint32_t slot, uint64_t read, struct rf_planned *planned)
+/* Write the batch's indices into its slot, and what they sum up to, ticket by ticket. False where
+ * they are not those that they were when it was bound before. */
+static bool write_indices(struct rf_ring *ring, uint32_t slot, uint64_t read,
+                          struct rf_planned *planned)
 {
     struct rf_binder *binder = ring->binder;
     struct rf_binding *binding = &binder->bindings[slot];
@@ -137,9 +145,11 @@ static bool write_indices(struct rf_ring *ring, uint32_t slot, uint64_t read, st
         from = planned->saved ? planned->saved : rf_indices_of(ring, planned->source);
     if (from != to)
         memcpy(to, from, planned->rows * sizeof *to);
-    for (uint32_t cell = 0; cell < binding->tickets; cell++) { /* of private memory, the first time */
+    /* Of private memory, the first time. */
+    for (uint32_t cell = 0; cell < binding->tickets; cell++) {
         uint32_t first = cell * binding->rows_per_ticket;
-        binding->sum[cell] = rf_sum_indices((again ? to : from) + first, first, rf_rows_of(binding, cell));
+        binding->sum[cell] =
+            rf_sum_indices((again ? to : from) + first, first, rf_rows_of(binding, cell));
         sum += binding->sum[cell];
     }
     if (again && sum != planned->sum)
@@ -155,7 +165,8 @@ static void write_record(struct rf_ring *ring, uint32_t slot)
 {
     struct rf_record *record = &ring->records[slot];
     const struct rf_binding *binding = rf_binding_of(ring, slot);
-    atomic_store_explicit(&record->batch, binding->batch, memory_order_relaxed); /* workers read it after B */
+    /* Workers read it after B. */
+    atomic_store_explicit(&record->batch, binding->batch, memory_order_relaxed);
     atomic_store_explicit(&record->epoch, binding->epoch, memory_order_relaxed);
     record->version = binding->version;
     atomic_store_explicit(&record->rows, binding->rows, memory_order_relaxed);
@@ -166,7 +177,10 @@ static void write_record(struct rf_ring *ring, uint32_t slot)
         rf_forget_deaths(ring->binder, slot);
 }
 
-static uint32_t add(uint32_t some, uint32_t more) { return some > RF_ALL - more ? RF_ALL : some + more; }
+static uint32_t add(uint32_t some, uint32_t more)
+{
+    return some > RF_ALL - more ? RF_ALL : some + more;
+}
 
 static void write_binding(const struct rf_ring *ring, struct rf_binding *binding, uint64_t batch,
                           const struct rf_planned *planned)
@@ -181,7 +195,8 @@ static void write_binding(const struct rf_ring *ring, struct rf_binding *binding
     binding->stream = planned->stream;
 }
 
-/* Give the next planned batch a slot, and say how many workers to wake for it; false where that cannot be now. */
+/* Give the next planned batch a slot, and say how many workers to wake for it; false where that
+ * cannot be now. */
 static bool bind_batch(struct rf_ring *ring, uint32_t *wakes)
 {
     struct rf_binder *binder = ring->binder;
@@ -203,17 +218,23 @@ static bool bind_batch(struct rf_ring *ring, uint32_t *wakes)
     write_record(ring, slot);
     rf_set_state(ring, slot, RF_SLOT_BOUND);
     binder->slot_of[batch % ring->geometry.slots] = slot;
-    atomic_store_explicit(&ring->slot_of[batch % ring->geometry.slots], (uint64_t)tickets << 32 | slot,
-                          memory_order_relaxed);
-    for (uint32_t cell = 0; cell < tickets; cell++) /* B: release, pairs with C in rf_claim_next() */
+    atomic_store_explicit(&ring->slot_of[batch % ring->geometry.slots],
+                          (uint64_t)tickets << 32 | slot, memory_order_relaxed);
+    /* B: release, pairs with C in rf_claim_next(). */
+    for (uint32_t cell = 0; cell < tickets; cell++)
         atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
-                              rf_word(batch * ring->geometry.cells + cell, 0, stream, RF_AVAIL), memory_order_release);
-    /* Its place in the window is free; before `bound`, so that the thread that has taken all finds room. */
+                              rf_word(batch * ring->geometry.cells + cell, 0, stream, RF_AVAIL),
+                              memory_order_release);
+    /* Its place in the window is free; before `bound`, so that the thread that has taken
+     * all finds room. */
     if (read == atomic_load_explicit(&binder->plan_bound, memory_order_relaxed))
-        atomic_store_explicit(&binder->plan_bound, read + 1, memory_order_release); /* pairs with rf_plan_room() */
-    atomic_store_explicit(&binder->bound, batch + 1, memory_order_release);         /* pairs with rf_bound() */
+        /* Pairs with rf_plan_room(). */
+        atomic_store_explicit(&binder->plan_bound, read + 1, memory_order_release);
+    /* Pairs with rf_bound(). */
+    atomic_store_explicit(&binder->bound, batch + 1, memory_order_release);
     atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
-    atomic_store_explicit(&binder->plan_read, read + 1, memory_order_relaxed); /* read under the lock */
+    /* Read under the lock. */
+    atomic_store_explicit(&binder->plan_read, read + 1, memory_order_relaxed);
     *wakes = add(*wakes, stream ? RF_ALL : tickets); /* a sleeper of another stream is no help */
     return true;
 }
@@ -241,7 +262,8 @@ void rf_unlock(struct rf_ring *ring)
     do {
         wakes = add(wakes, bind_all(ring));
         atomic_store_explicit(&binder->lock, 0, memory_order_seq_cst);
-    } while (atomic_load_explicit(&binder->released, memory_order_seq_cst) != RF_NO_SLOT && rf_try_lock(binder));
+    } while (atomic_load_explicit(&binder->released, memory_order_seq_cst) != RF_NO_SLOT &&
+             rf_try_lock(binder));
     if (wakes)
         rf_wake_workers(ring, wakes);
 }
@@ -256,7 +278,8 @@ void rf_bind(struct rf_ring *ring)
 
 void rf_hold(struct rf_ring *ring, uint32_t slot)
 {
-    atomic_fetch_add_explicit(&ring->binder->holds[slot].count, 1, memory_order_relaxed); /* we hold it already */
+    /* We hold it already. */
+    atomic_fetch_add_explicit(&ring->binder->holds[slot].count, 1, memory_order_relaxed);
 }
 
 static void release_slot(struct rf_ring *ring, uint32_t slot)
@@ -267,10 +290,13 @@ static void release_slot(struct rf_ring *ring, uint32_t slot)
     uint32_t top = atomic_load_explicit(&binder->released, memory_order_relaxed);
     do
         atomic_store_explicit(&hold->next, top, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&binder->released, &top, slot, memory_order_seq_cst,
-                                                  memory_order_relaxed)); /* R: pairs with F in collect_released() */
+    while (!atomic_compare_exchange_weak_explicit(&binder->released, &top, slot,
+                                                  memory_order_seq_cst,
+                                                  /* R: pairs with F in collect_released(). */
+                                                  memory_order_relaxed));
     rf_bind(ring);
-    rf_wake_consumer(ring); /* after the attempt to bind, also when the lock was busy: the sleeper looks again */
+    /* After the attempt to bind, also when the lock was busy: the sleeper looks again. */
+    rf_wake_consumer(ring);
 }
 
 void rf_drop(struct rf_ring *ring, uint32_t slot)

@@ -65,7 +65,8 @@ void rf_requeue(struct rf_ring *ring)
     rf_lock_taking(ring);
     rf_lock(binder);
     drain_bound(ring);
-    atomic_store_explicit(&binder->plan_read, atomic_load_explicit(&binder->plan_taken, memory_order_relaxed),
+    atomic_store_explicit(&binder->plan_read,
+                          atomic_load_explicit(&binder->plan_taken, memory_order_relaxed),
                           memory_order_relaxed);
     rf_unlock(ring); /* binds them again, as far as slots have drained */
     wake_waiters(ring);

@@ -5,37 +5,40 @@
 #include <string.h>
 
 /* Whether the rows are there; if not, the record or slot_of was overwritten. */
-static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, uint32_t slot, uint32_t cell,
-                       uint32_t attempt, struct rf_claim *claim)
+static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, uint32_t slot,
+                       uint32_t cell, uint32_t attempt, struct rf_claim *claim)
 {
     const struct rf_record *record = &ring->records[slot];
     uint8_t *base = rf_slot_base(ring, slot);
-    uint32_t all = atomic_load_explicit(&record->rows, memory_order_relaxed), each = record->rows_per_ticket;
+    uint32_t all = atomic_load_explicit(&record->rows, memory_order_relaxed),
+             each = record->rows_per_ticket;
     uint64_t start = (uint64_t)cell * each;
     if (all > ring->geometry.rows || start >= all)
         return false;
     uint32_t first = (uint32_t)start, rows = all - first < each ? all - first : each;
-    *claim = (struct rf_claim){.ticket = ticket,
-                               .batch = atomic_load_explicit(&record->batch, memory_order_relaxed),
-                               .epoch = atomic_load_explicit(&record->epoch, memory_order_relaxed),
-                               .worker = worker,
-                               .slot = slot,
-                               .cell = cell,
-                               .attempt = attempt,
-                               .version = record->version,
-                               .first_row = first,
-                               .rows = rows,
-                               .base = base,
-                               .indices = (const int64_t *)(base + ring->geometry.indices_at) + first,
-                               .marks = base + ring->geometry.marks_at + first,
-                               .failure = (struct rf_failure *)(base + ring->geometry.failures_at) + cell,
-                               .line = &ring->workers[worker],
-                               .control = ring->control,
-                               .claimed_ns = rf_now_ns(),
-                               .rows_delivered = rows};
+    *claim = (struct rf_claim){
+        .ticket = ticket,
+        .batch = atomic_load_explicit(&record->batch, memory_order_relaxed),
+        .epoch = atomic_load_explicit(&record->epoch, memory_order_relaxed),
+        .worker = worker,
+        .slot = slot,
+        .cell = cell,
+        .attempt = attempt,
+        .version = record->version,
+        .first_row = first,
+        .rows = rows,
+        .base = base,
+        .indices = (const int64_t *)(base + ring->geometry.indices_at) + first,
+        .marks = base + ring->geometry.marks_at + first,
+        .failure = (struct rf_failure *)(base + ring->geometry.failures_at) + cell,
+        .line = &ring->workers[worker],
+        .control = ring->control,
+        .claimed_ns = rf_now_ns(),
+        .rows_delivered = rows};
     claim->failure->size = 0;
     claim->failure->seal = 0;
-    for (uint32_t row = 0; attempt && row < rows; row++) /* what an earlier attempt saw fail is run again */
+    /* What an earlier attempt saw fail is run again. */
+    for (uint32_t row = 0; attempt && row < rows; row++)
         if (claim->marks[row] == RF_ROW_RAISED)
             claim->marks[row] = RF_ROW_OK;
     struct rf_worker *line = claim->line;
@@ -47,8 +50,8 @@ static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
 }
 
 /* C: claim and owner in one step, so that a death between two steps cannot lose a ticket. */
-static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t stream, uint64_t batch, uint32_t slot,
-                      uint32_t cell, struct rf_claim *claim)
+static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t stream, uint64_t batch,
+                      uint32_t slot, uint32_t cell, struct rf_claim *claim)
 {
     struct rf_cell *place = rf_cell_of(ring, slot, cell);
     uint64_t ticket = batch * ring->geometry.cells + cell;
@@ -59,11 +62,14 @@ static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t stream, ui
         return false;
     uint32_t attempt = rf_word_attempt(word);
     uint64_t mine = rf_word(ticket, attempt, worker, RF_CLAIMED);
-    if (!atomic_compare_exchange_strong_explicit(&place->word, &word, mine, memory_order_acq_rel, memory_order_relaxed))
+    if (!atomic_compare_exchange_strong_explicit(&place->word, &word, mine, memory_order_acq_rel,
+                                                 memory_order_relaxed))
         return false;
-    if (!fill_claim(ring, worker, ticket, slot, cell, attempt, claim)) { /* the consumer sees that it has no seal */
+    /* The consumer sees that it has no seal. */
+    if (!fill_claim(ring, worker, ticket, slot, cell, attempt, claim)) {
         place->seal = 0;
-        atomic_store_explicit(&place->word, rf_word(ticket, attempt, worker, RF_FAILED), memory_order_seq_cst);
+        atomic_store_explicit(&place->word, rf_word(ticket, attempt, worker, RF_FAILED),
+                              memory_order_seq_cst);
         rf_wake_consumer(ring);
         return false;
     }
@@ -77,7 +83,8 @@ void rf_set_yielding(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cu
 {
     cursor->yields = true;
     /* Relaxed: workers are counted by it, and whatever the count is, some worker claims. */
-    atomic_fetch_or_explicit(&ring->control->yielders[worker / 64], UINT64_C(1) << worker % 64, memory_order_relaxed);
+    atomic_fetch_or_explicit(&ring->control->yielders[worker / 64], UINT64_C(1) << worker % 64,
+                             memory_order_relaxed);
 }
 
 static uint32_t count_others_asleep(const struct rf_ring *ring)
@@ -91,9 +98,10 @@ static uint32_t count_others_asleep(const struct rf_ring *ring)
     return asleep;
 }
 
-/* How many tickets from the cursor on are AVAIL, at most one more than `most`; *first: 1 + the first of them. */
-static uint32_t count_available(const struct rf_ring *ring, const struct rf_cursor *cursor, uint64_t bound,
-                                uint32_t most, uint64_t *first)
+/* How many tickets from the cursor on are AVAIL, at most one more than `most`; *first: 1 + the
+ * first of them. */
+static uint32_t count_available(const struct rf_ring *ring, const struct rf_cursor *cursor,
+                                uint64_t bound, uint32_t most, uint64_t *first)
 {
     uint32_t available = 0, cell = cursor->cell;
     *first = 0;
@@ -103,16 +111,19 @@ static uint32_t count_available(const struct rf_ring *ring, const struct rf_curs
         if (slot >= ring->geometry.slots || tickets > ring->geometry.cells)
             continue;
         for (; cell < tickets && available <= most; cell++) {
-            uint64_t word = atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed);
+            uint64_t word =
+                atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed);
             uint64_t ticket = batch * ring->geometry.cells + cell;
-            if (rf_word_state(word) == RF_AVAIL && rf_word_ticket(word) == (uint32_t)ticket && !available++)
+            if (rf_word_state(word) == RF_AVAIL && rf_word_ticket(word) == (uint32_t)ticket &&
+                !available++)
                 *first = ticket + 1;
         }
     }
     return available;
 }
 
-/* Whether there are more tickets than workers that sleep, or the first was left to them for long. */
+/* Whether there are more tickets than workers that sleep, or the first was left to
+ * them for long. */
 static bool has_spare(struct rf_ring *ring, struct rf_cursor *cursor, uint64_t bound)
 {
     uint64_t first, left = cursor->left;
@@ -129,7 +140,8 @@ static bool has_spare(struct rf_ring *ring, struct rf_cursor *cursor, uint64_t b
     return now_ns - cursor->left_ns >= RF_YIELD_NS;
 }
 
-bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim)
+bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor,
+                   struct rf_claim *claim)
 {
     struct rf_control *control = ring->control;
     uint32_t reaps = atomic_load_explicit(&control->reap_seq, memory_order_seq_cst);
@@ -173,9 +185,10 @@ static bool is_over(const struct rf_ring *ring, uint32_t worker)
            atomic_load_explicit(&ring->workers[worker].leave, memory_order_seq_cst);
 }
 
-/* Sleep on work_seq until it is another than the one seen: 0, or what rf_futex_wait() says. While tickets are left to
- * others, once they were woken, and no longer than they are left. */
-static int sleep_for_work(struct rf_ring *ring, struct rf_cursor *cursor, uint32_t seen, int64_t deadline_ns)
+/* Sleep on work_seq until it is another than the one seen: 0, or what rf_futex_wait() says. While
+ * tickets are left to others, once they were woken, and no longer than they are left. */
+static int sleep_for_work(struct rf_ring *ring, struct rf_cursor *cursor, uint32_t seen,
+                          int64_t deadline_ns)
 {
     _Atomic uint32_t *work_seq = &ring->control->work_seq;
     if (!cursor->left)
@@ -189,8 +202,8 @@ static int sleep_for_work(struct rf_ring *ring, struct rf_cursor *cursor, uint32
     return slept == ETIMEDOUT && until_ns < deadline_ns ? 0 : slept;
 }
 
-enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim,
-                             int64_t deadline_ns)
+enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor,
+                             struct rf_claim *claim, int64_t deadline_ns)
 {
     struct rf_control *control = ring->control;
     if (is_over(ring, worker))
@@ -204,7 +217,8 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
             answer = RF_TAKEABLE;
     int slept = 0;
     set_asleep(ring, worker,
-               answer == RF_PENDING); /* before the last look: a binder that this look misses sees the bit */
+               /* Before the last look: a binder that this look misses sees the bit. */
+               answer == RF_PENDING);
     while (answer == RF_PENDING && !slept) {
         uint32_t seen = atomic_load_explicit(&control->work_seq, memory_order_seq_cst);
         if (is_over(ring, worker))
@@ -217,8 +231,8 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
     set_asleep(ring, worker, false);
     if (answer == RF_STOPPED) /* this thread may have used up the wake of another worker */
         rf_futex_wake(&control->work_seq, RF_ALL);
-    atomic_fetch_add_explicit(&ring->workers[worker].wait_ns, (uint64_t)(rf_now_ns() - waiter.began_ns),
-                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&ring->workers[worker].wait_ns,
+                              (uint64_t)(rf_now_ns() - waiter.began_ns), memory_order_relaxed);
     return answer;
 }
 
@@ -246,7 +260,8 @@ void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancell
     for (uint32_t row = 0; !cancelled && row < claim->rows; row++)
         if (claim->marks[row] != RF_ROW_OK)
             state = RF_FAILED;
-    uint64_t busy_ns = (uint64_t)(claim->work_ns > 0 ? claim->work_ns : rf_now_ns() - claim->claimed_ns);
+    uint64_t busy_ns =
+        (uint64_t)(claim->work_ns > 0 ? claim->work_ns : rf_now_ns() - claim->claimed_ns);
     uint64_t final = rf_word(claim->ticket, claim->attempt, claim->worker, state);
     uint64_t sum = cancelled ? 0 : rf_sum_indices(claim->indices, claim->first_row, claim->rows);
     if (state == RF_FAILED)
@@ -272,7 +287,8 @@ void rf_fail(const struct rf_claim *claim, uint32_t row, const void *payload, ui
     claim->marks[row] = RF_ROW_RAISED;
     if (claim->failure->size)
         return;
-    uint32_t kept = size < sizeof claim->failure->payload ? size : (uint32_t)sizeof claim->failure->payload;
+    uint32_t kept =
+        size < sizeof claim->failure->payload ? size : (uint32_t)sizeof claim->failure->payload;
     claim->failure->row = claim->first_row + row;
     claim->failure->size = kept;
     memcpy(claim->failure->payload, payload, kept);

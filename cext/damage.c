@@ -1,5 +1,6 @@
-/* What was overwritten: found by the consumer, which compares what is shared with its own copies, and by the seals of
- * what workers have left. After that the ring hands out nothing more, and binds nothing. */
+/* What was overwritten: found by the consumer, which compares what is shared with its own copies,
+ * and by the seals of what workers have left. After that the ring hands out nothing more, and binds
+ * nothing. */
 #include "internal.h"
 
 #include <string.h>
@@ -10,15 +11,17 @@
 void rf_note_damage(struct rf_ring *ring, enum rf_damage what, uint32_t slot, uint32_t cell)
 {
     uint64_t none = 0, found = (uint64_t)what << WHAT_SHIFT | (uint64_t)cell << CELL_SHIFT | slot;
-    atomic_compare_exchange_strong_explicit(&ring->binder->damage, &none, found, memory_order_relaxed,
-                                            memory_order_relaxed);
+    atomic_compare_exchange_strong_explicit(&ring->binder->damage, &none, found,
+                                            memory_order_relaxed, memory_order_relaxed);
 }
 
-bool rf_is_possible(const struct rf_ring *ring, const struct rf_binding *binding, uint32_t cell, uint64_t word)
+bool rf_is_possible(const struct rf_ring *ring, const struct rf_binding *binding, uint32_t cell,
+                    uint64_t word)
 {
     enum rf_state state = rf_word_state(word);
-    return rf_word_ticket(word) == (uint32_t)(binding->batch * ring->geometry.cells + cell) && state >= RF_AVAIL &&
-           state <= RF_CANCELLED && (state == RF_AVAIL || rf_word_owner(word) < ring->geometry.ids);
+    return rf_word_ticket(word) == (uint32_t)(binding->batch * ring->geometry.cells + cell) &&
+           state >= RF_AVAIL && state <= RF_CANCELLED &&
+           (state == RF_AVAIL || rf_word_owner(word) < ring->geometry.ids);
 }
 
 /* ---- a published ticket ---- */
@@ -34,12 +37,16 @@ static bool is_given_up(struct rf_ring *ring, uint32_t slot, uint32_t row)
     return given_up;
 }
 
-bool rf_read_failure(const struct rf_ring *ring, uint32_t slot, uint32_t cell, struct rf_failure *failure)
+bool rf_read_failure(const struct rf_ring *ring, uint32_t slot, uint32_t cell,
+                     struct rf_failure *failure)
 {
     const struct rf_binding *binding = rf_binding_of(ring, slot);
-    memcpy(failure, rf_slot_failure(ring, slot, cell), sizeof *failure); /* what is looked at is what is used */
-    return failure->size <= sizeof failure->payload && failure->row / binding->rows_per_ticket == cell &&
-           failure->seal == rf_seal_failure(binding->batch * ring->geometry.cells + cell, failure, failure->payload);
+    /* What is looked at is what is used. */
+    memcpy(failure, rf_slot_failure(ring, slot, cell), sizeof *failure);
+    return failure->size <= sizeof failure->payload &&
+           failure->row / binding->rows_per_ticket == cell &&
+           failure->seal == rf_seal_failure(binding->batch * ring->geometry.cells + cell, failure,
+                                            failure->payload);
 }
 
 static bool has_its_indices(const struct rf_ring *ring, uint32_t slot, uint32_t cell)
@@ -54,7 +61,8 @@ static bool has_its_indices(const struct rf_ring *ring, uint32_t slot, uint32_t 
 static bool is_explained(struct rf_ring *ring, uint32_t slot, uint32_t cell)
 {
     const struct rf_binding *binding = rf_binding_of(ring, slot);
-    uint32_t row = cell * binding->rows_per_ticket, end = row + rf_rows_of(binding, cell), killed = 0, raised = 0;
+    uint32_t row = cell * binding->rows_per_ticket, end = row + rf_rows_of(binding, cell),
+             killed = 0, raised = 0;
     struct rf_failure failure;
     for (; row < end; row++) {
         uint8_t mark = rf_slot_marks(ring, slot)[row];
@@ -72,7 +80,8 @@ bool rf_is_sound(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint64_t wo
     enum rf_state state = rf_word_state(word);
     uint64_t sum = binding->sum[cell];
     if (state == RF_FAILED)
-        sum = rf_sum_bytes(sum, rf_slot_marks(ring, slot) + cell * binding->rows_per_ticket, rf_rows_of(binding, cell));
+        sum = rf_sum_bytes(sum, rf_slot_marks(ring, slot) + cell * binding->rows_per_ticket,
+                           rf_rows_of(binding, cell));
     uint64_t seal = rf_seal(word, rows, binding->epoch, binding->version, sum);
     enum rf_damage damage = RF_INTACT;
     if ((state != RF_READY && state != RF_FAILED) || !rf_is_possible(ring, binding, cell, word) ||
@@ -93,13 +102,16 @@ static bool is_header_intact(const struct rf_ring *ring)
 {
     const struct rf_control *control = ring->control;
     const struct rf_binder *binder = ring->binder;
-    bool stopped = atomic_load_explicit(&control->stop, memory_order_seq_cst) != 0; /* before our own, which is first */
-    return control->magic == RF_MAGIC && control->abi == RF_ABI && control->control_size == ring->control_size &&
+    /* Before our own, which is first. */
+    bool stopped = atomic_load_explicit(&control->stop, memory_order_seq_cst) != 0;
+    return control->magic == RF_MAGIC && control->abi == RF_ABI &&
+           control->control_size == ring->control_size &&
            control->seal == rf_seal_geometry(&ring->geometry) &&
            rf_seal_geometry(&control->geometry) == control->seal &&
            atomic_load_explicit(&control->head, memory_order_relaxed) == rf_head(ring) &&
            atomic_load_explicit(&control->bound, memory_order_relaxed) == rf_bound(ring) &&
-           atomic_load_explicit(&control->cancel_upto, memory_order_relaxed) == binder->cancel_upto &&
+           atomic_load_explicit(&control->cancel_upto, memory_order_relaxed) ==
+               binder->cancel_upto &&
            (!stopped || atomic_load_explicit(&binder->stop, memory_order_seq_cst));
 }
 
@@ -111,7 +123,8 @@ static bool is_record_intact(const struct rf_ring *ring, uint32_t slot)
            atomic_load_explicit(&record->epoch, memory_order_relaxed) == binding->epoch &&
            atomic_load_explicit(&record->rows, memory_order_relaxed) == binding->rows &&
            atomic_load_explicit(&record->tickets, memory_order_relaxed) == binding->tickets &&
-           record->version == binding->version && record->rows_per_ticket == binding->rows_per_ticket &&
+           record->version == binding->version &&
+           record->rows_per_ticket == binding->rows_per_ticket &&
            rf_entry_of(ring, binding->batch) == ((uint64_t)binding->tickets << 32 | slot);
 }
 
@@ -121,7 +134,8 @@ static void check_slot(struct rf_ring *ring, uint32_t slot)
     if (!is_record_intact(ring, slot))
         rf_note_damage(ring, RF_DAMAGED_RECORD, slot, RF_MAX_CELLS);
     for (uint32_t cell = 0; cell < binding->tickets; cell++) {
-        uint64_t word = atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed);
+        uint64_t word =
+            atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed);
         if (!rf_is_possible(ring, binding, cell, word) || rf_word_state(word) == RF_CANCELLED)
             rf_note_damage(ring, RF_DAMAGED_CELL, slot, cell);
     }
@@ -129,7 +143,8 @@ static void check_slot(struct rf_ring *ring, uint32_t slot)
 
 void rf_check(struct rf_ring *ring)
 {
-    if (rf_is_copy(ring) || !rf_try_lock(ring->binder)) /* another thread binds right now: the next slice looks again */
+    /* Another thread binds right now: the next slice looks again. */
+    if (rf_is_copy(ring) || !rf_try_lock(ring->binder))
         return;
     if (!is_header_intact(ring))
         rf_note_damage(ring, RF_DAMAGED_HEADER, 0, RF_MAX_CELLS);

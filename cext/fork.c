@@ -1,9 +1,10 @@
-/* What a forked child has of its parent's rings: private copies of the control block and of each slot that is held, as
- * they were at the fork, at the same addresses; no access to any other slot. The parent may release and refill a slot
- * right after the fork, so that the copies are made before it, and moved into place in the child.
+/* What a forked child has of its parent's rings: private copies of the control block and of each
+ * slot that is held, as they were at the fork, at the same addresses; no access to any other slot.
+ * The parent may release and refill a slot right after the fork, so that the copies are made before
+ * it, and moved into place in the child.
  *
- * The thread that forks keeps the list of its own copies: forks of several threads do not wait for each other, and no
- * lock is held during one. */
+ * The thread that forks keeps the list of its own copies: forks of several threads do not wait for
+ * each other, and no lock is held during one. */
 #include "internal.h"
 #include "os/pages.h"
 
@@ -22,7 +23,8 @@ struct snapshot { /* of one ring, for one fork */
     struct kept slots[];
 };
 
-static _Atomic uint32_t lock; /* of the list of consumers: held for a look at each slot, never while copying */
+/* Of the list of consumers: held for a look at each slot, never while copying. */
+static _Atomic uint32_t lock;
 static struct rf_ring *consumers;
 static pthread_once_t watch_forks = PTHREAD_ONCE_INIT;
 static _Thread_local struct snapshot *snapshots; /* for the fork that this thread is in */
@@ -37,12 +39,14 @@ static void unlock_consumers(void) { atomic_store_explicit(&lock, 0, memory_orde
 
 /* ---- before a fork ---- */
 
-/* One more reference or hold, where there is one; what has none left is about to be destroyed, or filled again. */
+/* One more reference or hold, where there is one; what has none left is about to be destroyed,
+ * or filled again. */
 static bool add_to(_Atomic uint32_t *count)
 {
     uint32_t seen = atomic_load_explicit(count, memory_order_relaxed);
     while (seen) /* S: acquire, pairs with H in rf_take(): the rows of the batch are visible */
-        if (atomic_compare_exchange_weak_explicit(count, &seen, seen + 1, memory_order_acquire, memory_order_relaxed))
+        if (atomic_compare_exchange_weak_explicit(count, &seen, seen + 1, memory_order_acquire,
+                                                  memory_order_relaxed))
             return true;
     return false;
 }
@@ -74,7 +78,8 @@ static void before_fork(void)
         snapshot->control = rf_copy_pages(ring->control, ring->control_size, true);
         for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
             if (snapshot->slots[slot].held)
-                snapshot->slots[slot].copy = rf_copy_pages(rf_slot_base(ring, slot), ring->geometry.slot_size, false);
+                snapshot->slots[slot].copy =
+                    rf_copy_pages(rf_slot_base(ring, slot), ring->geometry.slot_size, false);
     }
 }
 
@@ -87,7 +92,8 @@ static void let_go(struct snapshot *snapshot)
     for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
         if (!snapshot->slots[slot].held)
             continue;
-        rf_drop_copy(snapshot->slots[slot].copy, rf_slot_base(ring, slot), ring->geometry.slot_size);
+        rf_drop_copy(snapshot->slots[slot].copy, rf_slot_base(ring, slot),
+                     ring->geometry.slot_size);
         rf_drop(ring, slot);
     }
     rf_unreference(ring);
@@ -104,10 +110,12 @@ static void after_fork_in_parent(void)
     }
 }
 
-/* Take what is the parent's from the child, also of a ring that another thread has made since the copies were. */
+/* Take what is the parent's from the child, also of a ring that another thread has made since
+ * the copies were. */
 static void forbid(struct rf_ring *ring)
 {
-    if (!rf_forbid_pages(ring->control, ring->control_size) || !rf_forbid_pages(ring->slots, ring->slots_size))
+    if (!rf_forbid_pages(ring->control, ring->control_size) ||
+        !rf_forbid_pages(ring->slots, ring->slots_size))
         abort(); /* rather than write into the parent's batches */
 }
 
@@ -117,7 +125,8 @@ static void replace(const struct snapshot *snapshot)
     struct rf_ring *ring = snapshot->ring;
     rf_move_copy(snapshot->control, ring->control, ring->control_size);
     for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
-        rf_move_copy(snapshot->slots[slot].copy, rf_slot_base(ring, slot), ring->geometry.slot_size);
+        rf_move_copy(snapshot->slots[slot].copy, rf_slot_base(ring, slot),
+                     ring->geometry.slot_size);
 }
 
 static void after_fork_in_child(void)
@@ -136,7 +145,10 @@ static void after_fork_in_child(void)
 
 /* ---- which rings there are ---- */
 
-static void start_watching(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void start_watching(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
 
 void rf_enlist(struct rf_ring *ring)
 {

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOW_SIZE (UINT64_C(1) << 20) /* bytes of the indices of batches without a slot; one batch may need more */
+/* Bytes of the indices of batches without a slot; one batch may need more. */
+#define WINDOW_SIZE (UINT64_C(1) << 20)
 
 /* ---- a consumer ---- */
 
@@ -35,8 +36,8 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
     binder->slot_of = calloc(slots, sizeof *binder->slot_of);
     binder->planned = calloc(capacity, sizeof *binder->planned);
     binder->indices = calloc(1, rf_window_size(capacity, ring->geometry.rows));
-    if (!binder->holds || !binder->free_slots || !binder->bindings || !binder->slot_of || !binder->planned ||
-        !binder->indices)
+    if (!binder->holds || !binder->free_slots || !binder->bindings || !binder->slot_of ||
+        !binder->planned || !binder->indices)
         return ENOMEM;
     atomic_store_explicit(&binder->open, slots, memory_order_relaxed);
     atomic_store_explicit(&ring->control->open_slots, slots, memory_order_relaxed);
@@ -87,18 +88,25 @@ uint32_t rf_plan_room(const struct rf_ring *ring)
     return room < window ? room : window;
 }
 
-static void plan_batch(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+static void plan_batch(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch,
+                       uint32_t version)
 {
     struct rf_binder *binder = ring->binder;
     uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
     uint64_t place = write % binder->capacity;
-    binder->planned[place] = (struct rf_planned){
-        .epoch = epoch, .rows = rows, .version = version, .stream = binder->stream, .source = RF_NO_SLOT};
-    memcpy(&binder->indices[write % binder->window * ring->geometry.rows], indices, rows * sizeof *indices);
-    atomic_store_explicit(&binder->plan_write, write + 1, memory_order_release); /* pairs with bind_all() */
+    binder->planned[place] = (struct rf_planned){.epoch = epoch,
+                                                 .rows = rows,
+                                                 .version = version,
+                                                 .stream = binder->stream,
+                                                 .source = RF_NO_SLOT};
+    memcpy(&binder->indices[write % binder->window * ring->geometry.rows], indices,
+           rows * sizeof *indices);
+    /* Pairs with bind_all(). */
+    atomic_store_explicit(&binder->plan_write, write + 1, memory_order_release);
 }
 
-bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch,
+             uint32_t version)
 {
     rf_lock_taking(ring);
     bool fits = rows > 0 && rows <= ring->geometry.rows && rf_plan_room(ring) > 0;

@@ -54,20 +54,23 @@ static bool is_in_ticket(const struct rf_binding *binding, uint32_t cell, uint32
 }
 
 /* Mark a row as given up, or all rows of a ticket; B: visible with AVAIL in take_back(). */
-static void give_up(struct rf_ring *ring, uint32_t slot, uint32_t cell, const struct rf_reaped *reaped)
+static void give_up(struct rf_ring *ring, uint32_t slot, uint32_t cell,
+                    const struct rf_reaped *reaped)
 {
     uint8_t *marks = rf_slot_base(ring, slot) + ring->geometry.marks_at + reaped->row;
     memset(marks, RF_ROW_KILLED, reaped->stage ? rf_rows_of(rf_binding_of(ring, slot), cell) : 1);
 }
 
-/* Find the row, or the stage, that caused a death. The line counts only if its ticket and attempt are the cell's:
- * otherwise the worker died between its claim and its first row. */
-static void blame_row(struct rf_ring *ring, const struct rf_worker *line, uint32_t slot, uint64_t ticket,
-                      uint32_t attempt, struct rf_reaped *reaped)
+/* Find the row, or the stage, that caused a death. The line counts only if its ticket and attempt
+ * are the cell's: otherwise the worker died between its claim and its first row. */
+static void blame_row(struct rf_ring *ring, const struct rf_worker *line, uint32_t slot,
+                      uint64_t ticket, uint32_t attempt, struct rf_reaped *reaped)
 {
     const struct rf_binding *binding = rf_binding_of(ring, slot);
-    uint32_t row = atomic_load_explicit(&line->row, memory_order_relaxed), cell = ticket % ring->geometry.cells;
-    if (!is_in_ticket(binding, cell, row) || atomic_load_explicit(&line->ticket, memory_order_relaxed) != ticket ||
+    uint32_t row = atomic_load_explicit(&line->row, memory_order_relaxed),
+             cell = ticket % ring->geometry.cells;
+    if (!is_in_ticket(binding, cell, row) ||
+        atomic_load_explicit(&line->ticket, memory_order_relaxed) != ticket ||
         atomic_load_explicit(&line->attempt, memory_order_relaxed) != attempt)
         return;
     struct rf_binder *binder = ring->binder;
@@ -88,8 +91,8 @@ static void blame_row(struct rf_ring *ring, const struct rf_worker *line, uint32
         give_up(ring, slot, cell, reaped);
 }
 
-static void take_back(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint32_t worker, bool blame,
-                      struct rf_reaped *reaped)
+static void take_back(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint32_t worker,
+                      bool blame, struct rf_reaped *reaped)
 {
     struct rf_cell *place = rf_cell_of(ring, slot, cell);
     uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire);
@@ -100,9 +103,12 @@ static void take_back(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint32
     if (blame)
         blame_row(ring, &ring->workers[worker], slot, ticket, attempt, reaped);
     bool cancelled = ticket < ring->binder->cancel_upto;
-    uint32_t next = attempt < RF_ATTEMPT_MAX ? attempt + 1 : attempt; /* must not spill into the ticket */
-    uint64_t back = rf_word(ticket, next, rf_binding_of(ring, slot)->stream, cancelled ? RF_CANCELLED : RF_AVAIL);
-    /* B: release, pairs with the claim's acquire. No compare-exchange: its only other writer is dead. */
+    /* Must not spill into the ticket. */
+    uint32_t next = attempt < RF_ATTEMPT_MAX ? attempt + 1 : attempt;
+    uint64_t back = rf_word(ticket, next, rf_binding_of(ring, slot)->stream,
+                            cancelled ? RF_CANCELLED : RF_AVAIL);
+    /* B: release, pairs with the claim's acquire. No compare-exchange: its only other
+     * writer is dead. */
     atomic_store_explicit(&place->word, back, memory_order_seq_cst);
     reaped->claims += 1;
 }

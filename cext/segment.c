@@ -1,4 +1,5 @@
-/* A segment: its format, opened and mapped, and where everything lies in it; what it tells observers. */
+/* A segment: its format, opened and mapped, and where everything lies in it; what
+ * it tells observers. */
 #include "ring.h"
 
 #include "internal.h"
@@ -14,22 +15,28 @@
 void rf_format(struct rf_control *control, const struct rf_geometry *geometry)
 {
     control->geometry = *geometry;
-    control->control_size = (uint32_t)rf_control_size(geometry->slots, geometry->cells, geometry->ids);
+    control->control_size =
+        (uint32_t)rf_control_size(geometry->slots, geometry->cells, geometry->ids);
     control->seal = rf_seal_geometry(geometry);
     control->abi = RF_ABI;
     control->magic = RF_MAGIC;
 }
 
-static bool lies_in(uint64_t size, uint64_t at, uint64_t bytes) { return at <= size && bytes <= size - at; }
+static bool lies_in(uint64_t size, uint64_t at, uint64_t bytes)
+{
+    return at <= size && bytes <= size - at;
+}
 
 static bool fits(const struct rf_geometry *geometry, uint64_t control_size, uint64_t slots_size)
 {
-    if (!geometry->slots || !geometry->cells || !geometry->workers || !geometry->rows || !geometry->slot_size ||
-        geometry->cells > RF_MAX_CELLS || geometry->workers > RF_MAX_WORKERS || geometry->slots > RF_CONTROL_MAX ||
+    if (!geometry->slots || !geometry->cells || !geometry->workers || !geometry->rows ||
+        !geometry->slot_size || geometry->cells > RF_MAX_CELLS ||
+        geometry->workers > RF_MAX_WORKERS || geometry->slots > RF_CONTROL_MAX ||
         geometry->ids < geometry->workers || geometry->ids > RF_MAX_IDS)
         return false;
     uint64_t size = geometry->slot_size;
-    if (size % RF_FIELD_ALIGN || geometry->indices_at % sizeof(int64_t) || geometry->failures_at % sizeof(uint64_t))
+    if (size % RF_FIELD_ALIGN || geometry->indices_at % sizeof(int64_t) ||
+        geometry->failures_at % sizeof(uint64_t))
         return false;
     return rf_control_size(geometry->slots, geometry->cells, geometry->ids) <= control_size &&
            size <= slots_size / geometry->slots &&
@@ -71,7 +78,8 @@ static void destroy(struct rf_ring *ring)
     free(ring);
 }
 
-struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, int inherit, int *why)
+struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size,
+                        int inherit, int *why)
 {
     struct rf_ring *ring = calloc(1, sizeof *ring);
     *why = ENOMEM;
@@ -92,7 +100,8 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
     ring->geometry = ring->control->geometry;
     *why = EPROTO;
     if (ring->control->magic != RF_MAGIC || ring->control->abi != RF_ABI ||
-        ring->control->control_size != control_size || ring->control->seal != rf_seal_geometry(&ring->geometry) ||
+        ring->control->control_size != control_size ||
+        ring->control->seal != rf_seal_geometry(&ring->geometry) ||
         !fits(&ring->geometry, control_size, slots_size))
         goto failed;
     ring->slots = rf_map(slots_fd, slots_size, inherit);
@@ -111,7 +120,10 @@ failed:
     return NULL;
 }
 
-void rf_reference(struct rf_ring *ring) { atomic_fetch_add_explicit(&ring->references, 1, memory_order_relaxed); }
+void rf_reference(struct rf_ring *ring)
+{
+    atomic_fetch_add_explicit(&ring->references, 1, memory_order_relaxed);
+}
 
 void rf_unreference(struct rf_ring *ring)
 {
@@ -138,7 +150,8 @@ const int64_t *rf_slot_indices(const struct rf_ring *ring, uint32_t slot)
 
 const struct rf_failure *rf_slot_failure(const struct rf_ring *ring, uint32_t slot, uint32_t cell)
 {
-    return (const struct rf_failure *)(rf_slot_base(ring, slot) + ring->geometry.failures_at) + cell;
+    return (const struct rf_failure *)(rf_slot_base(ring, slot) + ring->geometry.failures_at) +
+           cell;
 }
 
 void rf_populate_slot(struct rf_ring *ring, uint32_t slot)

@@ -1,4 +1,5 @@
-/* Slots and their states; how many are open, and how many workers there are, while it runs; what observers are told. */
+/* Slots and their states; how many are open, and how many workers there are, while it runs; what
+ * observers are told. */
 #include "internal.h"
 
 /* ---- slots ---- */
@@ -12,7 +13,8 @@ void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state)
 
 enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot)
 {
-    return (enum rf_slot_state)atomic_load_explicit(&ring->binder->holds[slot].state, memory_order_relaxed);
+    return (enum rf_slot_state)atomic_load_explicit(&ring->binder->holds[slot].state,
+                                                    memory_order_relaxed);
 }
 
 uint32_t rf_open_slots(const struct rf_ring *ring)
@@ -74,7 +76,8 @@ bool rf_leaves_room(const struct rf_ring *ring, bool lets_go)
 bool rf_all_held(const struct rf_ring *ring)
 {
     for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
-        if (rf_slot_state(ring, slot) != RF_SLOT_HELD && rf_slot_state(ring, slot) != RF_SLOT_PARKED)
+        if (rf_slot_state(ring, slot) != RF_SLOT_HELD &&
+            rf_slot_state(ring, slot) != RF_SLOT_PARKED)
             return false;
     return true; /* the first is never parked */
 }

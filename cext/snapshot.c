@@ -23,7 +23,8 @@ struct rf_cells_report rf_read_cells(const struct rf_cell *cells, uint32_t count
     return report;
 }
 
-struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells, uint32_t count)
+struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells,
+                                   uint32_t count)
 {
     uint32_t tickets = atomic_load_explicit(&record->tickets, memory_order_relaxed);
     uint32_t state = atomic_load_explicit(&record->state, memory_order_relaxed);
@@ -60,7 +61,8 @@ static uint64_t delivered(const _Atomic uint64_t *taken, const _Atomic uint64_t 
     return all > without ? all - without : 0;
 }
 
-struct rf_consumer_report rf_read_consumer(const struct rf_control *control, const struct rf_ledger *ledger)
+struct rf_consumer_report rf_read_consumer(const struct rf_control *control,
+                                           const struct rf_ledger *ledger)
 {
     return (struct rf_consumer_report){
         .batches = delivered(&ledger->batches, &ledger->undelivered_batches),
@@ -74,11 +76,13 @@ struct rf_consumer_report rf_read_consumer(const struct rf_control *control, con
 
 /* ---- from outside ---- */
 
-/* Whether all that the geometry speaks of lies within the mapping. No more than RF_MAX_CELLS: nothing overflows. */
+/* Whether all that the geometry speaks of lies within the mapping. No more than
+ * RF_MAX_CELLS: nothing overflows. */
 static bool fits(const struct rf_geometry *geometry, uint64_t size)
 {
-    return geometry->slots && geometry->cells && geometry->cells <= RF_MAX_CELLS && geometry->rows &&
-           geometry->workers && geometry->ids >= geometry->workers && geometry->failures_at <= geometry->slot_size &&
+    return geometry->slots && geometry->cells && geometry->cells <= RF_MAX_CELLS &&
+           geometry->rows && geometry->workers && geometry->ids >= geometry->workers &&
+           geometry->failures_at <= geometry->slot_size &&
            rf_control_size(geometry->slots, geometry->cells, geometry->ids) == size;
 }
 
@@ -89,9 +93,12 @@ int rf_watch_open(struct rf_watch *watch, int fd)
     if (!control)
         return errno;
     *watch = (struct rf_watch){.control = control, .size = size, .geometry = control->geometry};
-    atomic_signal_fence(memory_order_seq_cst); /* the copy is what is used: another process may change the original */
-    if (now64(&control->magic) != RF_MAGIC || now32(&control->abi) != RF_ABI || now32(&control->control_size) != size ||
-        now64(&control->seal) != rf_seal_geometry(&watch->geometry) || !fits(&watch->geometry, size)) {
+    /* The copy is what is used: another process may change the original. */
+    atomic_signal_fence(memory_order_seq_cst);
+    if (now64(&control->magic) != RF_MAGIC || now32(&control->abi) != RF_ABI ||
+        now32(&control->control_size) != size ||
+        now64(&control->seal) != rf_seal_geometry(&watch->geometry) ||
+        !fits(&watch->geometry, size)) {
         rf_watch_close(watch);
         return EPROTO;
     }

@@ -1,8 +1,10 @@
-/* Looking on: what slots, workers and the consumer are at, read from the control block. By the consumer itself, or by
- * any process that can open the control block's file, for reading only: nothing here writes, wakes or sleeps.
+/* Looking on: what slots, workers and the consumer are at, read from the control block. By the
+ * consumer itself, or by any process that can open the control block's file, for reading only:
+ * nothing here writes, wakes or sleeps.
  *
- * An observer shares no lock with those it looks at, so that two numbers may be of two moments. And it trusts nothing:
- * the geometry is copied once and checked, and whatever else stands in the memory, no more than the mapping is read. */
+ * An observer shares no lock with those it looks at, so that two numbers may be of two moments. And
+ * it trusts nothing: the geometry is copied once and checked, and whatever else stands in the
+ * memory, no more than the mapping is read. */
 #ifndef RF_SNAPSHOT_H
 #define RF_SNAPSHOT_H
 
@@ -38,13 +40,15 @@ struct rf_consumer_report {
 };
 
 struct rf_cells_report rf_read_cells(const struct rf_cell *cells, uint32_t count);
-struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells, uint32_t count);
+struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells,
+                                   uint32_t count);
 struct rf_worker_report rf_read_worker(const struct rf_worker *line);
 /* The counts from `ledger`: the control block's, or the consumer's own. */
-struct rf_consumer_report rf_read_consumer(const struct rf_control *control, const struct rf_ledger *ledger);
+struct rf_consumer_report rf_read_consumer(const struct rf_control *control,
+                                           const struct rf_ledger *ledger);
 
-/* Whether a batch is complete. By its cells alone, since the record may be written meanwhile: those without a ticket are
- * EMPTY. */
+/* Whether a batch is complete. By its cells alone, since the record may be written meanwhile: those
+ * without a ticket are EMPTY. */
 static inline bool rf_cells_are_final(struct rf_cells_report cells)
 {
     return cells.final && !cells.available && !cells.claimed;
@@ -58,10 +62,12 @@ struct rf_watch {
     const struct rf_record *records;
     const struct rf_cell *cells;
     uint64_t size;
-    struct rf_geometry geometry; /* a copy: what stands in shared memory is checked once, then not trusted */
+    /* A copy: what stands in shared memory is checked once, then not trusted. */
+    struct rf_geometry geometry;
 };
 
-/* Map the control block `fd` for reading. 0, an errno, or EPROTO: seals, magic, ABI or sizes differ. */
+/* Map the control block `fd` for reading. 0, an errno, or EPROTO: seals, magic, ABI
+ * or sizes differ. */
 int rf_watch_open(struct rf_watch *watch, int fd);
 void rf_watch_close(struct rf_watch *watch);
 

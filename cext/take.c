@@ -1,15 +1,17 @@
-/* The consumer takes: it looks and takes, in any of its threads, each look under the take lock. See await.c. */
+/* The consumer takes: it looks and takes, in any of its threads, each look under the take
+ * lock. See await.c. */
 #include "internal.h"
 #include "os/wait.h"
 
 #define FAST_NS 20000   /* a sleep and a wake take about that */
 #define FASTEST_NS 3000 /* and a wake alone */
 
-/* ---- the take lock: before the binder's; held for microseconds, never while sleeping or in Python ---- */
+/* ---- the take lock: before the binder's; held for microseconds, never asleep or in Python ---- */
 
 void rf_lock_taking(struct rf_ring *ring)
 {
-    for (unsigned attempt = 0; atomic_exchange_explicit(&ring->binder->take_lock, 1, memory_order_acquire); attempt++)
+    for (unsigned attempt = 0;
+         atomic_exchange_explicit(&ring->binder->take_lock, 1, memory_order_acquire); attempt++)
         rf_yield(attempt);
 }
 
@@ -33,7 +35,8 @@ void rf_set_border(struct rf_ring *ring)
 {
     struct rf_binder *binder = ring->binder;
     rf_lock_taking(ring);
-    atomic_store_explicit(&binder->border, atomic_load_explicit(&binder->plan_write, memory_order_relaxed),
+    atomic_store_explicit(&binder->border,
+                          atomic_load_explicit(&binder->plan_write, memory_order_relaxed),
                           memory_order_relaxed);
     rf_unlock_taking(ring);
 }
@@ -75,7 +78,8 @@ struct rf_cell *rf_unfinished(const struct rf_ring *ring, uint64_t batch, uint32
     uint32_t slot = rf_slot_of(ring, batch);
     for (uint32_t cell = rf_binding_of(ring, slot)->tickets; cell-- > 0;) {
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
-        if (!rf_word_final(atomic_load_explicit(&place->word, memory_order_acquire))) { /* T: pairs with P */
+        /* T: pairs with P. */
+        if (!rf_word_final(atomic_load_explicit(&place->word, memory_order_acquire))) {
             *number = cell;
             return place;
         }
@@ -150,7 +154,8 @@ static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_b
     uint32_t pace = !ring->geometry.spin_ns || ticket_ns >= FAST_NS ? 0
                     : ticket_ns < FASTEST_NS                        ? RF_PACE_FASTEST
                                                                     : RF_PACE_FAST;
-    if (pace != atomic_load_explicit(&ring->control->pace, memory_order_relaxed)) /* a store takes the line away */
+    /* A store takes the line away. */
+    if (pace != atomic_load_explicit(&ring->control->pace, memory_order_relaxed))
         atomic_store_explicit(&ring->control->pace, pace, memory_order_relaxed);
 }
 
@@ -168,7 +173,8 @@ static struct rf_taken take_head(struct rf_ring *ring)
                              .rows_per_ticket = binding->rows_per_ticket};
     for (uint32_t cell = 0; cell < binding->tickets; cell++) {
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
-        uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire); /* T: pairs with P in rf_publish() */
+        /* T: pairs with P in rf_publish(). */
+        uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire);
         uint32_t rows = place->rows;
         if (!rf_is_sound(ring, slot, cell, word, rows)) {
             taken.damaged = true;
@@ -219,7 +225,8 @@ static enum rf_answer take(struct rf_ring *ring, struct rf_taken *taken)
 static bool is_due(const struct rf_ring *ring)
 {
     const struct rf_binder *binder = ring->binder;
-    bool later = binder->due_ns > 0 && rf_head(ring) != binder->looked_at && rf_now_ns() >= binder->due_ns;
+    bool later =
+        binder->due_ns > 0 && rf_head(ring) != binder->looked_at && rf_now_ns() >= binder->due_ns;
     return binder->due_ns < 0 || later;
 }
 
@@ -241,7 +248,9 @@ static enum rf_answer look_on(struct rf_ring *ring, const struct rf_terms *terms
         return answer;
     if (head_has_failed(ring))
         return RF_GAPS;
-    return terms->room == RF_ANY_ROOM || rf_leaves_room(ring, terms->room == RF_OWN_ROOM) ? RF_TAKEABLE : RF_CROWDED;
+    return terms->room == RF_ANY_ROOM || rf_leaves_room(ring, terms->room == RF_OWN_ROOM)
+               ? RF_TAKEABLE
+               : RF_CROWDED;
 }
 
 enum rf_answer rf_next(struct rf_ring *ring, const struct rf_terms *terms, struct rf_taken *taken)

@@ -1,10 +1,11 @@
 /* Which sleepers a change wakes, and which waiters look again before they sleep. */
 #include "internal.h"
 
-#define KEEP_MOST_NS 4000 /* a waiter keeps a processor that another thread wants no longer than this */
-#define WANTED_NS 1500    /* a yield takes that long only where another thread ran meanwhile */
-#define OFTEN 4           /* batches within which a woken worker runs */
-#define RARELY 1024       /* batches among which a wake in vain is lost */
+/* A waiter keeps a processor that another thread wants no longer than this. */
+#define KEEP_MOST_NS 4000
+#define WANTED_NS 1500 /* a yield takes that long only where another thread ran meanwhile */
+#define OFTEN 4        /* batches within which a woken worker runs */
+#define RARELY 1024    /* batches among which a wake in vain is lost */
 
 /* ---- workers ---- */
 
@@ -12,12 +13,13 @@ static uint32_t count_asleep(const struct rf_ring *ring)
 {
     uint32_t asleep = 0;
     for (uint32_t word = 0; word * 64 < ring->geometry.ids; word++)
-        asleep +=
-            (uint32_t)__builtin_popcountll(atomic_load_explicit(&ring->control->sleepers[word], memory_order_seq_cst));
+        asleep += (uint32_t)__builtin_popcountll(
+            atomic_load_explicit(&ring->control->sleepers[word], memory_order_seq_cst));
     return asleep;
 }
 
-/* Tickets that are bound and AVAIL. Relaxed: what another thread is binding right now, it wakes workers for itself. */
+/* Tickets that are bound and AVAIL. Relaxed: what another thread is binding right now, it wakes
+ * workers for itself. */
 static uint32_t count_unclaimed(const struct rf_ring *ring)
 {
     uint32_t unclaimed = 0;
@@ -37,7 +39,8 @@ static uint32_t pace_of(const struct rf_ring *ring)
     return atomic_load_explicit(&ring->control->pace, memory_order_relaxed);
 }
 
-/* Have every worker that is about to sleep look once more; returns how many sleep, or are about to. */
+/* Have every worker that is about to sleep look once more; returns how many sleep, or
+ * are about to. */
 static uint32_t bump_work(struct rf_ring *ring)
 {
     atomic_fetch_add_explicit(&ring->control->work_seq, 1, memory_order_seq_cst);
@@ -73,7 +76,8 @@ void rf_wake_another(struct rf_ring *ring)
     if (!pace || head - binder->last_wake_head < (pace == RF_PACE_FASTEST ? RARELY : OFTEN))
         return;
     uint32_t asleep = count_asleep(ring);
-    if (!asleep || atomic_load_explicit(&binder->crew, memory_order_relaxed) >= asleep + binder->cpus ||
+    if (!asleep ||
+        atomic_load_explicit(&binder->crew, memory_order_relaxed) >= asleep + binder->cpus ||
         !count_unclaimed(ring))
         return;
     binder->last_wake_head = head;
@@ -100,7 +104,8 @@ int64_t rf_keep_after(int64_t keep_ns, int64_t yield_ns)
 
 struct rf_waiter rf_begin_wait(const struct rf_ring *ring, bool spare)
 {
-    int64_t now_ns = rf_now_ns(), keep_ns = atomic_load_explicit(&ring->keep_ns, memory_order_relaxed);
+    int64_t now_ns = rf_now_ns(),
+            keep_ns = atomic_load_explicit(&ring->keep_ns, memory_order_relaxed);
     return (struct rf_waiter){.began_ns = now_ns, .yield_ns = now_ns + keep_ns, .spare = spare};
 }
 
@@ -130,7 +135,8 @@ bool rf_look_again(struct rf_ring *ring, struct rf_waiter *waiter)
         atomic_store_explicit(&ring->keep_ns, RF_KEEP_NS, memory_order_relaxed);
         return false;
     }
-    waiter->yield_ns = yield_cpu(ring, keep_ns, now_ns); /* the thread that we wait for may need this very processor */
+    /* The thread that we wait for may need this very processor. */
+    waiter->yield_ns = yield_cpu(ring, keep_ns, now_ns);
     return true;
 }
 

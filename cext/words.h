@@ -1,5 +1,5 @@
-/* 64-bit words that several processes share: each is read and written as a whole, in one order for all (seq_cst), and its
- * low half is what a sleeper sleeps on. */
+/* 64-bit words that several processes share: each is read and written as a whole, in one order for
+ * all (seq_cst), and its low half is what a sleeper sleeps on. */
 #ifndef RF_WORDS_H
 #define RF_WORDS_H
 
@@ -25,7 +25,8 @@ static inline void rf_wake_word(void *word) { rf_futex_wake((_Atomic uint32_t *)
 
 /* ---- what the lines of workers say, where one reads for the others ---- */
 
-/* Have a line show the element that is being read, as the row that a worker is in: there is no claim to go with it. */
+/* Have a line show the element that is being read, as the row that a worker is in: there is no
+ * claim to go with it. */
 static inline void rf_show_reading(struct rf_worker *line, uint64_t index)
 {
     atomic_store_explicit(&line->index, index, memory_order_relaxed);
@@ -40,7 +41,8 @@ static inline void rf_show_read(struct rf_worker *line)
     atomic_store_explicit(&line->row, 0, memory_order_relaxed);
 }
 
-/* A claim whose elements are not there yet: its worker is at nothing, and is not to be ended for it. */
+/* A claim whose elements are not there yet: its worker is at nothing, and is not to be
+ * ended for it. */
 static inline void rf_begin_wait(struct rf_claim *claim)
 {
     atomic_store_explicit(&claim->line->since_ns, 0, memory_order_relaxed);
@@ -50,7 +52,8 @@ static inline void rf_begin_wait(struct rf_claim *claim)
 static inline void rf_end_wait(struct rf_claim *claim)
 {
     claim->claimed_ns = rf_now_ns();
-    atomic_store_explicit(&claim->line->since_ns, (uint64_t)claim->claimed_ns, memory_order_relaxed);
+    atomic_store_explicit(&claim->line->since_ns, (uint64_t)claim->claimed_ns,
+                          memory_order_relaxed);
 }
 
 static inline bool rf_is_over(const struct rf_claim *claim)

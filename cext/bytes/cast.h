@@ -1,5 +1,5 @@
-/* Numbers of one type as another, while they are written into a slot: the usual pairs of types, with a check that every
- * number arrives. NumPy does the others. */
+/* Numbers of one type as another, while they are written into a slot: the usual pairs of types,
+ * with a check that every number arrives. NumPy does the others. */
 #ifndef RF_CAST_H
 #define RF_CAST_H
 
@@ -10,27 +10,28 @@
 
 #include "bytes/numbers.h"
 
-#define RF_CAST_LOOP(from, to, is_bad)                                                                                 \
-    do {                                                                                                               \
-        const from *given = source;                                                                                    \
-        to *made = target;                                                                                             \
-        int bad = 0;                                                                                                   \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            made[i] = (to)given[i];                                                                                    \
-            bad |= (is_bad);                                                                                           \
-        }                                                                                                              \
-        return !bad;                                                                                                   \
+#define RF_CAST_LOOP(from, to, is_bad)                                                             \
+    do {                                                                                           \
+        const from *given = source;                                                                \
+        to *made = target;                                                                         \
+        int bad = 0;                                                                               \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            made[i] = (to)given[i];                                                                \
+            bad |= (is_bad);                                                                       \
+        }                                                                                          \
+        return !bad;                                                                               \
     } while (0)
 
 #define RF_CAST_PAIR(from, to) ((uint32_t)(from) << 16 | (uint32_t)(to))
 
-/* False for types that are not in here, and where a number does not arrive: a whole one as itself, a finite one as
- * finite. The target then holds anything. Both are aligned. */
+/* False for types that are not in here, and where a number does not arrive: a whole one as itself,
+ * a finite one as finite. The target then holds anything. Both are aligned. */
 static inline bool rf_cast(int from, int to, const void *source, void *target, size_t count)
 {
     switch (RF_CAST_PAIR(from, to)) {
     case RF_CAST_PAIR(RF_NUMBER('f', 8), RF_NUMBER('f', 4)):
-        RF_CAST_LOOP(double, float, (fabsf(made[i]) == INFINITY) & (fabs(given[i]) != (double)INFINITY));
+        RF_CAST_LOOP(double, float,
+                     (fabsf(made[i]) == INFINITY) & (fabs(given[i]) != (double)INFINITY));
     case RF_CAST_PAIR(RF_NUMBER('f', 4), RF_NUMBER('f', 8)):
         RF_CAST_LOOP(float, double, 0);
     case RF_CAST_PAIR(RF_NUMBER('i', 8), RF_NUMBER('i', 4)):

@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 
-/* Each loop is written once and compiled twice: for every processor, and for those with AVX2, which are told apart when
- * it runs. No ifunc: not every C library has it, and it runs before a sanitizer is ready. */
+/* Each loop is written once and compiled twice: for every processor, and for those with AVX2, which
+ * are told apart when it runs. No ifunc: not every C library has it, and it runs before a sanitizer
+ * is ready. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define TWICE 1
 #else
@@ -11,9 +12,10 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-#define VECTOR 16  /* elements: two vectors of AVX2 */
-#define WIDE 96    /* elements: as many as make the turns of a loop cheap */
-#define BLOCK 2048 /* pixels, whose bytes stay in the first cache while plane after plane is made of them */
+#define VECTOR 16 /* elements: two vectors of AVX2 */
+#define WIDE 96   /* elements: as many as make the turns of a loop cheap */
+/* Pixels, whose bytes stay in the first cache while plane after plane is made of them. */
+#define BLOCK 2048
 
 /* ---- one sample ---- */
 
@@ -26,14 +28,15 @@ INLINE float convert(uint8_t element, float scale, float offset, float mean, flo
 INLINE void convert_channel(const struct rf_conversion *how, size_t channel, float *restrict target,
                             const uint8_t *restrict source, size_t step, size_t count)
 {
-    const float scale = how->scale, offset = how->offset, mean = how->mean[channel], std = how->std[channel];
+    const float scale = how->scale, offset = how->offset, mean = how->mean[channel],
+                std = how->std[channel];
     for (size_t i = 0; i < count; i++)
         target[i] = convert(source[i * step], scale, offset, mean, std);
 }
 
 /* At most `width` elements, which begin with the first channel. */
-INLINE void convert_pixels(const struct rf_conversion *how, float *restrict target, const uint8_t *restrict source,
-                           size_t count)
+INLINE void convert_pixels(const struct rf_conversion *how, float *restrict target,
+                           const uint8_t *restrict source, size_t count)
 {
     const float scale = how->scale, offset = how->offset;
     const float *restrict mean = how->mean, *restrict std = how->std;
@@ -41,7 +44,8 @@ INLINE void convert_pixels(const struct rf_conversion *how, float *restrict targ
         target[i] = convert(source[i], scale, offset, mean[i], std[i]);
 }
 
-INLINE void convert_as_it_lies(const struct rf_conversion *how, float *target, const uint8_t *source, size_t size)
+INLINE void convert_as_it_lies(const struct rf_conversion *how, float *target,
+                               const uint8_t *source, size_t size)
 {
     if (how->width == 1) {
         convert_channel(how, 0, target, source, 1, size);
@@ -53,8 +57,8 @@ INLINE void convert_as_it_lies(const struct rf_conversion *how, float *target, c
 }
 
 /* `channels` is a constant where this is compiled, if it is one that pictures have. */
-INLINE void convert_planes(const struct rf_conversion *how, float *target, const uint8_t *source, size_t size,
-                           size_t channels)
+INLINE void convert_planes(const struct rf_conversion *how, float *target, const uint8_t *source,
+                           size_t size, size_t channels)
 {
     const size_t pixels = size / channels;
     for (size_t first = 0; first < pixels; first += BLOCK) {
@@ -65,7 +69,8 @@ INLINE void convert_planes(const struct rf_conversion *how, float *target, const
     }
 }
 
-INLINE void convert_sample(const struct rf_conversion *how, float *target, const uint8_t *source, size_t size)
+INLINE void convert_sample(const struct rf_conversion *how, float *target, const uint8_t *source,
+                           size_t size)
 {
     if (!how->planar)
         convert_as_it_lies(how, target, source, size);
@@ -81,24 +86,25 @@ INLINE void convert_sample(const struct rf_conversion *how, float *target, const
 
 /* ---- some rows ---- */
 
-INLINE void convert_rows(const struct rf_conversion *how, float *target, const uint8_t *source, ptrdiff_t stride,
-                         const int64_t *indices, size_t rows, size_t size)
+INLINE void convert_rows(const struct rf_conversion *how, float *target, const uint8_t *source,
+                         ptrdiff_t stride, const int64_t *indices, size_t rows, size_t size)
 {
     for (size_t row = 0; row < rows; row++)
-        convert_sample(how, target + row * size, source + (indices ? indices[row] : (int64_t)row) * stride, size);
+        convert_sample(how, target + row * size,
+                       source + (indices ? indices[row] : (int64_t)row) * stride, size);
 }
 
 #if TWICE
-__attribute__((target("avx2"))) static void convert_rows_avx2(const struct rf_conversion *how, float *target,
-                                                              const uint8_t *source, ptrdiff_t stride,
-                                                              const int64_t *indices, size_t rows, size_t size)
+__attribute__((target("avx2"))) static void
+convert_rows_avx2(const struct rf_conversion *how, float *target, const uint8_t *source,
+                  ptrdiff_t stride, const int64_t *indices, size_t rows, size_t size)
 {
     convert_rows(how, target, source, stride, indices, rows, size);
 }
 #endif
 
-void rf_convert(const struct rf_conversion *conversion, float *target, const uint8_t *source, ptrdiff_t stride,
-                const int64_t *indices, size_t rows, size_t size)
+void rf_convert(const struct rf_conversion *conversion, float *target, const uint8_t *source,
+                ptrdiff_t stride, const int64_t *indices, size_t rows, size_t size)
 {
 #if TWICE
     if (__builtin_cpu_supports("avx2")) {
@@ -111,7 +117,8 @@ void rf_convert(const struct rf_conversion *conversion, float *target, const uin
 
 /* ---- what to do ---- */
 
-/* How often the numbers of the channels are repeated, so that a loop over them fills its vectors. */
+/* How often the numbers of the channels are repeated, so that a loop over them
+ * fills its vectors. */
 static size_t repeats(size_t count)
 {
     size_t times = VECTOR;
@@ -120,8 +127,9 @@ static size_t repeats(size_t count)
     return times;
 }
 
-struct rf_conversion *rf_conversion_new(float scale, float offset, const float *mean, const float *std, size_t count,
-                                        size_t channels, bool planar)
+struct rf_conversion *rf_conversion_new(float scale, float offset, const float *mean,
+                                        const float *std, size_t count, size_t channels,
+                                        bool planar)
 {
     size_t width = planar || count == 1 ? count : count * repeats(count);
     struct rf_conversion *made = malloc(sizeof(*made) + 2 * width * sizeof(float));

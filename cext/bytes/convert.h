@@ -1,5 +1,6 @@
-/* uint8 samples to float32, while they are written into a slot: ((x * scale + offset) - mean) / std, each step rounded
- * to float32 by itself, so that the result is that of NumPy, bit for bit. This needs -ffp-contract=off. */
+/* uint8 samples to float32, while they are written into a slot: ((x * scale + offset) - mean) /
+ * std, each step rounded to float32 by itself, so that the result is that of NumPy, bit for bit.
+ * This needs -ffp-contract=off. */
 #ifndef RF_CONVERT_H
 #define RF_CONVERT_H
 
@@ -16,20 +17,24 @@
 struct rf_conversion {
     float scale, offset;
     size_t channels; /* along the last axis of a sample */
-    bool planar;     /* one plane a channel comes out, in place of the channels of each pixel side by side */
-    size_t width;    /* of mean and std: one number, or those of all channels, several times over */
+    /* One plane a channel comes out, in place of the channels of each pixel side by side. */
+    bool planar;
+    size_t width; /* of mean and std: one number, or those of all channels, several times over */
     float *mean, *std;
     float numbers[]; /* where mean and std point to */
 };
 
-/* Return a conversion, for free(); NULL where there is no memory. `mean` and `std`: `count` numbers each, one a channel;
- * or one alone, for all channels. Channels are only looked at where count > 1 or `planar`. */
-struct rf_conversion *rf_conversion_new(float scale, float offset, const float *mean, const float *std, size_t count,
-                                        size_t channels, bool planar);
+/* Return a conversion, for free(); NULL where there is no memory. `mean` and `std`: `count` numbers
+ * each, one a channel; or one alone, for all channels. Channels are only looked at where count > 1
+ * or `planar`. */
+struct rf_conversion *rf_conversion_new(float scale, float offset, const float *mean,
+                                        const float *std, size_t count, size_t channels,
+                                        bool planar);
 
-/* Convert `rows` samples of `size` elements each, which is a multiple of the channels, from
- * source + indices[i] * stride to target + i * size. NULL indices are 0, 1, …; the caller has checked the others. */
-void rf_convert(const struct rf_conversion *conversion, float *target, const uint8_t *source, ptrdiff_t stride,
-                const int64_t *indices, size_t rows, size_t size);
+/* Convert `rows` samples of `size` elements each, which is a multiple of the channels, from source
+ * + indices[i] * stride to target + i * size. NULL indices are 0, 1, …; the caller has checked the
+ * others. */
+void rf_convert(const struct rf_conversion *conversion, float *target, const uint8_t *source,
+                ptrdiff_t stride, const int64_t *indices, size_t rows, size_t size);
 
 #endif

@@ -6,7 +6,8 @@
 #define LINE 64 /* bytes: a cache line, whose stores leave together when all of it is written */
 
 /* Copy whole lines to a target that starts one; returns the bytes copied. */
-__attribute__((target("avx2"))) static size_t stream_lines(uint8_t *target, const uint8_t *source, size_t size)
+__attribute__((target("avx2"))) static size_t stream_lines(uint8_t *target, const uint8_t *source,
+                                                           size_t size)
 {
     size_t done = 0;
     for (; done + 2 * LINE <= size; done += 2 * LINE) {

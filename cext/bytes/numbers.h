@@ -1,5 +1,5 @@
-/* Python's numbers as elements of NumPy's native types, where an element certainly holds them. False leaves a number to
- * the caller's slow way, which also refuses, and the target as it was. */
+/* Python's numbers as elements of NumPy's native types, where an element certainly holds them.
+ * False leaves a number to the caller's slow way, which also refuses, and the target as it was. */
 #ifndef RF_NUMBERS_H
 #define RF_NUMBERS_H
 
@@ -17,12 +17,12 @@
 #define RF_FLOAT_INTS (1LL << 24)
 #define RF_DOUBLE_INTS (1LL << 53)
 
-#define RF_STORE(type, value, target, fits)                                                                            \
-    do {                                                                                                               \
-        type stored = (type)(value);                                                                                   \
-        if (fits)                                                                                                      \
-            memcpy(target, &stored, sizeof stored);                                                                    \
-        return fits;                                                                                                   \
+#define RF_STORE(type, value, target, fits)                                                        \
+    do {                                                                                           \
+        type stored = (type)(value);                                                               \
+        if (fits)                                                                                  \
+            memcpy(target, &stored, sizeof stored);                                                \
+        return fits;                                                                               \
     } while (0)
 
 static inline bool rf_store_int(int number, long long value, void *target)
@@ -57,7 +57,8 @@ static inline bool rf_store_float(int number, double value, void *target)
 {
     switch (number) {
     case RF_NUMBER('f', 4):
-        RF_STORE(float, value, target, !isinf(stored)); /* out of range, or infinite before: the slow way tells */
+        /* Out of range, or infinite before: the slow way tells. */
+        RF_STORE(float, value, target, !isinf(stored));
     case RF_NUMBER('f', 8):
         RF_STORE(double, value, target, true);
     default:
@@ -70,8 +71,9 @@ static inline bool rf_is_plain_int(PyObject *value)
 {
     const PyTypeObject *type = Py_TYPE(value);
     const PyNumberMethods *own = type->tp_as_number, *plain = PyLong_Type.tp_as_number;
-    return PyLong_Check(value) && own->nb_int == plain->nb_int && own->nb_index == plain->nb_index &&
-           own->nb_float == plain->nb_float && type->tp_richcompare == PyLong_Type.tp_richcompare;
+    return PyLong_Check(value) && own->nb_int == plain->nb_int &&
+           own->nb_index == plain->nb_index && own->nb_float == plain->nb_float &&
+           type->tp_richcompare == PyLong_Type.tp_richcompare;
 }
 
 #endif

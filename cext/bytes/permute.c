@@ -16,7 +16,8 @@
 #define TWICE 0
 #endif
 
-struct halves { /* of the numbers: the left one has bits / 2 bits, the right one the rest: 31 at most */
+/* Of the numbers: the left one has bits / 2 bits, the right one the rest: 31 at most. */
+struct halves {
     uint32_t low_bits, high_bits, low_mask, high_mask;
 };
 
@@ -29,9 +30,10 @@ static struct halves halves_of(uint64_t length)
     return (struct halves){low, high, (UINT32_C(1) << low) - 1, (UINT32_C(1) << high) - 1};
 }
 
-/* One pass of VariablePhilox over a block. `odd` is a constant where this is compiled: the right half has a bit more
- * than the left one, which moves down to its low end. */
-INLINE void pass(uint64_t *numbers, const struct halves *halves, const uint32_t keys[RF_ROUNDS], int odd)
+/* One pass of VariablePhilox over a block. `odd` is a constant where this is compiled: the right
+ * half has a bit more than the left one, which moves down to its low end. */
+INLINE void pass(uint64_t *numbers, const struct halves *halves, const uint32_t keys[RF_ROUNDS],
+                 int odd)
 {
     const struct halves h = *halves;
     uint32_t left[BLOCK], right[BLOCK];
@@ -43,7 +45,8 @@ INLINE void pass(uint64_t *numbers, const struct halves *halves, const uint32_t 
         const uint32_t key = keys[round];
         for (size_t i = 0; i < BLOCK; i++) {
             const uint32_t low = left[i] * MULTIPLIER_LOW;
-            const uint32_t high = (uint32_t)((uint64_t)left[i] * MULTIPLIER_LOW >> 32) + left[i] * MULTIPLIER_HIGH;
+            const uint32_t high =
+                (uint32_t)((uint64_t)left[i] * MULTIPLIER_LOW >> 32) + left[i] * MULTIPLIER_HIGH;
             left[i] = (high ^ key ^ right[i]) & h.low_mask;
             right[i] = (odd ? right[i] >> h.low_bits | low << 1 : low) & h.high_mask;
         }
@@ -52,7 +55,8 @@ INLINE void pass(uint64_t *numbers, const struct halves *halves, const uint32_t 
         numbers[i] = (uint64_t)left[i] << h.high_bits | right[i];
 }
 
-INLINE void permute(uint64_t *numbers, size_t count, uint64_t length, const uint32_t keys[RF_ROUNDS])
+INLINE void permute(uint64_t *numbers, size_t count, uint64_t length,
+                    const uint32_t keys[RF_ROUNDS])
 {
     const struct halves halves = halves_of(length);
     const int odd = halves.low_bits != halves.high_bits;
@@ -81,8 +85,8 @@ INLINE void permute(uint64_t *numbers, size_t count, uint64_t length, const uint
 }
 
 #if TWICE
-__attribute__((target("avx2"))) static void permute_avx2(uint64_t *numbers, size_t count, uint64_t length,
-                                                         const uint32_t keys[RF_ROUNDS])
+__attribute__((target("avx2"))) static void
+permute_avx2(uint64_t *numbers, size_t count, uint64_t length, const uint32_t keys[RF_ROUNDS])
 {
     permute(numbers, count, length, keys);
 }

@@ -1,4 +1,5 @@
-/* The bijection behind the shuffled order: see src/ringfeed/orders/permutation.py, which says what it is. */
+/* The bijection behind the shuffled order: see src/ringfeed/orders/permutation.py, which says
+ * what it is. */
 #ifndef RF_PERMUTE_H
 #define RF_PERMUTE_H
 
@@ -7,7 +8,8 @@
 
 #define RF_ROUNDS 24
 
-/* Replace each of `count` numbers below `length` by its place in the order; length: over 1, at most 2**62. */
+/* Replace each of `count` numbers below `length` by its place in the order; length: over 1,
+ * at most 2**62. */
 void rf_permute(uint64_t *numbers, size_t count, uint64_t length, const uint32_t keys[RF_ROUNDS]);
 
 #endif

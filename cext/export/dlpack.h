@@ -37,8 +37,8 @@ struct rf_field {
     int64_t shape[RF_MAX_AXES];
 };
 
-/* One more hold on the slot, which the deleter drops: from any thread, without the GIL or Python, also after the
- * ring's stop. NULL without memory. */
+/* One more hold on the slot, which the deleter drops: from any thread, without the GIL or Python,
+ * also after the ring's stop. NULL without memory. */
 struct rf_dlpack *rf_export(struct rf_ring *ring, uint32_t slot, const struct rf_field *field);
 
 #endif

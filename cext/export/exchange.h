@@ -1,5 +1,5 @@
-/* DLPack from others: a tensor's memory, by the C functions that its type shows since DLPack 1.3. The layout is that of
- * dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html). */
+/* DLPack from others: a tensor's memory, by the C functions that its type shows since DLPack 1.3.
+ * The layout is that of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html). */
 #ifndef RF_EXCHANGE_H
 #define RF_EXCHANGE_H
 

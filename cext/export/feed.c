@@ -6,7 +6,10 @@
 #include <string.h>
 
 static uint64_t number_of(const struct rf_feed *feed) { return feed->number; }
-static void *owner_of(const struct rf_feed *feed) { return atomic_load_explicit(&feed->owner, memory_order_seq_cst); }
+static void *owner_of(const struct rf_feed *feed)
+{
+    return atomic_load_explicit(&feed->owner, memory_order_seq_cst);
+}
 static struct rf_part *part_of(struct rf_feed *feed, uint32_t part) { return &feed->part[part]; }
 
 /* ---- which ring ---- */
@@ -30,7 +33,10 @@ static void set_ring(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout
         rf_unreference(old);
 }
 
-static void attach(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns) { set_ring(feed, ring, timeout_ns); }
+static void attach(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns)
+{
+    set_ring(feed, ring, timeout_ns);
+}
 static void detach(struct rf_feed *feed) { set_ring(feed, NULL, 0); }
 
 /* ---- taking, under the feed's lock ---- */
@@ -49,7 +55,8 @@ static bool wait_head(struct rf_feed *feed, int64_t epoch_id)
         rf_check(ring);
     if (answer != RF_STALE)
         rf_note_stall(ring, now_ns - began_ns);
-    /* Awake before the slice is over, and nothing to take: that was a signal, which Python answers. */
+    /* Awake before the slice is over, and nothing to take: that was a signal,
+     * which Python answers. */
     return answer == RF_PENDING && now_ns >= until_ns && rf_waited_ns(ring) < feed->timeout_ns;
 }
 
@@ -96,9 +103,10 @@ static enum rf_reply failed(char **error, const char *text)
 
 static const char CLOSED[] = "ClosedError: the loader was closed while this iterator waited";
 static const char ENDING[] = "ClosedError: the interpreter is about to end";
-static const char INTERRUPTED[] = "KeyboardInterrupt: while a batch was waited for; it is the next to come";
-static const char GONE[] =
-    "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you iterate over it";
+static const char INTERRUPTED[] =
+    "KeyboardInterrupt: while a batch was waited for; it is the next to come";
+static const char GONE[] = "ClosedError: the loader of this dataset is gone; keep the dataset for "
+                           "as long as you iterate over it";
 
 /* ---- for the other C code ---- */
 
@@ -115,7 +123,8 @@ static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *epoc
     enum rf_reply reply = feed->asks->begin(feed, epoch_id, error);
     rf_feed_asked();
     atomic_store_explicit(&feed->step, step, memory_order_seq_cst);
-    atomic_store_explicit(&feed->untouched, reply == RF_REPLY_BATCH ? *epoch_id : UNBEGUN, memory_order_seq_cst);
+    atomic_store_explicit(&feed->untouched, reply == RF_REPLY_BATCH ? *epoch_id : UNBEGUN,
+                          memory_order_seq_cst);
     if (reply == RF_REPLY_BATCH)
         atomic_store_explicit(&feed->newest, *epoch_id, memory_order_seq_cst);
     return reply;
@@ -126,7 +135,8 @@ static enum rf_reply begin_new(struct rf_feed *feed, int64_t step, int64_t *epoc
     int64_t untouched = atomic_load_explicit(&feed->untouched, memory_order_seq_cst);
     if (step == 0 || untouched == UNBEGUN)
         return ask_begin(feed, step, epoch_id, error);
-    bool is_ours = untouched != TOUCHED && atomic_load_explicit(&feed->step, memory_order_seq_cst) == step;
+    bool is_ours =
+        untouched != TOUCHED && atomic_load_explicit(&feed->step, memory_order_seq_cst) == step;
     *epoch_id = is_ours ? untouched : RF_NO_EPOCH;
     return RF_REPLY_BATCH;
 }
@@ -141,7 +151,8 @@ static enum rf_reply ask_rest(struct rf_feed *feed, int64_t *epoch_id, char **er
     return reply;
 }
 
-static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t *epoch_id, char **error)
+static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t *epoch_id,
+                           char **error)
 {
     struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
@@ -159,7 +170,8 @@ static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t
     return reply;
 }
 
-static enum rf_reply ask_next(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout, char **error)
+static enum rf_reply ask_next(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout,
+                              char **error)
 {
     if (!rf_feed_may_ask())
         return failed(error, ENDING);
@@ -200,7 +212,8 @@ static enum rf_reply wait(uint64_t number, int64_t epoch_id, char **error)
     return reply;
 }
 
-static enum rf_reply next_of(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout, char **error)
+static enum rf_reply next_of(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout,
+                             char **error)
 {
     if (epoch_id == RF_OVER)
         return RF_REPLY_END;
@@ -210,7 +223,8 @@ static enum rf_reply next_of(struct rf_feed *feed, int64_t epoch_id, struct rf_h
     return answer == RF_TAKEABLE ? RF_REPLY_BATCH : ask_next(feed, epoch_id, handout, error);
 }
 
-static enum rf_reply next(uint64_t number, int64_t epoch_id, struct rf_handout *handout, char **error)
+static enum rf_reply next(uint64_t number, int64_t epoch_id, struct rf_handout *handout,
+                          char **error)
 {
     struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
@@ -224,13 +238,14 @@ static enum rf_reply next(uint64_t number, int64_t epoch_id, struct rf_handout *
     }
     handout->feed = feed;
     int64_t expected = epoch_id;
-    atomic_compare_exchange_strong_explicit(&feed->untouched, &expected, TOUCHED, memory_order_seq_cst,
-                                            memory_order_seq_cst);
+    atomic_compare_exchange_strong_explicit(&feed->untouched, &expected, TOUCHED,
+                                            memory_order_seq_cst, memory_order_seq_cst);
     if (reply == RF_REPLY_END || handout->rows > feed->rows)
         handout->rows = feed->rows;
     if (reply == RF_REPLY_BATCH) {
         handout->base = rf_slot_base(handout->ring, handout->slot);
-        handout->copy = !rf_has_room(handout->ring); /* a caller that keeps batches would wait for itself */
+        /* A caller that keeps batches would wait for itself. */
+        handout->copy = !rf_has_room(handout->ring);
     }
     return reply;
 }

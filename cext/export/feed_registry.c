@@ -38,7 +38,8 @@ struct rf_feed *rf_feed_find(uint64_t number)
     return feed;
 }
 
-struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts)
+struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint32_t rows,
+                             uint32_t parts)
 {
     pthread_once(&watch_forks, start_watching);
     struct rf_feed *feed = calloc(1, sizeof *feed + parts * sizeof feed->part[0]);

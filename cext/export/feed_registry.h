@@ -22,16 +22,18 @@ struct rf_feed {
     struct rf_ring *ring; /* whose batches are taken; NULL: none */
     int64_t timeout_ns;
 
-    _Atomic int64_t untouched; /* the newest epoch id while its epoch has given nothing, or TOUCHED or UNBEGUN */
-    _Atomic int64_t step;      /* at which its iteration will ask again: one more with each error */
-    _Atomic int64_t newest;    /* the newest epoch id */
-    _Atomic int64_t reached;   /* the step that its iteration has come to */
-    _Atomic uint32_t told;     /* of which Ctrl-C */
+    /* The newest epoch id while its epoch has given nothing, or TOUCHED or UNBEGUN. */
+    _Atomic int64_t untouched;
+    _Atomic int64_t step;    /* at which its iteration will ask again: one more with each error */
+    _Atomic int64_t newest;  /* the newest epoch id */
+    _Atomic int64_t reached; /* the step that its iteration has come to */
+    _Atomic uint32_t told;   /* of which Ctrl-C */
 
     struct rf_part part[];
 };
 
-struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts);
+struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint32_t rows,
+                             uint32_t parts);
 /* The owner is going: rf_feed_find() no longer finds the feed. */
 void rf_feed_end(struct rf_feed *feed);
 /* NULL where there is none of this number; else rf_feed_unreference() must follow. */

@@ -1,8 +1,10 @@
-/* Three ops for TensorFlow, against its C API: a library of its own, which tf.load_op_library() opens.
+/* Three ops for TensorFlow, against its C API: a library of its own, which tf.load_op_library()
+ * opens.
  *
- * It is compiled without TensorFlow and linked against nothing: what it calls, it looks up in the TensorFlow that has
- * opened it (the declarations are those of tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h, unchanged since 2.4). Where
- * something is missing it registers nothing, and ringfeed falls back to Python.
+ * It is compiled without TensorFlow and linked against nothing: what it calls, it looks up in the
+ * TensorFlow that has opened it (the declarations are those of
+ * tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h, unchanged since 2.4). Where something is
+ * missing it registers nothing, and ringfeed falls back to Python.
  *
  *   RingfeedEpoch  state, step -> the epoch id of this iteration: its state, or, if that is negative, the id of a new
  *                  epoch or of the rest of one (feed.h); and whether its next batch is still to be waited for
@@ -39,7 +41,8 @@ static struct {
     void (*SetStatus)(TF_Status *, int code, const char *text);
     int (*GetCode)(const TF_Status *);
     TF_Tensor *(*NewTensor)(int type, const int64_t *shape, int axes, void *memory, size_t size,
-                            void (*let_go)(void *memory, size_t size, void *argument), void *argument);
+                            void (*let_go)(void *memory, size_t size, void *argument),
+                            void *argument);
     TF_Tensor *(*AllocateTensor)(int type, const int64_t *shape, int axes, size_t size);
     void (*DeleteTensor)(TF_Tensor *);
     void *(*TensorData)(const TF_Tensor *);
@@ -50,14 +53,17 @@ static struct {
     void (*OpDefinitionBuilderAddOutput)(TF_OpDefinitionBuilder *, const char *);
     void (*OpDefinitionBuilderSetIsStateful)(TF_OpDefinitionBuilder *, bool);
     void (*OpDefinitionBuilderSetShapeInferenceFunction)(TF_OpDefinitionBuilder *,
-                                                         void (*)(TF_ShapeInferenceContext *, TF_Status *));
+                                                         void (*)(TF_ShapeInferenceContext *,
+                                                                  TF_Status *));
     void (*ShapeInferenceContextSetUnknownShape)(TF_ShapeInferenceContext *, TF_Status *);
     void (*RegisterOpDefinition)(TF_OpDefinitionBuilder *, TF_Status *);
     TF_KernelBuilder *(*NewKernelBuilder)(const char *op, const char *device,
                                           void *(*create)(TF_OpKernelConstruction *),
-                                          void (*compute)(void *, TF_OpKernelContext *), void (*destroy)(void *));
+                                          void (*compute)(void *, TF_OpKernelContext *),
+                                          void (*destroy)(void *));
     void (*RegisterKernelBuilder)(const char *name, TF_KernelBuilder *, TF_Status *);
-    void (*OpKernelConstruction_GetAttrInt64)(TF_OpKernelConstruction *, const char *name, int64_t *, TF_Status *);
+    void (*OpKernelConstruction_GetAttrInt64)(TF_OpKernelConstruction *, const char *name,
+                                              int64_t *, TF_Status *);
     void (*OpKernelConstruction_Failure)(TF_OpKernelConstruction *, TF_Status *);
     int (*NumOutputs)(TF_OpKernelContext *);
     int (*ExpectedOutputDataType)(TF_OpKernelContext *, int output);
@@ -115,7 +121,8 @@ static bool read_input(TF_OpKernelContext *context, TF_Status *status, int input
     if (is_number)
         memcpy(number, TF.TensorData(tensor), sizeof *number);
     else
-        TF.SetStatus(status, TF_INVALID_ARGUMENT, "ValueError: an input of ringfeed's op is no single int64");
+        TF.SetStatus(status, TF_INVALID_ARGUMENT,
+                     "ValueError: an input of ringfeed's op is no single int64");
     TF.DeleteTensor(tensor);
     return is_number;
 }
@@ -140,9 +147,10 @@ static TF_Tensor *scalar(int type, const void *value, size_t size)
     return tensor;
 }
 
-/* Wait a little for the next batch of this epoch, and put out whether it is still to be waited for. */
-static void wait_and_put(struct kernel *kernel, TF_OpKernelContext *context, TF_Status *status, int64_t epoch_id,
-                         int output)
+/* Wait a little for the next batch of this epoch, and put out whether it is still to
+ * be waited for. */
+static void wait_and_put(struct kernel *kernel, TF_OpKernelContext *context, TF_Status *status,
+                         int64_t epoch_id, int output)
 {
     char *error = NULL;
     enum rf_reply reply = calls->wait(kernel->feed, epoch_id, &error);
@@ -158,9 +166,11 @@ static void compute_epoch(void *kernel, TF_OpKernelContext *context)
     TF_Status *status = TF.NewStatus();
     int64_t state, step, epoch_id;
     char *error = NULL;
-    if (!kernel || !read_input(context, status, 0, &state) || !read_input(context, status, 1, &step))
+    if (!kernel || !read_input(context, status, 0, &state) ||
+        !read_input(context, status, 1, &step))
         fail(context, status, kernel ? NULL : "out of memory");
-    else if (calls->begin(((struct kernel *)kernel)->feed, state, step, &epoch_id, &error) != RF_REPLY_BATCH)
+    else if (calls->begin(((struct kernel *)kernel)->feed, state, step, &epoch_id, &error) !=
+             RF_REPLY_BATCH)
         fail_with(context, status, error);
     else if (!put(context, status, 0, scalar(TF_INT64, &epoch_id, sizeof epoch_id)))
         fail(context, status, NULL);
@@ -193,26 +203,31 @@ static TF_Tensor *tensor_of(const struct rf_handout *handout, const struct rf_pa
         return tensor;
     }
     void *hold = calls->hold(handout);
-    return hold ? TF.NewTensor(type, shape, part->axes + 1, memory, size, calls->let_go, hold) : NULL;
+    return hold ? TF.NewTensor(type, shape, part->axes + 1, memory, size, calls->let_go, hold)
+                : NULL;
 }
 
-/* Whether the op was asked for the types of the leaves, or for the flag and these: memory is handed out as what it is
- * asked for. */
+/* Whether the op was asked for the types of the leaves, or for the flag and these: memory is handed
+ * out as what it is asked for. */
 static bool check_types(TF_OpKernelContext *context, TF_Status *status, struct rf_feed *feed)
 {
     char text[128];
-    int leaves = (int)calls->parts(feed), outputs = TF.NumOutputs(context), first = outputs - leaves;
+    int leaves = (int)calls->parts(feed), outputs = TF.NumOutputs(context),
+        first = outputs - leaves;
     if (first != 0 && first != 1) {
-        snprintf(text, sizeof text, "ValueError: types has %d, expected %d of the leaves, or one more", outputs,
+        snprintf(text, sizeof text,
+                 "ValueError: types has %d, expected %d of the leaves, or one more", outputs,
                  leaves);
         TF.SetStatus(status, TF_INVALID_ARGUMENT, text);
         return false;
     }
     for (int output = 0; output < outputs; output++) {
-        int expected = output < first ? TF_BOOL : calls->part(feed, (uint32_t)(output - first))->type;
+        int expected =
+            output < first ? TF_BOOL : calls->part(feed, (uint32_t)(output - first))->type;
         int type = (int)TF.ExpectedOutputDataType(context, output);
         if (type != expected) {
-            snprintf(text, sizeof text, "ValueError: types[%d] is DataType %d, expected %d", output, type, expected);
+            snprintf(text, sizeof text, "ValueError: types[%d] is DataType %d, expected %d", output,
+                     type, expected);
             TF.SetStatus(status, TF_INVALID_ARGUMENT, text);
             return false;
         }
@@ -220,14 +235,16 @@ static bool check_types(TF_OpKernelContext *context, TF_Status *status, struct r
     return true;
 }
 
-/* A tensor a leaf, after the flag if there is one. Those at the end have the shape of a full batch, which the graph may
- * check. */
-static void put_batch(TF_OpKernelContext *context, TF_Status *status, const struct rf_handout *handout)
+/* A tensor a leaf, after the flag if there is one. Those at the end have the shape of a full batch,
+ * which the graph may check. */
+static void put_batch(TF_OpKernelContext *context, TF_Status *status,
+                      const struct rf_handout *handout)
 {
     int leaves = (int)calls->parts(handout->feed), first = TF.NumOutputs(context) - leaves;
     bool goes_on = handout->ring != NULL;
     if (!goes_on && first == 0) {
-        fail(context, status, "RingfeedError: the epoch is over, and types has no flag that says so");
+        fail(context, status,
+             "RingfeedError: the epoch is over, and types has no flag that says so");
         return;
     }
     bool fine = first == 0 || put(context, status, 0, scalar(TF_BOOL, &goes_on, sizeof goes_on));
@@ -248,7 +265,8 @@ static void compute_batch(void *kernel, TF_OpKernelContext *context)
     char *error = NULL;
     if (!kernel || !read_input(context, status, 0, &epoch_id)) {
         fail(context, status, kernel ? NULL : "out of memory");
-    } else if (calls->next(((struct kernel *)kernel)->feed, epoch_id, &handout, &error) == RF_REPLY_ERROR) {
+    } else if (calls->next(((struct kernel *)kernel)->feed, epoch_id, &handout, &error) ==
+               RF_REPLY_ERROR) {
         fail_with(context, status, error);
     } else {
         if (check_types(context, status, handout.feed))
@@ -282,9 +300,17 @@ struct form {
 };
 
 static const struct form FORMS[] = {
-    {"RingfeedEpoch", {"state: int64", "step: int64"}, {"epoch_id: int64", "waits: bool"}, NULL, compute_epoch},
+    {"RingfeedEpoch",
+     {"state: int64", "step: int64"},
+     {"epoch_id: int64", "waits: bool"},
+     NULL,
+     compute_epoch},
     {"RingfeedWait", {"epoch_id: int64"}, {"waits: bool"}, NULL, compute_wait},
-    {"RingfeedBatch", {"epoch_id: int64"}, {"leaves: types"}, "types: list(type) >= 1", compute_batch},
+    {"RingfeedBatch",
+     {"epoch_id: int64"},
+     {"leaves: types"},
+     "types: list(type) >= 1",
+     compute_batch},
 };
 
 static bool add_op(const struct form *form, TF_Status *status)
@@ -316,13 +342,13 @@ static bool find_tensorflow(void)
         snprintf(why_not, sizeof why_not, "this TensorFlow has no %s", FRAMEWORK);
         return false;
     }
-#define FIND(name)                                                                                                     \
-    do {                                                                                                               \
-        *(void **)&TF.name = dlsym(library, "TF_" #name);                                                              \
-        if (!TF.name) {                                                                                                \
-            snprintf(why_not, sizeof why_not, "this TensorFlow has no TF_%s", #name);                                  \
-            return false;                                                                                              \
-        }                                                                                                              \
+#define FIND(name)                                                                                 \
+    do {                                                                                           \
+        *(void **)&TF.name = dlsym(library, "TF_" #name);                                          \
+        if (!TF.name) {                                                                            \
+            snprintf(why_not, sizeof why_not, "this TensorFlow has no TF_%s", #name);              \
+            return false;                                                                          \
+        }                                                                                          \
     } while (0)
     FIND(NewStatus);
     FIND(DeleteStatus);
@@ -353,7 +379,8 @@ static bool find_tensorflow(void)
     return true;
 }
 
-/* When it is opened: tf.load_op_library() makes a Python function of each op that is registered meanwhile. */
+/* When it is opened: tf.load_op_library() makes a Python function of each op that
+ * is registered meanwhile. */
 __attribute__((constructor)) static void add_ops(void)
 {
     if (!find_tensorflow())
@@ -367,7 +394,8 @@ __attribute__((constructor)) static void add_ops(void)
     TF.DeleteStatus(status);
 }
 
-/* Connect the ops to the feeds of this process. Returns why they cannot be used, or an empty string. */
+/* Connect the ops to the feeds of this process. Returns why they cannot be used, or
+ * an empty string. */
 PUBLIC const char *ringfeed_connect(const struct rf_feed_calls *feed_calls)
 {
     calls = feed_calls;

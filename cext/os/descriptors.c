@@ -34,8 +34,10 @@ int rf_receive(int end, void *packet, size_t size, struct rf_received *received)
 {
     union rights rights;
     struct iovec piece = {.iov_base = packet, .iov_len = size};
-    struct msghdr message = {
-        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = rights.bytes, .msg_controllen = sizeof rights.bytes};
+    struct msghdr message = {.msg_iov = &piece,
+                             .msg_iovlen = 1,
+                             .msg_control = rights.bytes,
+                             .msg_controllen = sizeof rights.bytes};
     /* Close-on-exec from the first moment: another thread may exec before any later call. */
     ssize_t got = recvmsg(end, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0)

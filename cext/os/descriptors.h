@@ -1,4 +1,5 @@
-/* Messages with descriptors over a socket, in one call each, so that the caller owns at once what it has received. */
+/* Messages with descriptors over a socket, in one call each, so that the caller owns at once what
+ * it has received. */
 #ifndef RF_DESCRIPTORS_H
 #define RF_DESCRIPTORS_H
 
@@ -14,12 +15,12 @@ struct rf_received {
     int fds[RF_MAX_FDS];
 };
 
-/* Send a packet and `count` descriptors, at most RF_MAX_FDS, at once. Returns 0 or an errno: EAGAIN where the peer does
- * not read. */
+/* Send a packet and `count` descriptors, at most RF_MAX_FDS, at once. Returns 0 or an errno: EAGAIN
+ * where the peer does not read. */
 int rf_send(int end, const void *packet, size_t size, const int *fds, unsigned count);
 
-/* Receive a packet of at most `size` bytes that has come. The descriptors are close-on-exec, and the caller's. Returns 0
- * or an errno: EAGAIN where none has come. */
+/* Receive a packet of at most `size` bytes that has come. The descriptors are close-on-exec, and
+ * the caller's. Returns 0 or an errno: EAGAIN where none has come. */
 int rf_receive(int end, void *packet, size_t size, struct rf_received *received);
 
 #endif

@@ -24,8 +24,8 @@
 #endif
 
 #define HUGE_NS 400000 /* what a huge page may take, which is a third of that where there are any */
-/* What may be lost where the kernel has to move others out of the way, or a virtual machine has yet to be given the
- * memory: small pages are then taken from what it has. */
+/* What may be lost where the kernel has to move others out of the way, or a virtual machine has yet
+ * to be given the memory: small pages are then taken from what it has. */
 #define SLOW_NS 20000000
 
 static uint64_t page_size(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
@@ -44,7 +44,8 @@ int rf_unpopulate(void *address, uint64_t size)
     uint64_t before = -(uint64_t)(uintptr_t)address % page;
     if (size < before + page)
         return 0;
-    return madvise((uint8_t *)address + before, (size - before) / page * page, MADV_REMOVE) ? errno : 0;
+    return madvise((uint8_t *)address + before, (size - before) / page * page, MADV_REMOVE) ? errno
+                                                                                            : 0;
 }
 
 /* Where huge pages can be mapped as such; `flags`: shared or private. */
@@ -53,12 +54,14 @@ static void *map_aligned(int fd, uint64_t offset, uint64_t size, int protection,
     uint64_t page = page_size(), whole = (size + page - 1) / page * page;
     uint8_t *room = MAP_FAILED;
     if (size >= RF_HUGE)
-        room = mmap(NULL, whole + RF_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        room = mmap(NULL, whole + RF_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                    -1, 0);
     uint64_t before = (RF_HUGE - (uintptr_t)room % RF_HUGE) % RF_HUGE;
     void *address = MAP_FAILED;
     if (room != MAP_FAILED)
         address = mmap(room + before, size, protection, flags | MAP_FIXED, fd, (off_t)offset);
-    if (address == MAP_FAILED) { /* also where memory is locked, which counts the room and the file in it */
+    /* Also where memory is locked, which counts the room and the file in it. */
+    if (address == MAP_FAILED) {
         if (room != MAP_FAILED)
             munmap(room, whole + RF_HUGE);
         return mmap(NULL, size, protection, flags, fd, (off_t)offset);
@@ -69,11 +72,12 @@ static void *map_aligned(int fd, uint64_t offset, uint64_t size, int protection,
     return address;
 }
 
-/* One huge page, from a first page that the kernel itself has put there: one that cannot be had is an error here, and
- * would be a SIGBUS where it is looked at. */
+/* One huge page, from a first page that the kernel itself has put there: one that cannot be had is
+ * an error here, and would be a SIGBUS where it is looked at. */
 static bool reserve_one(int fd, uint64_t offset, uint8_t *address)
 {
-    return posix_fallocate(fd, (off_t)offset, 1) == 0 && madvise(address, page_size(), MADV_POPULATE_READ) == 0 &&
+    return posix_fallocate(fd, (off_t)offset, 1) == 0 &&
+           madvise(address, page_size(), MADV_POPULATE_READ) == 0 &&
            madvise(address, RF_HUGE, MADV_COLLAPSE) == 0;
 }
 
@@ -82,7 +86,8 @@ bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
     uint64_t huge = size / RF_HUGE * RF_HUGE, at = 0;
     if (!huge)
         return true;
-    /* A child forked meanwhile must not keep the memory, nor by a shared mapping prevent its sealing. */
+    /* A child forked meanwhile must not keep the memory, nor by a shared mapping
+     * prevent its sealing. */
     uint8_t *address = map_aligned(fd, offset, huge, PROT_READ, MAP_PRIVATE);
     if (address == MAP_FAILED)
         return false;
@@ -97,7 +102,10 @@ bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
 
 /* ---- copies for a forked child ---- */
 
-static uint8_t *first_page(const void *address) { return (uint8_t *)address - (uintptr_t)address % page_size(); }
+static uint8_t *first_page(const void *address)
+{
+    return (uint8_t *)address - (uintptr_t)address % page_size();
+}
 
 static uint64_t page_bytes(const void *address, uint64_t size)
 {
@@ -106,8 +114,8 @@ static uint64_t page_bytes(const void *address, uint64_t size)
 }
 
 /* As the kernel copies pages at a fork, which no race detector sees either. */
-__attribute__((no_sanitize("thread"))) static void copy_words(uint64_t *to, const volatile uint64_t *from,
-                                                              uint64_t size)
+__attribute__((no_sanitize("thread"))) static void
+copy_words(uint64_t *to, const volatile uint64_t *from, uint64_t size)
 {
     for (uint64_t word = 0; word < size / sizeof *to; word++)
         to[word] = from[word];

@@ -34,15 +34,20 @@ static int nap(int64_t deadline_ns)
 
 int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns)
 {
-    struct timespec until = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
-    /* The BITSET form takes an absolute deadline on CLOCK_MONOTONIC. Not PRIVATE: sleepers are in other processes. */
-    long answer = syscall(SYS_futex, address, FUTEX_WAIT_BITSET, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
+    struct timespec until = {.tv_sec = deadline_ns / 1000000000,
+                             .tv_nsec = deadline_ns % 1000000000};
+    /* The BITSET form takes an absolute deadline on CLOCK_MONOTONIC. Not PRIVATE: sleepers are
+     * in other processes. */
+    long answer =
+        syscall(SYS_futex, address, FUTEX_WAIT_BITSET, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
     if (answer == 0 || errno == EAGAIN)
         return 0;
     if (errno == ETIMEDOUT || errno == EINTR)
         return errno;
     return nap(
-        deadline_ns); /* a seccomp filter set after rf_futex_error(): no wake can come, and spinning is no way out */
+        /* A seccomp filter set after rf_futex_error(): no wake can come, and spinning is
+         * no way out. */
+        deadline_ns);
 }
 
 void rf_futex_wake(_Atomic uint32_t *address, int count)
@@ -93,7 +98,10 @@ uint32_t rf_cpus(void)
 static _Atomic uint32_t generation;
 static pthread_once_t watch_forks = PTHREAD_ONCE_INIT;
 
-static void child_was_forked(void) { atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed); }
+static void child_was_forked(void)
+{
+    atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
+}
 static void start_watching(void) { pthread_atfork(NULL, NULL, child_was_forked); }
 
 uint32_t rf_fork_generation(void)
@@ -135,8 +143,9 @@ static void *guard(void *unused)
     (void)unused;
     while (poll(watched, 2, -1) < 0 && errno == EINTR)
         continue;
-    /* A worker without a guard must end as well: poll() fails where the program has lowered RLIMIT_NOFILE to less than
-     * two. SIGCONT restarts poll(). A worker leads its process group, so that its own children end with it. */
+    /* A worker without a guard must end as well: poll() fails where the program has lowered
+     * RLIMIT_NOFILE to less than two. SIGCONT restarts poll(). A worker leads its process group, so
+     * that its own children end with it. */
     kill(getpgrp() == getpid() ? 0 : getpid(), SIGKILL);
     return NULL;
 }

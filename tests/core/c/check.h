@@ -1,5 +1,6 @@
-/* All there is of a test framework. A test is a function; RUN() counts it, CHECK() ends it at the first thing that is
- * not so, and check_end() prints the one closing line. Each program is bounded by an alarm. */
+/* All there is of a test framework. A test is a function; RUN() counts it, CHECK() ends it at the
+ * first thing that is not so, and check_end() prints the one closing line. Each program is bounded
+ * by an alarm. */
 #ifndef RF_CHECK_H
 #define RF_CHECK_H
 
@@ -19,29 +20,31 @@ static inline void check_report(const char *file, int line, const char *what)
     fprintf(stderr, "%s:%d: not so: %s\n", file, line, what);
 }
 
-static inline void check_report_numbers(const char *file, int line, const char *what, uint64_t got, uint64_t expected)
+static inline void check_report_numbers(const char *file, int line, const char *what, uint64_t got,
+                                        uint64_t expected)
 {
     check_ok = false;
-    fprintf(stderr, "%s:%d: %s is %" PRIu64 " (0x%" PRIx64 "), expected %" PRIu64 " (0x%" PRIx64 ")\n", file, line,
-            what, got, got, expected, expected);
+    fprintf(stderr,
+            "%s:%d: %s is %" PRIu64 " (0x%" PRIx64 "), expected %" PRIu64 " (0x%" PRIx64 ")\n",
+            file, line, what, got, got, expected, expected);
 }
 
 /* Both leave the function they stand in, which returns nothing. */
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            check_report(__FILE__, __LINE__, #condition);                                                              \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            check_report(__FILE__, __LINE__, #condition);                                          \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
-#define CHECK_EQ(got, expected)                                                                                        \
-    do {                                                                                                               \
-        uint64_t check_got = (uint64_t)(got), check_expected = (uint64_t)(expected);                                   \
-        if (check_got != check_expected) {                                                                             \
-            check_report_numbers(__FILE__, __LINE__, #got, check_got, check_expected);                                 \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define CHECK_EQ(got, expected)                                                                    \
+    do {                                                                                           \
+        uint64_t check_got = (uint64_t)(got), check_expected = (uint64_t)(expected);               \
+        if (check_got != check_expected) {                                                         \
+            check_report_numbers(__FILE__, __LINE__, #got, check_got, check_expected);             \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
 #define RUN(test) check_run(#test, test)

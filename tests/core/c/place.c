@@ -15,7 +15,8 @@ int memfd_of(uint64_t size)
     return fd;
 }
 
-struct rf_geometry geometry_of(uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows, uint32_t row_size)
+struct rf_geometry geometry_of(uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
+                               uint32_t row_size)
 {
     uint64_t failures_at = rf_round_up((uint64_t)rows * row_size, RF_FIELD_ALIGN);
     uint64_t indices_at = failures_at + (uint64_t)cells * RF_FAILURE_SIZE;
@@ -127,5 +128,6 @@ bool in_child(void (*child)(struct rf_ring *ring), struct rf_ring *ring)
         _exit(0);
     }
     int status = -1;
-    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+           WEXITSTATUS(status) == 0;
 }

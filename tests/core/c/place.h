@@ -13,13 +13,15 @@
 
 int memfd_of(uint64_t size);
 /* Rows of `row_size` bytes, then all else that a slot holds. */
-struct rf_geometry geometry_of(uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows, uint32_t row_size);
+struct rf_geometry geometry_of(uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
+                               uint32_t row_size);
 /* Open a segment with this geometry in its header. NULL with *why on failure. */
 struct rf_ring *open_as(const struct rf_geometry *geometry, int *why);
 /* A consumer's ring with rows of 8 bytes; to be unreferenced. */
 struct rf_ring *ring_of(uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows);
 
-/* Plan `count` batches of `rows` rows, whose indices count up from 0, and bind what can be bound. */
+/* Plan `count` batches of `rows` rows, whose indices count up from 0, and bind what
+ * can be bound. */
 void bind_batches(struct rf_ring *ring, uint32_t count, uint32_t rows);
 /* Claim the next ticket as `worker`, from a fresh cursor. False where there is none. */
 bool claim_as(struct rf_ring *ring, uint32_t worker, struct rf_claim *claim);

@@ -12,17 +12,24 @@ struct scene scene;
 static void share_binder(void)
 {
     scene.own = scene.ring->binder;
-    scene.shared = mmap(NULL, PARTS * PART, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    scene.shared =
+        mmap(NULL, PARTS * PART, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct rf_binder *binder = (struct rf_binder *)(void *)scene.shared;
     memcpy((void *)binder, (const void *)scene.own, sizeof *binder);
-    binder->holds = memcpy(scene.shared + PART, (const void *)scene.own->holds, SLOTS * sizeof *binder->holds);
-    binder->free_slots = memcpy(scene.shared + 2 * PART, scene.own->free_slots, SLOTS * sizeof(uint32_t));
+    binder->holds =
+        memcpy(scene.shared + PART, (const void *)scene.own->holds, SLOTS * sizeof *binder->holds);
+    binder->free_slots =
+        memcpy(scene.shared + 2 * PART, scene.own->free_slots, SLOTS * sizeof(uint32_t));
     binder->deaths = (struct rf_death *)(void *)(scene.shared + 3 * PART);
     binder->death_room = PART / sizeof *binder->deaths;
-    binder->planned = memcpy(scene.shared + 4 * PART, scene.own->planned, PLACE_CAPACITY * sizeof *binder->planned);
-    binder->indices = memcpy(scene.shared + 5 * PART, scene.own->indices, PLACE_CAPACITY * sizeof(int64_t));
-    binder->bindings = memcpy(scene.shared + 7 * PART, scene.own->bindings, SLOTS * sizeof *binder->bindings);
-    binder->slot_of = memcpy(scene.shared + 8 * PART, scene.own->slot_of, SLOTS * sizeof *binder->slot_of);
+    binder->planned = memcpy(scene.shared + 4 * PART, scene.own->planned,
+                             PLACE_CAPACITY * sizeof *binder->planned);
+    binder->indices =
+        memcpy(scene.shared + 5 * PART, scene.own->indices, PLACE_CAPACITY * sizeof(int64_t));
+    binder->bindings =
+        memcpy(scene.shared + 7 * PART, scene.own->bindings, SLOTS * sizeof *binder->bindings);
+    binder->slot_of =
+        memcpy(scene.shared + 8 * PART, scene.own->slot_of, SLOTS * sizeof *binder->slot_of);
     scene.asleep = (_Atomic uint32_t *)(void *)(scene.shared + 6 * PART);
     scene.ring->binder = binder;
 }

@@ -1,5 +1,6 @@
-/* A scene is a ring in some state that can be set up again and again, with its binder in shared memory: so two processes
- * can be the consumer's two threads, and one of them can be stepped. There is one scene at a time. */
+/* A scene is a ring in some state that can be set up again and again, with its binder in shared
+ * memory: so two processes can be the consumer's two threads, and one of them can be stepped. There
+ * is one scene at a time. */
 #ifndef RF_SCENE_H
 #define RF_SCENE_H
 
@@ -28,7 +29,8 @@ void end_scene(void);
 void unfinished_batch(void); /* the head batch is bound, and claimed here by worker 0 */
 void all_held(void);         /* both slots are held, and another batch is planned */
 void all_held_and_two_planned(void);
-void one_draining(void);        /* a slot is held, the other draining, claimed here; another batch is planned */
+/* A slot is held, the other draining, claimed here; another batch is planned. */
+void one_draining(void);
 void one_bound(void);           /* a batch is bound, and its ticket available */
 void one_planned(void);         /* a batch is planned, and its slot is free */
 void one_planned_briskly(void); /* the same, for a single worker, while the pace is fast */

@@ -1,5 +1,6 @@
-/* Death at any instruction. A worker process is stepped through its work; after each instruction, what is in shared memory
- * then is copied, and the copy must be whole again after a reap: a stopped process has left there what a dead one has. */
+/* Death at any instruction. A worker process is stepped through its work; after each instruction,
+ * what is in shared memory then is copied, and the copy must be whole again after a reap: a stopped
+ * process has left there what a dead one has. */
 #include "check.h"
 #include "place.h"
 #include "trace.h"
@@ -18,7 +19,8 @@ static void work(struct rf_ring *ring, uint32_t number, bool fails)
     while (rf_claim_wait(ring, number, &cursor, &claim, 0) == RF_TAKEABLE) {
         for (uint32_t row = 0; row < claim.rows; row++) {
             rf_blame(&claim, row);
-            ((uint64_t *)(void *)claim.base)[claim.first_row + row] = content_of(claim.first_row + row);
+            ((uint64_t *)(void *)claim.base)[claim.first_row + row] =
+                content_of(claim.first_row + row);
             if (fails && claim.first_row + row == 1)
                 rf_fail(&claim, row, "failed", 6);
         }
@@ -79,7 +81,8 @@ static void check_delivered(struct rf_ring *ring, bool fails)
     CHECK(taken.rows == ROWS && taken.failed == fails);
     for (uint32_t row = 0; row < ROWS; row++) {
         CHECK_EQ(((const uint64_t *)(void *)rf_slot_base(ring, taken.slot))[row], content_of(row));
-        CHECK_EQ(rf_slot_marks(ring, taken.slot)[row], fails && row == 1 ? RF_ROW_RAISED : RF_ROW_OK);
+        CHECK_EQ(rf_slot_marks(ring, taken.slot)[row],
+                 fails && row == 1 ? RF_ROW_RAISED : RF_ROW_OK);
     }
     CHECK_EQ(rf_slot_failure(ring, taken.slot, 0)->size, fails ? 6 : 0);
     rf_drop(ring, taken.slot);
@@ -100,7 +103,8 @@ static void check_death_here(struct replica *replica, const struct rf_ring *ring
 {
     replicate(replica, ring);
     struct rf_reaped reaped = rf_reap(replica->ring, 0, true);
-    if (reaped.claims > 1 || reaped.deaths > reaped.claims || atomic_load(&replica->ring->control->sleepers[0]) != 0)
+    if (reaped.claims > 1 || reaped.deaths > reaped.claims ||
+        atomic_load(&replica->ring->control->sleepers[0]) != 0)
         check_report_numbers(__FILE__, __LINE__, "what was reaped", reaped.claims, 1);
     check_delivered(replica->ring, fails);
     replicate(replica, ring);

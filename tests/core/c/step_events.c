@@ -1,6 +1,7 @@
-/* A sleep that begins after any instruction of an event is ended by it, and nothing else that happens then is missed. The
- * event is a process that is stepped; the other side acts here, between two of its instructions. Only whole instructions
- * interleave: what a weaker memory may do is not seen. */
+/* A sleep that begins after any instruction of an event is ended by it, and nothing else that
+ * happens then is missed. The event is a process that is stepped; the other side acts here, between
+ * two of its instructions. Only whole instructions interleave: what a weaker memory may do is not
+ * seen. */
 #include "check.h"
 #include "scene.h"
 #include "trace.h"
@@ -58,12 +59,13 @@ static void check_still_claimed(void)
     CHECK_EQ(rf_slot_state(scene.ring, 0), RF_SLOT_DRAINING);
 }
 
-/* No sleep, but the claim of a worker that looked at head before the break; if it succeeds, it must be respected. */
+/* No sleep, but the claim of a worker that looked at head before the break; if it succeeds, it
+ * must be respected. */
 static bool claim_late(void)
 {
     uint64_t word = rf_word(0, 0, 0, RF_AVAIL);
-    bool claimed =
-        atomic_compare_exchange_strong(&rf_cell_of(scene.ring, 0, 0)->word, &word, rf_word(0, 0, 2, RF_CLAIMED));
+    bool claimed = atomic_compare_exchange_strong(&rf_cell_of(scene.ring, 0, 0)->word, &word,
+                                                  rf_word(0, 0, 2, RF_CLAIMED));
     check_finally = claimed ? check_still_claimed : NULL;
     return false;
 }
@@ -85,7 +87,8 @@ static bool look_for_the_end(void)
     return false;
 }
 
-/* For every instruction of `act`: stop there, go to sleep here, and expect a bump of `seq` if that sleep has begun. */
+/* For every instruction of `act`: stop there, go to sleep here, and expect a bump of `seq` if that
+ * sleep has begun. */
 static void check_events(void (*set)(void), void (*act)(void), bool (*sleep)(void), size_t seq)
 {
     begin_scene(set);
@@ -114,7 +117,8 @@ static void check_events(void (*set)(void), void (*act)(void), bool (*sleep)(voi
 
 /* ---- tests ---- */
 
-/* A publish finds a consumer that goes to sleep for its cell, whatever instruction that comes after. */
+/* A publish finds a consumer that goes to sleep for its cell, whatever instruction
+ * that comes after. */
 static void publish_misses_no_sleep_for_its_cell(void)
 {
     check_events(unfinished_batch, publish_here, sleep_on_the_cell, NEWS);
@@ -127,7 +131,10 @@ static void publish_misses_no_sleep_for_a_slot(void)
 }
 
 /* So does a release. */
-static void release_misses_no_sleep_for_a_slot(void) { check_events(all_held, release_here, sleep_for_a_slot, NEWS); }
+static void release_misses_no_sleep_for_a_slot(void)
+{
+    check_events(all_held, release_here, sleep_for_a_slot, NEWS);
+}
 
 /* A release finds its way into another that holds the lock: no slot is left lying. */
 static void release_misses_no_other_release(void)
@@ -136,7 +143,10 @@ static void release_misses_no_other_release(void)
 }
 
 /* While a release binds the last batch, the consumer never finds that there is none. */
-static void release_never_hides_the_last_batch(void) { check_events(all_held, release_here, look_for_the_end, NEWS); }
+static void release_never_hides_the_last_batch(void)
+{
+    check_events(all_held, release_here, look_for_the_end, NEWS);
+}
 
 /* A break respects a claim that comes in between: the slot drains until the worker has left it. */
 static void break_misses_no_claim(void) { check_events(one_bound, cancel_here, claim_late, NEWS); }
@@ -148,7 +158,10 @@ static void reap_makes_no_cancelled_ticket_available(void)
 }
 
 /* Binding finds a worker that goes to sleep. */
-static void bind_misses_no_sleeping_worker(void) { check_events(one_planned, bind_here, sleep_for_a_ticket, WORK); }
+static void bind_misses_no_sleeping_worker(void)
+{
+    check_events(one_planned, bind_here, sleep_for_a_ticket, WORK);
+}
 
 /* So does a reap. */
 static void reap_misses_no_sleeping_worker(void)

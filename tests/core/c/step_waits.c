@@ -1,5 +1,6 @@
-/* An event after any instruction of a wait is not lost. The one who waits is a process that is stepped; the event happens
- * here, between two of its instructions. Only whole instructions interleave: what a weaker memory may do is not seen. */
+/* An event after any instruction of a wait is not lost. The one who waits is a process that is
+ * stepped; the event happens here, between two of its instructions. Only whole instructions
+ * interleave: what a weaker memory may do is not seen. */
 #include "check.h"
 #include "hooks.h"
 #include "scene.h"
@@ -9,7 +10,8 @@
 
 static int64_t deadline_ns;
 
-/* The stepped process is about to sleep. For the cell of a batch that has come meanwhile: it has missed nothing. */
+/* The stepped process is about to sleep. For the cell of a batch that has come meanwhile: it
+ * has missed nothing. */
 static void note_sleep(struct rf_ring *ring)
 {
     (void)ring;
@@ -23,7 +25,8 @@ static void note_sleep(struct rf_ring *ring)
 static int wait_as_consumer(void *unused)
 {
     (void)unused;
-    scene.ring->generation = rf_fork_generation(); /* it plays a thread of the consumer, not a forked copy */
+    /* It plays a thread of the consumer, not a forked copy. */
+    scene.ring->generation = rf_fork_generation();
     enum rf_answer answer = rf_wait_head(scene.ring, 0, deadline_ns);
     return atomic_load(&sleeps_in_vain) ? RF_PENDING : (int)answer;
 }
@@ -33,15 +36,18 @@ static int wait_as_worker(void *unused)
     (void)unused;
     struct rf_cursor cursor = {0};
     struct rf_claim claim;
-    return (int)rf_claim_wait(scene.ring, scene.ring->geometry.workers - 1, &cursor, &claim, deadline_ns);
+    return (int)rf_claim_wait(scene.ring, scene.ring->geometry.workers - 1, &cursor, &claim,
+                              deadline_ns);
 }
 
-/* For every instruction of `wait` up to its sleep: stop there, act here, and expect the answer without a sleep in vain. */
+/* For every instruction of `wait` up to its sleep: stop there, act here, and expect the answer
+ * without a sleep in vain. */
 static void check_waits(void (*set)(void), int (*wait)(void *), void (*act)(void), int expected)
 {
     begin_scene(set);
     int64_t began_ns = rf_now_ns();
-    for (uint32_t steps = 0; !atomic_load(scene.asleep) && check_ok; steps = trace_next(steps, began_ns)) {
+    for (uint32_t steps = 0; !atomic_load(scene.asleep) && check_ok;
+         steps = trace_next(steps, began_ns)) {
         restore_scene();
         deadline_ns = soon_ns(LONG_MS);
         before_sleep = note_sleep;
@@ -53,7 +59,8 @@ static void check_waits(void (*set)(void), int (*wait)(void *), void (*act)(void
         act();
         int answer = trace_finish(pid);
         if (answer != expected)
-            check_report_numbers(__FILE__, __LINE__, "the answer to a wait", (uint64_t)answer, (uint64_t)expected);
+            check_report_numbers(__FILE__, __LINE__, "the answer to a wait", (uint64_t)answer,
+                                 (uint64_t)expected);
         atomic_store(scene.asleep, asleep);
     }
     end_scene();
@@ -86,10 +93,16 @@ static void wait_for_a_slot_misses_no_release(void)
 }
 
 /* Nor an alarm. */
-static void wait_for_a_slot_misses_no_alarm(void) { check_waits(all_held, wait_as_consumer, alarm_here, RF_ALARMED); }
+static void wait_for_a_slot_misses_no_alarm(void)
+{
+    check_waits(all_held, wait_as_consumer, alarm_here, RF_ALARMED);
+}
 
 /* Nor a stop. */
-static void wait_for_a_slot_misses_no_stop(void) { check_waits(all_held, wait_as_consumer, stop_here, RF_STOPPED); }
+static void wait_for_a_slot_misses_no_stop(void)
+{
+    check_waits(all_held, wait_as_consumer, stop_here, RF_STOPPED);
+}
 
 /* Nor the publish that ends a draining slot. */
 static void wait_for_a_slot_misses_no_end_of_draining(void)

@@ -46,17 +46,24 @@ void stress_complain(struct stress *stress, const char *what, uint64_t got, uint
 
 /* ---- what rows contain ---- */
 
-static uint64_t content_of(int64_t index, uint32_t word) { return mixed((uint64_t)index * STRESS_WORDS + word + 1); }
+static uint64_t content_of(int64_t index, uint32_t word)
+{
+    return mixed((uint64_t)index * STRESS_WORDS + word + 1);
+}
 static bool is_raising(int64_t index) { return mixed((uint64_t)index + 11) % 61 == 0; }
 static bool is_poison(int64_t index) { return mixed((uint64_t)index + 13) % 509 == 0; }
 
-static uint64_t *row_of(uint8_t *base, uint32_t row) { return (uint64_t *)(void *)base + (size_t)row * STRESS_WORDS; }
+static uint64_t *row_of(uint8_t *base, uint32_t row)
+{
+    return (uint64_t *)(void *)base + (size_t)row * STRESS_WORDS;
+}
 
 /* ---- a worker's work ---- */
 
-/* Write one row in two steps. Its last word says between them who writes, so that a second writer is noticed. */
-static bool write_row(struct stress *stress, const struct rf_claim *claim, uint32_t row, struct chance *chance,
-                      bool (*dies)(struct chance *chance, bool poison))
+/* Write one row in two steps. Its last word says between them who writes, so that a second
+ * writer is noticed. */
+static bool write_row(struct stress *stress, const struct rf_claim *claim, uint32_t row,
+                      struct chance *chance, bool (*dies)(struct chance *chance, bool poison))
 {
     volatile uint64_t *words = row_of(claim->base, claim->first_row + row);
     int64_t index = claim->indices[row];
@@ -103,15 +110,18 @@ void stress_reap(struct stress *stress, uint32_t worker)
 
 /* ---- checking ---- */
 
-/* The reaper notes what was given up just after it has made the rest available: wait for its note. */
+/* The reaper notes what was given up just after it has made the rest available: wait
+ * for its note. */
 static bool was_given_up(struct stress *stress, int64_t index, bool expected)
 {
-    for (uint32_t turn = 0; expected && turn < 5000 && !atomic_load(&stress->given_up[index]); turn++)
+    for (uint32_t turn = 0; expected && turn < 5000 && !atomic_load(&stress->given_up[index]);
+         turn++)
         usleep(1000);
     return atomic_load(&stress->given_up[index]) != 0;
 }
 
-static void check_row(struct stress *stress, const struct rf_taken *taken, uint32_t row, int64_t index)
+static void check_row(struct stress *stress, const struct rf_taken *taken, uint32_t row,
+                      int64_t index)
 {
     uint8_t mark = rf_slot_marks(stress->ring, taken->slot)[row];
     const uint64_t *words = row_of(rf_slot_base(stress->ring, taken->slot), row);
@@ -137,7 +147,8 @@ static void check_failures(struct stress *stress, const struct rf_taken *taken, 
             continue;
         memcpy(&index, failure->payload, sizeof index);
         if (failure->size != sizeof index || index != first + failure->row || !is_raising(index))
-            stress_complain(stress, "the index in a payload", (uint64_t)index, (uint64_t)first + failure->row);
+            stress_complain(stress, "the index in a payload", (uint64_t)index,
+                            (uint64_t)first + failure->row);
     }
 }
 
@@ -221,7 +232,8 @@ struct expected { /* what is planned and not taken, oldest first */
         uint32_t rows;
     } batches[64];
     uint64_t write, read;
-    uint64_t epoch, left, batch; /* left: batches of the epoch that are not planned yet; batch: the next one's number */
+    /* left: batches of the epoch that are not planned yet; batch: the next one's number. */
+    uint64_t epoch, left, batch;
     int64_t next_index;
 };
 
@@ -298,13 +310,15 @@ static void take_one(struct stress *stress, struct expected *expected, struct ch
     part_with(stress, taken.slot, chance);
 }
 
-/* Take the next batch, or begin the next epoch where this one is delivered; false where neither can be. */
+/* Take the next batch, or begin the next epoch where this one is delivered; false where
+ * neither can be. */
 static bool consume_one(struct stress *stress, struct expected *expected, struct chance *chance)
 {
     enum rf_answer answer = rf_wait_head(stress->ring, 0, rf_now_ns() + STRESS_PATIENCE_NS);
     bool is_over = expected->left == 0 && expected->read == expected->write;
     if (answer != (is_over ? RF_DRY : RF_TAKEABLE)) {
-        stress_complain(stress, "the answer of rf_wait_head()", answer, is_over ? RF_DRY : RF_TAKEABLE);
+        stress_complain(stress, "the answer of rf_wait_head()", answer,
+                        is_over ? RF_DRY : RF_TAKEABLE);
         return false;
     }
     if (is_over)
@@ -321,7 +335,8 @@ void stress_consume(struct stress *stress)
     pthread_t releaser;
     pthread_create(&releaser, NULL, release, stress);
     begin_epoch(&expected, &chance);
-    while (rf_now_ns() < stress->end_ns && expected.next_index < STRESS_INDICES - 64 && !stress->broken) {
+    while (rf_now_ns() < stress->end_ns && expected.next_index < STRESS_INDICES - 64 &&
+           !stress->broken) {
         plan_ahead(stress, &expected, &chance);
         if (!consume_one(stress, &expected, &chance))
             break;
@@ -343,7 +358,8 @@ void stress_consume(struct stress *stress)
 void stress_begin(struct stress *stress, int argc, char **argv)
 {
     double seconds = argc > 1 ? strtod(argv[1], NULL) : 3;
-    *stress = (struct stress){.seed = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)rf_now_ns()};
+    *stress =
+        (struct stress){.seed = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)rf_now_ns()};
     printf("seed %" PRIu64 "\n", stress->seed);
     fflush(stdout);
     pthread_mutex_init(&stress->leases.lock, NULL);
@@ -358,7 +374,8 @@ void stress_begin(struct stress *stress, int argc, char **argv)
     if (!stress->ring || rf_become_consumer(stress->ring, STRESS_CAPACITY, 3) != 0)
         abort();
     rf_delist(stress->ring); /* forked workers write into the very slots */
-    stress->given_up = mmap(NULL, STRESS_INDICES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stress->given_up =
+        mmap(NULL, STRESS_INDICES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     stress->end_ns = rf_now_ns() + (int64_t)(seconds * 1e9);
 }
 
@@ -368,13 +385,14 @@ int stress_end(struct stress *stress, const char *program)
     rf_cancel(ring);
     rf_set_open(ring, ring->geometry.slots);
     if (ring->binder->free_count != ring->geometry.slots)
-        stress_complain(stress, "free slots at the end", ring->binder->free_count, ring->geometry.slots);
+        stress_complain(stress, "free slots at the end", ring->binder->free_count,
+                        ring->geometry.slots);
     if (!stress->broken && stress->checked == 0)
         stress_complain(stress, "batches checked", 0, 1);
     printf("%" PRIu64 " batches checked, %" PRIu64
            " workers reaped; %u slots of %u cells, %u workers, spinning %u ns\n",
-           stress->checked, stress->deaths, ring->geometry.slots, ring->geometry.cells, ring->geometry.workers,
-           ring->geometry.spin_ns);
+           stress->checked, stress->deaths, ring->geometry.slots, ring->geometry.cells,
+           ring->geometry.workers, ring->geometry.spin_ns);
     munmap((void *)stress->given_up, STRESS_INDICES);
     rf_unreference(ring);
     check_passed = !stress->broken;

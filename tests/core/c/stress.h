@@ -1,8 +1,9 @@
-/* What the stress programs share: rows whose content tells which they are, a worker's work on them, and a consumer that
- * checks every batch against what it planned, breaks epochs off, and has slots released by another thread.
+/* What the stress programs share: rows whose content tells which they are, a worker's work on them,
+ * and a consumer that checks every batch against what it planned, breaks epochs off, and has slots
+ * released by another thread.
  *
- * A dataset index is used once in a run, counting up. Some indices raise, some end their worker; which, their number
- * decides. Delivered rows must be right, or marked for a reason that is known.
+ * A dataset index is used once in a run, counting up. Some indices raise, some end their worker;
+ * which, their number decides. Delivered rows must be right, or marked for a reason that is known.
  */
 #ifndef RF_STRESS_H
 #define RF_STRESS_H
@@ -50,24 +51,27 @@ void linger(struct chance *chance); /* not at all, a moment, or long enough for 
 
 /* ---- the run ---- */
 
-/* Read [seconds] [seed] from the command line, print the seed, and make a segment: two to STRESS_WORKERS workers, few slots
- * and cells, as the seed says. */
+/* Read [seconds] [seed] from the command line, print the seed, and make a segment: two to
+ * STRESS_WORKERS workers, few slots and cells, as the seed says. */
 void stress_begin(struct stress *stress, int argc, char **argv);
 /* Plan, take, check, hold, fence and break off until the time is over; then stop the ring. */
 void stress_consume(struct stress *stress);
-/* After all workers have ended and were reaped: nothing is left; prints the closing line, returns the exit status. */
+/* After all workers have ended and were reaped: nothing is left; prints the closing line, returns
+ * the exit status. */
 int stress_end(struct stress *stress, const char *program);
 void stress_complain(struct stress *stress, const char *what, uint64_t got, uint64_t expected);
 
 /* ---- a worker's work ---- */
 
 enum fate { FATE_FILLED, FATE_CANCELLED, FATE_DEAD };
-/* Fill the claim's rows; `dies` says, before each row and in the middle of each, whether the worker ends here. */
+/* Fill the claim's rows; `dies` says, before each row and in the middle of each, whether the
+ * worker ends here. */
 enum fate stress_fill(struct stress *stress, struct rf_claim *claim, struct chance *chance,
                       bool (*dies)(struct chance *chance, bool poison));
 /* Reap a dead worker and note which row it was that was given up. */
 void stress_reap(struct stress *stress, uint32_t worker);
 /* Check one delivered batch whose indices count up from `first`. */
-void stress_check(struct stress *stress, const struct rf_taken *taken, int64_t first, uint32_t rows);
+void stress_check(struct stress *stress, const struct rf_taken *taken, int64_t first,
+                  uint32_t rows);
 
 #endif

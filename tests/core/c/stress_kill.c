@@ -1,5 +1,5 @@
-/* Processes as workers, killed at any moment by SIGKILL; waitpid() is the proof of their death. Not for TSan, which sees
- * one process.
+/* Processes as workers, killed at any moment by SIGKILL; waitpid() is the proof of their death. Not
+ * for TSan, which sees one process.
  *
  *     stress_kill [seconds] [seed]
  */
@@ -33,11 +33,13 @@ static _Noreturn void work(struct stress *stress, uint32_t number, uint64_t life
     if (rf_guard_start(-1, lifeline[0]) != 0)
         abort();
     for (;;) {
-        enum rf_answer answer = rf_claim_wait(stress->ring, number, &cursor, &claim, rf_now_ns() + STRESS_PATIENCE_NS);
+        enum rf_answer answer =
+            rf_claim_wait(stress->ring, number, &cursor, &claim, rf_now_ns() + STRESS_PATIENCE_NS);
         if (answer == RF_STOPPED)
             _exit(atomic_load(&stress->broken) != 0);
         if (answer == RF_TAKEABLE)
-            rf_publish(stress->ring, &claim, stress_fill(stress, &claim, &chance, dies_of_poison) != FATE_FILLED);
+            rf_publish(stress->ring, &claim,
+                       stress_fill(stress, &claim, &chance, dies_of_poison) != FATE_FILLED);
     }
 }
 
@@ -50,7 +52,8 @@ static void start(struct stress *stress, uint32_t number)
         work(stress, number, lives);
 }
 
-/* Whether this worker has left because the ring stopped; one that was killed is reaped and replaced. */
+/* Whether this worker has left because the ring stopped; one that was killed is
+ * reaped and replaced. */
 static bool has_left(struct stress *stress, uint32_t number)
 {
     int status = 0;

@@ -1,5 +1,6 @@
-/* Threads as workers. They abandon their claims at every step, sometimes between a publish and its wake; a thread joins
- * the dead, reaps their ids and starts others in their place. For TSan, ASan and UBSan.
+/* Threads as workers. They abandon their claims at every step, sometimes between a publish and its
+ * wake; a thread joins the dead, reaps their ids and starts others in their place. For TSan, ASan
+ * and UBSan.
  *
  *     stress_ring [seconds] [seed]
  */
@@ -38,7 +39,8 @@ void __wrap_rf_futex_wake(_Atomic uint32_t *address, int count)
 }
 
 /* Publish; true where the worker ended before it could wake the consumer. */
-static bool publish_and_die(struct stress *stress, const struct rf_claim *claim, bool cancelled, struct chance *chance)
+static bool publish_and_die(struct stress *stress, const struct rf_claim *claim, bool cancelled,
+                            struct chance *chance)
 {
     dies_before_wake = one_in(chance, 20);
     died_before_wake = false;
@@ -57,8 +59,8 @@ static bool live(struct worker *worker)
     struct rf_cursor cursor = {0};
     for (;;) {
         struct rf_claim claim;
-        enum rf_answer answer =
-            rf_claim_wait(stress->ring, worker->number, &cursor, &claim, rf_now_ns() + STRESS_PATIENCE_NS);
+        enum rf_answer answer = rf_claim_wait(stress->ring, worker->number, &cursor, &claim,
+                                              rf_now_ns() + STRESS_PATIENCE_NS);
         if (answer == RF_STOPPED)
             return true;
         if (answer != RF_TAKEABLE)

@@ -7,7 +7,8 @@
 
 /* ---- planning ---- */
 
-/* The plan takes as many batches as its capacity, and says how many more: one more for each that is taken. */
+/* The plan takes as many batches as its capacity, and says how many more: one more for each
+ * that is taken. */
 static void plan_is_full_and_empty_again(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 2);
@@ -40,7 +41,8 @@ static void plan_refuses_too_few_and_too_many_rows(void)
 
 /* ---- binding ---- */
 
-/* Binding writes the record, the indices and clean marks, and makes just the batch's tickets available. */
+/* Binding writes the record, the indices and clean marks, and makes just the
+ * batch's tickets available. */
 static void bind_prepares_the_slot(void)
 {
     struct rf_ring *ring = ring_of(2, 4, 2, 5);
@@ -72,18 +74,21 @@ static void bind_follows_the_plan(void)
     rf_unreference(ring);
 }
 
-/* Whatever the rows, workers, slots and speed, a batch's tickets fit the cells and cover its rows. */
+/* Whatever the rows, workers, slots and speed, a batch's tickets fit the cells and
+ * cover its rows. */
 static void tickets_never_exceed_the_cells(void)
 {
     const uint64_t speeds[] = {0, 1, 900, 70000, 150000, UINT64_C(1) << 60};
     for (uint32_t shape = 0; shape < 3 * 4 * 3; shape++) {
-        uint32_t slots = 1 + shape % 3, cells = 1 + shape / 3 % 4 * 21, workers = 1 + shape / 12 * 100;
+        uint32_t slots = 1 + shape % 3, cells = 1 + shape / 3 % 4 * 21,
+                 workers = 1 + shape / 12 * 100;
         struct rf_ring *ring = ring_of(slots, cells, workers, 1000);
         for (uint32_t turn = 0; turn < 6 * 7; turn++) {
             const uint32_t rows[] = {1, 2, 63, 64, 65, 999, 1000};
             atomic_store(&ring->binder->row_ns, speeds[turn % 6]);
             bind_batches(ring, 1, rows[turn / 6]);
-            const struct rf_record *record = &ring->records[(uint32_t)atomic_load(&ring->slot_of[turn % slots])];
+            const struct rf_record *record =
+                &ring->records[(uint32_t)atomic_load(&ring->slot_of[turn % slots])];
             CHECK(record->tickets >= 1 && record->tickets <= cells && record->rows_per_ticket >= 1);
             CHECK((record->tickets - 1) * record->rows_per_ticket < record->rows);
             CHECK(record->tickets * record->rows_per_ticket >= record->rows);
@@ -93,7 +98,8 @@ static void tickets_never_exceed_the_cells(void)
     }
 }
 
-/* The work that rows take decides how many make a ticket, but never so many that a worker has nothing to do. */
+/* The work that rows take decides how many make a ticket, but never so many that a worker has
+ * nothing to do. */
 static void ticket_size_follows_the_work(void)
 {
     struct rf_ring *ring = ring_of(3, 64, 4, 128);
@@ -171,7 +177,10 @@ static void release_under_a_busy_lock_is_picked_up(void)
 }
 
 static uint64_t bound_at_the_wake;
-static void note_bound(struct rf_ring *ring) { bound_at_the_wake = atomic_load(&ring->control->bound); }
+static void note_bound(struct rf_ring *ring)
+{
+    bound_at_the_wake = atomic_load(&ring->control->bound);
+}
 
 /* A release wakes the consumer after its attempt to bind, so that it finds the batch. */
 static void release_wakes_after_it_binds(void)
@@ -197,7 +206,8 @@ static void drop_and_unreference(struct rf_ring *ring)
         _exit(1);
 }
 
-/* A forked child owns none of the holds it copied: its drops neither free the slot nor unmap the ring. */
+/* A forked child owns none of the holds it copied: its drops neither free the slot nor
+ * unmap the ring. */
 static void forked_childs_drop_does_nothing(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 1);
@@ -271,7 +281,8 @@ static void cancel_is_seen_by_workers(void)
     rf_unreference(ring);
 }
 
-/* A draining slot stays out of use while a worker is in it, whatever is planned; its other cells are swept. */
+/* A draining slot stays out of use while a worker is in it, whatever is planned; its other
+ * cells are swept. */
 static void draining_slot_waits_for_its_worker(void)
 {
     struct rf_ring *ring = ring_of(2, 2, 2, 2);
@@ -291,7 +302,8 @@ static void draining_slot_waits_for_its_worker(void)
     rf_unreference(ring);
 }
 
-/* Whoever collects a draining slot sweeps it once more: a ticket that came back meanwhile is cancelled. */
+/* Whoever collects a draining slot sweeps it once more: a ticket that came back
+ * meanwhile is cancelled. */
 static void draining_slot_is_swept_once_more(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 2, 1);
@@ -338,7 +350,8 @@ static void cancel_leaves_held_slots(void)
     rf_unreference(ring);
 }
 
-/* An epoch is over for the consumer as soon as it has taken all, though whoever bound the last batch is not done yet. */
+/* An epoch is over for the consumer as soon as it has taken all, though whoever bound the last
+ * batch is not done yet. */
 static void dry_is_seen_while_another_thread_unlocks(void)
 {
     struct rf_ring *ring = ring_of(1, 1, 1, 1);
@@ -346,7 +359,8 @@ static void dry_is_seen_while_another_thread_unlocks(void)
     fill_all(ring, 0);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
     taken_of(ring);
-    atomic_store(&ring->binder->plan_read, 0); /* bind_batch() has stored `bound`, and not yet this */
+    /* bind_batch() has stored `bound`, and not yet this. */
+    atomic_store(&ring->binder->plan_read, 0);
     atomic_store(&ring->binder->lock, 1);
     CHECK_EQ(rf_look(ring), RF_DRY);
     rf_unreference(ring);
@@ -354,7 +368,8 @@ static void dry_is_seen_while_another_thread_unlocks(void)
 
 /* ---- fencing ---- */
 
-/* What was bound and not taken is bound again, in order, with its indices, under new numbers; nothing else changes. */
+/* What was bound and not taken is bound again, in order, with its indices, under new numbers;
+ * nothing else changes. */
 static void requeue_binds_the_same_again(void)
 {
     struct rf_ring *ring = ring_of(3, 2, 2, 2);
@@ -397,7 +412,8 @@ static void requeue_survives_a_full_plan(void)
     rf_unreference(ring);
 }
 
-/* The slot of a worker that cannot be ended is out of use until he is reaped; what he writes and publishes is nobody's. */
+/* The slot of a worker that cannot be ended is out of use until he is reaped; what he writes and
+ * publishes is nobody's. */
 static void fenced_workers_slot_is_quarantined(void)
 {
     struct rf_ring *ring = ring_of(2, 2, 2, 2);
@@ -420,7 +436,8 @@ static void fenced_workers_slot_is_quarantined(void)
     rf_unreference(ring);
 }
 
-/* One that wakes up after all and publishes frees his slot; the batch is the one that others have filled. */
+/* One that wakes up after all and publishes frees his slot; the batch is the one that
+ * others have filled. */
 static void fenced_worker_may_wake_up(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 2, 1);

@@ -1,4 +1,5 @@
-/* The conversion of uint8 samples, against one that takes every step alone and cannot be merged or vectorised. */
+/* The conversion of uint8 samples, against one that takes every step alone and cannot be
+ * merged or vectorised. */
 #include "check.h"
 #include "bytes/convert.h"
 
@@ -49,8 +50,8 @@ static struct steps steps_of(size_t channels, bool planar, unsigned left_out)
 
 static struct rf_conversion *conversion_of(const struct steps *steps)
 {
-    return rf_conversion_new(steps->scale, steps->offset, steps->mean, steps->std, steps->count, steps->channels,
-                             steps->planar);
+    return rf_conversion_new(steps->scale, steps->offset, steps->mean, steps->std, steps->count,
+                             steps->channels, steps->planar);
 }
 
 /* Element `i` of a sample as it lies, and where it comes out. */
@@ -59,7 +60,8 @@ static size_t place_of(const struct steps *steps, size_t i, size_t pixels)
     return steps->planar ? i % steps->channels * pixels + i / steps->channels : i;
 }
 
-/* Convert `rows` rows of `pixels` pixels, which lie `stride` bytes apart and are taken last first; compare every bit. */
+/* Convert `rows` rows of `pixels` pixels, which lie `stride` bytes apart and are taken last first;
+ * compare every bit. */
 static void check_rows(const struct steps *steps, size_t pixels, size_t rows, size_t stride)
 {
     const size_t size = pixels * steps->channels;
@@ -72,11 +74,13 @@ static void check_rows(const struct steps *steps, size_t pixels, size_t rows, si
     memset(memory, 0x7b, (rows * size + 2 * GUARD) * sizeof(uint32_t));
     for (size_t row = 0; row < rows; row++)
         indices[row] = (int64_t)(rows - 1 - row);
-    rf_convert(conversion, (float *)(void *)(memory + GUARD), source, (ptrdiff_t)stride, indices, rows, size);
+    rf_convert(conversion, (float *)(void *)(memory + GUARD), source, (ptrdiff_t)stride, indices,
+               rows, size);
     bool same = true;
     for (size_t row = 0; row < rows; row++)
         for (size_t i = 0; i < size; i++) {
-            const float wanted = expected(steps, source[(size_t)indices[row] * stride + i], i % steps->channels);
+            const float wanted =
+                expected(steps, source[(size_t)indices[row] * stride + i], i % steps->channels);
             same &= memory[GUARD + row * size + place_of(steps, i, pixels)] == bits_of(wanted);
         }
     for (size_t i = 0; i < GUARD; i++)
@@ -88,7 +92,8 @@ static void check_rows(const struct steps *steps, size_t pixels, size_t rows, si
     CHECK(same);
 }
 
-/* All bytes, with every step taken or left out, for as many channels as pictures have, are those of single steps. */
+/* All bytes, with every step taken or left out, for as many channels as pictures have, are those
+ * of single steps. */
 static void every_byte_and_step(void)
 {
     for (size_t channels = 1; channels <= 5; channels++)
@@ -99,7 +104,8 @@ static void every_byte_and_step(void)
             }
 }
 
-/* A sample of any length, none included, has its last elements converted and nothing behind them. */
+/* A sample of any length, none included, has its last elements converted and
+ * nothing behind them. */
 static void any_length(void)
 {
     const size_t channels[] = {1, 2, 3, 4, 5, 7, 48, MOST_CHANNELS};

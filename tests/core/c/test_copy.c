@@ -9,7 +9,8 @@
 #define UNTOUCHED 0x7b
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-/* A place of `size` bytes that starts `offset` bytes behind a cache line, between guards; to be freed by its memory. */
+/* A place of `size` bytes that starts `offset` bytes behind a cache line, between guards; to be
+ * freed by its memory. */
 struct place {
     uint8_t *memory, *start;
     size_t size;
@@ -28,7 +29,8 @@ static bool is_guarded(const struct place *place)
 {
     bool guarded = true;
     for (size_t i = 1; i <= GUARD; i++)
-        guarded &= place->start[-(ptrdiff_t)i] == UNTOUCHED && place->start[place->size + i - 1] == UNTOUCHED;
+        guarded &= place->start[-(ptrdiff_t)i] == UNTOUCHED &&
+                   place->start[place->size + i - 1] == UNTOUCHED;
     return guarded;
 }
 
@@ -54,7 +56,8 @@ static bool is_copied(size_t size, size_t target_offset, size_t source_offset, i
     return same;
 }
 
-/* Any size is copied from and to an address of any alignment: streamed, streamed where it pays, or not at all. */
+/* Any size is copied from and to an address of any alignment: streamed, streamed where it pays, or
+ * not at all. */
 static void any_size_and_alignment(void)
 {
     const size_t sizes[] = {0,   1,   15,  16,  31,  32,  63,   64,   65,   127,  128,  129,  191,
@@ -74,7 +77,8 @@ static bool is_gathered(size_t row_size, size_t rows, ptrdiff_t stride, size_t o
 {
     const size_t extent = (size_t)(stride < 0 ? -stride : stride), all = rows * extent + row_size;
     struct place target = place_of(rows * row_size, offset);
-    uint8_t *source = malloc(all ? all : 1); /* no byte more, so that a sanitizer sees what is read beyond it */
+    /* No byte more, so that a sanitizer sees what is read beyond it. */
+    uint8_t *source = malloc(all ? all : 1);
     int64_t *indices = malloc(rows * sizeof(int64_t) + 1);
     fill(source, all);
     for (size_t row = 0; row < rows; row++)
@@ -90,10 +94,12 @@ static bool is_gathered(size_t row_size, size_t rows, ptrdiff_t stride, size_t o
     return same;
 }
 
-/* Rows of any size, with gaps between them or backwards, come in the order asked for, however many there are. */
+/* Rows of any size, with gaps between them or backwards, come in the order asked for, however
+ * many there are. */
 static void any_rows(void)
 {
-    const size_t sizes[] = {1, 2, 3, 4, 7, 8, 16, 63, 64, 65, 100, 128, 500, 1023, 1024, 1100, 4095, 4096, 4160, 8200};
+    const size_t sizes[] = {1,   2,   3,   4,    7,    8,    16,   63,   64,   65,
+                            100, 128, 500, 1023, 1024, 1100, 4095, 4096, 4160, 8200};
     const size_t counts[] = {0, 1, 2, 7, 63, 64, 65, 130};
     bool same = true;
     for (size_t s = 0; s < COUNT(sizes); s++)

@@ -1,5 +1,5 @@
-/* Whatever is written over the control block or behind a slot's fields: no call of the consumer or of a worker crashes or
- * loops, and a batch that is handed out is right. */
+/* Whatever is written over the control block or behind a slot's fields: no call of the consumer or
+ * of a worker crashes or loops, and a batch that is handed out is right. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,8 @@ static void plan_next(struct rf_ring *ring, int64_t number)
     rf_plan(ring, indices, ROWS, 7, 0);
 }
 
-/* Write each row's index into it; a worker that is told too many rows would write beyond the slot. */
+/* Write each row's index into it; a worker that is told too many rows would write
+ * beyond the slot. */
 static void fill(struct rf_ring *ring, const struct rf_claim *claim)
 {
     int64_t *rows = (int64_t *)(void *)claim->base;
@@ -35,7 +36,8 @@ static void fill(struct rf_ring *ring, const struct rf_claim *claim)
         rows[claim->first_row + row] = claim->indices[row];
 }
 
-/* One batch is held, the next is published but for a claim that a dead worker has, one has failed, one is to be claimed. */
+/* One batch is held, the next is published but for a claim that a dead worker has, one has failed,
+ * one is to be claimed. */
 static void make_busy(struct rf_ring *ring)
 {
     struct rf_claim claim;
@@ -157,11 +159,13 @@ static void slots_may_be_overrun(void)
     scribble_over(false, geometry.failures_at, geometry.failures_at + 64, 4);
     scribble_over(false, geometry.failures_at, geometry.indices_at, 1024);
     scribble_over(false, geometry.indices_at, geometry.marks_at + ROWS, 1);
-    scribble_over(false, geometry.failures_at, geometry.slot_size, geometry.slot_size - geometry.failures_at);
+    scribble_over(false, geometry.failures_at, geometry.slot_size,
+                  geometry.slot_size - geometry.failures_at);
     CHECK(delivered > 100 && damaged > 50);
 }
 
-/* What a worker has read is sealed: indices that were overwritten while it read are not delivered as others. */
+/* What a worker has read is sealed: indices that were overwritten while it read are not
+ * delivered as others. */
 static void indices_are_sealed(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, ROWS);
@@ -178,7 +182,8 @@ static void indices_are_sealed(void)
     rf_unreference(ring);
 }
 
-/* An error names the indices of its ticket: none that were overwritten since the ticket was published as failed. */
+/* An error names the indices of its ticket: none that were overwritten since the ticket was
+ * published as failed. */
 static void indices_of_a_failure_are_looked_at_again(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, ROWS);

@@ -15,8 +15,10 @@ static struct rf_ring *taken_ring(void)
 
 static struct rf_field field_of(const struct rf_ring *ring)
 {
-    return (struct rf_field){
-        .address = rf_slot_base(ring, 0), .type = {.code = 0, .bits = 64, .lanes = 1}, .axes = 3, .shape = {2, 3, 2}};
+    return (struct rf_field){.address = rf_slot_base(ring, 0),
+                             .type = {.code = 0, .bits = 64, .lanes = 1},
+                             .axes = 3,
+                             .shape = {2, 3, 2}};
 }
 
 /* An export says where the field is, its type, its axes, and strides in elements. */
@@ -27,8 +29,10 @@ static void export_describes_the_field(void)
     struct rf_dlpack *export = rf_export(ring, 0, &field);
     CHECK(export);
     const struct rf_dlpack_tensor *tensor = &export->tensor;
-    CHECK(tensor->address == field.address && tensor->byte_offset == 0 && tensor->device_type == RF_DLPACK_CPU);
-    CHECK(tensor->axes == 3 && tensor->shape[0] == 2 && tensor->shape[1] == 3 && tensor->shape[2] == 2);
+    CHECK(tensor->address == field.address && tensor->byte_offset == 0 &&
+          tensor->device_type == RF_DLPACK_CPU);
+    CHECK(tensor->axes == 3 && tensor->shape[0] == 2 && tensor->shape[1] == 3 &&
+          tensor->shape[2] == 2);
     CHECK(tensor->strides[0] == 6 && tensor->strides[1] == 2 && tensor->strides[2] == 1);
     CHECK(tensor->type.bits == 64 && tensor->type.lanes == 1);
     export->deleter(export);

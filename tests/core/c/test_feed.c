@@ -23,7 +23,8 @@ static enum rf_reply begin(struct rf_feed *feed, int64_t *epoch_id, char **error
     return begin_reply;
 }
 
-static enum rf_reply count_asked(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout, char **error)
+static enum rf_reply count_asked(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout,
+                                 char **error)
 {
     (void)feed, (void)epoch_id, (void)handout, (void)error;
     atomic_fetch_add(&asked, 1);
@@ -105,7 +106,8 @@ static void batches_are_taken(void)
     fill_all(ring, 0);
     CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
     attach(feed, ring, LONG_NS);
-    CHECK(take(feed, EPOCH_ID) && take(feed, EPOCH_ID) && take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
+    CHECK(take(feed, EPOCH_ID) && take(feed, EPOCH_ID) && take(feed, EPOCH_ID) &&
+          atomic_load(&asked) == 1);
     CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 2);
     CHECK_EQ(rf_report_consumer(ring).batches, 3);
     CHECK_EQ(rf_report_consumer(ring).samples, 3);
@@ -193,7 +195,8 @@ static void deadline_asks(void)
     drop_both(feed, ring);
 }
 
-/* A wait comes back after a slice, and the next goes on: what both have waited in vain counts together. */
+/* A wait comes back after a slice, and the next goes on: what both have waited in
+ * vain counts together. */
 static void waits_are_short(void)
 {
     struct rf_ring *ring;
@@ -239,7 +242,9 @@ static void interrupts_end_a_wait(void)
     CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_LATER);
     atomic_store(&interrupts, 1);
     CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_ERROR);
-    CHECK(error && !strcmp(error, "KeyboardInterrupt: while a batch was waited for; it is the next to come"));
+    CHECK(
+        error &&
+        !strcmp(error, "KeyboardInterrupt: while a batch was waited for; it is the next to come"));
     free(error);
     CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_LATER);
     atomic_store(&interrupts, 0);
@@ -248,7 +253,8 @@ static void interrupts_end_a_wait(void)
     drop_both(feed, ring);
 }
 
-/* The rest of an epoch is asked for with the step that its iteration has come to; one that is over has no batches. */
+/* The rest of an epoch is asked for with the step that its iteration has come to; one that is over
+ * has no batches. */
 static void rest_is_asked_for(void)
 {
     struct rf_ring *ring;
@@ -260,7 +266,8 @@ static void rest_is_asked_for(void)
     CHECK_EQ(feeds->begin(number, RF_NEW, 0, &epoch_id, &error), RF_REPLY_BATCH);
     CHECK_EQ(feeds->begin(number, EPOCH_ID, 5, &epoch_id, &error), RF_REPLY_BATCH);
     CHECK_EQ(epoch_id, EPOCH_ID);
-    CHECK_EQ(feeds->begin(number, EPOCH_ID - 1, 6, &epoch_id, &error), RF_REPLY_BATCH); /* an older iteration */
+    /* An older iteration. */
+    CHECK_EQ(feeds->begin(number, EPOCH_ID - 1, 6, &epoch_id, &error), RF_REPLY_BATCH);
     CHECK_EQ(epoch_id, EPOCH_ID - 1);
     CHECK_EQ(feeds->begin(number, RF_REST, 0, &epoch_id, &error), RF_REPLY_BATCH);
     CHECK(epoch_id == EPOCH_ID && asked_step == 5 && atomic_load(&asked) == 1);
@@ -363,7 +370,8 @@ static void threads_share_the_batches(void)
     attach(feed, ring, LONG_NS);
     for (int number = 0; number < 3; number++)
         pthread_create(&thread[number], NULL, take_three, &caller);
-    for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns && rf_report_consumer(ring).batches < 3; rf_pause())
+    for (int64_t until_ns = soon_ns(60000);
+         rf_now_ns() < until_ns && rf_report_consumer(ring).batches < 3; rf_pause())
         fill_all(ring, 0);
     for (int number = 0; number < 3; number++)
         pthread_join(thread[number], NULL);
@@ -372,7 +380,8 @@ static void threads_share_the_batches(void)
     drop_both(feed, ring);
 }
 
-/* A slot comes back when its last hold and the handout have ended, also when feed and ring are gone. */
+/* A slot comes back when its last hold and the handout have ended, also when feed and
+ * ring are gone. */
 static void holds_keep_slot_and_mapping(void)
 {
     struct rf_ring *ring;
@@ -395,7 +404,8 @@ static void holds_keep_slot_and_mapping(void)
     rf_unreference(ring);
 }
 
-/* The batch that would leave no slot to be filled is to be copied; a slot that drains may not come back soon. */
+/* The batch that would leave no slot to be filled is to be copied; a slot that drains may not
+ * come back soon. */
 static void last_slot_is_to_be_copied(void)
 {
     struct rf_ring *ring;
@@ -425,8 +435,9 @@ static void last_slot_is_to_be_copied(void)
     drop_both(feed, ring);
 }
 
-/* An iteration whose first batch was an error goes on with the epoch that it began, unless that is another's, whose step
- * is another, or another has had a batch of it; one that could not begin tries again. */
+/* An iteration whose first batch was an error goes on with the epoch that it began, unless that is
+ * another's, whose step is another, or another has had a batch of it; one that could not begin
+ * tries again. */
 static void later_steps_begin_nothing(void)
 {
     struct rf_ring *ring;
@@ -486,7 +497,8 @@ static void use_inherited(struct rf_ring *ring)
     feeds->end(inherited);
 }
 
-/* A forked child's copy takes nothing and waits for no lock, though a thread that it does not have is inside. */
+/* A forked child's copy takes nothing and waits for no lock, though a thread that it does not
+ * have is inside. */
 static void forked_child_asks(void)
 {
     struct rf_ring *ring;
@@ -503,7 +515,8 @@ static void forked_child_asks(void)
     drop_both(feed, ring);
 }
 
-/* When the interpreter is about to end nobody asks it any more. For good: it must be the last test. */
+/* When the interpreter is about to end nobody asks it any more. For good: it must be
+ * the last test. */
 static void leaving_ends_all_asking(void)
 {
     struct rf_ring *ring;

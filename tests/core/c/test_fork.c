@@ -21,16 +21,23 @@ void *__real_mmap(void *address, size_t size, int protection, int flags, int fd,
 void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
 {
-    return no_pages && !address ? MAP_FAILED : __real_mmap(address, size, protection, flags, fd, offset);
+    return no_pages && !address ? MAP_FAILED
+                                : __real_mmap(address, size, protection, flags, fd, offset);
 }
 
 void *__real_calloc(size_t count, size_t size);
 void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size) { return no_heap ? NULL : __real_calloc(count, size); }
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return no_heap ? NULL : __real_calloc(count, size);
+}
 
 /* ---- batches whose rows are all their number ---- */
 
-static int64_t *rows_of(const struct rf_ring *ring, uint32_t slot) { return (int64_t *)rf_slot_base(ring, slot); }
+static int64_t *rows_of(const struct rf_ring *ring, uint32_t slot)
+{
+    return (int64_t *)rf_slot_base(ring, slot);
+}
 
 static bool is_full_of(const struct rf_ring *ring, uint32_t slot, uint64_t batch)
 {
@@ -101,7 +108,10 @@ static int status_of(pid_t pid)
 static int signal_of(int status) { return WIFSIGNALED(status) ? WTERMSIG(status) : 0; }
 
 static bool sees_first(struct rf_ring *ring) { return is_full_of(ring, 0, 0); }
-static bool sees_both(struct rf_ring *ring) { return is_full_of(ring, 0, 0) && is_full_of(ring, 1, 1); }
+static bool sees_both(struct rf_ring *ring)
+{
+    return is_full_of(ring, 0, 0) && is_full_of(ring, 1, 1);
+}
 static bool sees_third(struct rf_ring *ring) { return is_full_of(ring, 2, 2); }
 
 static bool writes(struct rf_ring *ring)
@@ -201,7 +211,8 @@ static void child_of_a_child_has_its_own(void)
     rf_unreference(ring);
 }
 
-/* After a fork the parent holds and refers to what it did before; what was released meanwhile is bound again. */
+/* After a fork the parent holds and refers to what it did before; what was released meanwhile
+ * is bound again. */
 static void parent_is_as_before(void)
 {
     struct rf_ring *ring = holding(2);
@@ -215,7 +226,8 @@ static void parent_is_as_before(void)
 
 /* ---- without memory ---- */
 
-/* Where there are no pages for a copy, the fork succeeds and the child crashes at its first look. */
+/* Where there are no pages for a copy, the fork succeeds and the child crashes at
+ * its first look. */
 static void child_without_copies_crashes(void)
 {
     struct rf_ring *ring = holding(1);
@@ -228,7 +240,8 @@ static void child_without_copies_crashes(void)
     rf_unreference(ring);
 }
 
-/* Where there is not even room for the list of them, it crashes likewise; the next child is whole. */
+/* Where there is not even room for the list of them, it crashes likewise; the next
+ * child is whole. */
 static void child_without_a_list_crashes(void)
 {
     struct rf_ring *ring = holding(1);
@@ -305,7 +318,8 @@ static void *forker(void *unused)
     return unused;
 }
 
-/* Two threads fork while others take, drop, fill, make and destroy: no child sees a byte of another batch. */
+/* Two threads fork while others take, drop, fill, make and destroy: no child sees a byte
+ * of another batch. */
 static void forks_beside_threads(void)
 {
     void *(*const deeds[])(void *) = {forker, forker, worker, consumer, maker};

@@ -1,4 +1,5 @@
-/* Rows that differ in shape: placed by several writers, put together, and whatever their records say, within the field. */
+/* Rows that differ in shape: placed by several writers, put together, and whatever their records
+ * say, within the field. */
 #include "check.h"
 #include "bytes/forms.h"
 
@@ -45,10 +46,12 @@ static int64_t length_of_all(void)
 
 static void write_row(struct place *place, uint32_t row, int64_t start)
 {
-    memset(place->field + (size_t)start * place->form.unit, (int)row + 1, (size_t)length_of(row) * place->form.unit);
+    memset(place->field + (size_t)start * place->form.unit, (int)row + 1,
+           (size_t)length_of(row) * place->form.unit);
 }
 
-static bool holds(const struct place *place, const int64_t *rows, uint32_t count, const int64_t *splits)
+static bool holds(const struct place *place, const int64_t *rows, uint32_t count,
+                  const int64_t *splits)
 {
     int64_t end = 0;
     for (uint32_t number = 0; number < count; number++) {
@@ -56,7 +59,8 @@ static bool holds(const struct place *place, const int64_t *rows, uint32_t count
         if (splits[number] != end)
             return false;
         end += length_of(row);
-        for (int64_t byte = splits[number] * (int64_t)place->form.unit; byte < end * (int64_t)place->form.unit; byte++)
+        for (int64_t byte = splits[number] * (int64_t)place->form.unit;
+             byte < end * (int64_t)place->form.unit; byte++)
             if (place->field[byte] != row + 1)
                 return false;
     }
@@ -99,7 +103,8 @@ static struct place with_total(int64_t total)
     return place_of((struct rf_form){.axes = 1, .unit = 6, .most = {MOST}, .total = total});
 }
 
-/* Rows come in another order, in a slot that another batch has used; then some of them once more. */
+/* Rows come in another order, in a slot that another batch has used; then some of
+ * them once more. */
 static void any_order_within_a_total(void)
 {
     struct place place = with_total(length_of_all());
@@ -108,7 +113,8 @@ static void any_order_within_a_total(void)
         const struct rf_filled filled = {batch, ROWS};
         for (uint32_t step = 0; step < ROWS + 9; step++) {
             const uint32_t row = step * 13 % ROWS;
-            const int64_t start = rf_place_row(place.field, &place.form, &filled, row, length_of(row));
+            const int64_t start =
+                rf_place_row(place.field, &place.form, &filled, row, length_of(row));
             CHECK(start >= 0);
             write_row(&place, row, start);
         }
@@ -126,7 +132,8 @@ static void more_than_the_total(void)
     const struct rf_filled filled = {5, ROWS};
     uint32_t refused = 0;
     for (uint32_t row = 0; row < ROWS; row++) {
-        bool is_refused = rf_place_row(place.field, &place.form, &filled, row, length_of(row)) == RF_NO_ROOM;
+        bool is_refused =
+            rf_place_row(place.field, &place.form, &filled, row, length_of(row)) == RF_NO_ROOM;
         CHECK_EQ(rf_refused(place.field, &place.form, 5, row), is_refused ? length_of(row) : -1);
         CHECK_EQ(rf_refused(place.field, &place.form, 6, row), -1);
         refused += is_refused;
@@ -140,11 +147,12 @@ static void more_than_the_total(void)
 static void forget_start(struct place *place, uint32_t row)
 {
     const int64_t none = RF_NO_PLACE;
-    memcpy(place->field - RF_FORM_HEADER - (row + 1) * rf_record_size(&place->form) + 8, &none, sizeof(none));
+    memcpy(place->field - RF_FORM_HEADER - (row + 1) * rf_record_size(&place->form) + 8, &none,
+           sizeof(none));
 }
 
-/* A writer that ends between the move of the cursor and the note of where its row lies: its room is lost, and the total
- * holds all the same. */
+/* A writer that ends between the move of the cursor and the note of where its row lies: its room is
+ * lost, and the total holds all the same. */
 static void a_death_between_two_steps(void)
 {
     struct place place = with_total(length_of_all());
@@ -164,7 +172,8 @@ static void a_death_between_two_steps(void)
     free(place.memory);
 }
 
-/* The room of one row may be lost, of the longest too, and all rows still lie within the field; that of two may not. */
+/* The room of one row may be lost, of the longest too, and all rows still lie within the field;
+ * that of two may not. */
 static void the_field_ends_one_row_behind_the_total(void)
 {
     struct place place = with_total(2 * MOST);
@@ -186,7 +195,8 @@ static void a_batch_that_is_placed_anew(void)
     for (int64_t attempt = 0; attempt < 9; attempt++) {
         rf_place_anew(place.field, &place.form, &filled);
         CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 0, MOST - attempt % 2), 0);
-        CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 1, MOST - 1 + attempt % 2), MOST - attempt % 2);
+        CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 1, MOST - 1 + attempt % 2),
+                 MOST - attempt % 2);
     }
     CHECK_EQ(rf_needed(place.field, &place.form, 7, ROWS), -1);
     free(place.memory);
@@ -204,7 +214,8 @@ static void *write_half(void *given)
     const struct rf_filled filled = {9, ROWS};
     writer->done = true;
     for (uint32_t row = writer->first; row < ROWS; row += 2) {
-        const int64_t start = rf_place_row(writer->place->field, &writer->place->form, &filled, row, length_of(row));
+        const int64_t start =
+            rf_place_row(writer->place->field, &writer->place->form, &filled, row, length_of(row));
         writer->done &= start >= 0;
         if (start >= 0)
             write_row(writer->place, row, start);
@@ -236,7 +247,8 @@ static void two_writers(void)
 
 static struct place picture_place(void)
 {
-    return place_of((struct rf_form){.axes = 2, .padded = true, .unit = DEEP, .most = {HIGH, WIDE}});
+    return place_of(
+        (struct rf_form){.axes = 2, .padded = true, .unit = DEEP, .most = {HIGH, WIDE}});
 }
 
 static uint8_t *line_of(const struct place *place, uint32_t row, int64_t line)
@@ -249,7 +261,8 @@ static void write_picture(struct place *place, uint32_t row, int64_t height, int
     const int64_t lengths[] = {height, width};
     rf_note_row(place->field, &place->form, row, 0, lengths);
     for (int64_t line = 0; line < height; line++)
-        memset(line_of(place, row, line), (int)(row * 8 + (uint32_t)line + 1), (size_t)width * DEEP);
+        memset(line_of(place, row, line), (int)(row * 8 + (uint32_t)line + 1),
+               (size_t)width * DEEP);
 }
 
 static uint8_t expected_byte(uint32_t row, int64_t line, int64_t column, int64_t byte)
@@ -275,17 +288,20 @@ static void pictures_are_padded(void)
             for (int64_t line = 0; line < shapes[shape][0]; line++)
                 for (int64_t column = 0; column < shapes[shape][1]; column++)
                     for (int64_t part = 0; part < DEEP; part++)
-                        CHECK_EQ(*byte++, expected_byte((uint32_t)rows[number], line, column, part));
+                        CHECK_EQ(*byte++,
+                                 expected_byte((uint32_t)rows[number], line, column, part));
         free(place.memory);
     }
 }
 
-/* Records that were overwritten: all that is read and written lies within the field, which a sanitizer watches. */
+/* Records that were overwritten: all that is read and written lies within the field, which
+ * a sanitizer watches. */
 static void damaged_records(void)
 {
-    const struct rf_form forms[] = {{.axes = 1, .unit = 6, .most = {MOST}},
-                                    {.axes = 1, .unit = 6, .most = {MOST}, .total = 40},
-                                    {.axes = 2, .padded = true, .unit = DEEP, .most = {HIGH, WIDE}}};
+    const struct rf_form forms[] = {
+        {.axes = 1, .unit = 6, .most = {MOST}},
+        {.axes = 1, .unit = 6, .most = {MOST}, .total = 40},
+        {.axes = 2, .padded = true, .unit = DEEP, .most = {HIGH, WIDE}}};
     const int64_t some[] = {1, 2, 9, 30};
     int64_t found[2 * ROWS + 1];
     srand(1);
@@ -295,7 +311,8 @@ static void damaged_records(void)
         const bool all = repetition % 2;
         const uint32_t count = all ? ROWS : 4;
         for (size_t byte = 0; byte < place.before; byte++)
-            place.memory[byte] = (uint8_t)(byte % 8 > 1 && repetition % 7 ? (repetition % 5 ? 0 : 255) : rand());
+            place.memory[byte] =
+                (uint8_t)(byte % 8 > 1 && repetition % 7 ? (repetition % 5 ? 0 : 255) : rand());
         if (place.form.total)
             rf_place_row(place.field, &place.form, &filled, (uint32_t)rand() % ROWS, MOST);
         if (place.form.padded) {

@@ -37,7 +37,10 @@ static void abi(struct rf_control *control) { control->abi += 1; }
 static void size(struct rf_control *control) { control->control_size -= RF_LINE; }
 static void more_slots(struct rf_control *control) { control->geometry.slots += 1; }
 static void more_cells(struct rf_control *control) { control->geometry.cells = RF_MAX_CELLS + 1; }
-static void more_workers(struct rf_control *control) { control->geometry.workers = RF_MAX_WORKERS + 1; }
+static void more_workers(struct rf_control *control)
+{
+    control->geometry.workers = RF_MAX_WORKERS + 1;
+}
 static void less_ids(struct rf_control *control) { control->geometry.ids -= 1; }
 static void more_ids(struct rf_control *control) { control->geometry.ids = RF_MAX_IDS + 1; }
 static void no_slots(struct rf_control *control) { control->geometry.slots = 0; }
@@ -47,12 +50,27 @@ static void no_rows(struct rf_control *control) { control->geometry.rows = 0; }
 static void larger_slots(struct rf_control *control) { control->geometry.slot_size += 64; }
 static void odd_slots(struct rf_control *control) { control->geometry.slot_size -= 8; }
 static void odd_indices(struct rf_control *control) { control->geometry.indices_at += 4; }
-static void far_indices(struct rf_control *control) { control->geometry.indices_at = control->geometry.slot_size; }
-static void far_marks(struct rf_control *control) { control->geometry.marks_at = control->geometry.slot_size - 1; }
-static void far_failures(struct rf_control *control) { control->geometry.failures_at += RF_FAILURE_SIZE; }
-static void wrapped_failures(struct rf_control *control) { control->geometry.failures_at = -UINT64_C(8192); }
+static void far_indices(struct rf_control *control)
+{
+    control->geometry.indices_at = control->geometry.slot_size;
+}
+static void far_marks(struct rf_control *control)
+{
+    control->geometry.marks_at = control->geometry.slot_size - 1;
+}
+static void far_failures(struct rf_control *control)
+{
+    control->geometry.failures_at += RF_FAILURE_SIZE;
+}
+static void wrapped_failures(struct rf_control *control)
+{
+    control->geometry.failures_at = -UINT64_C(8192);
+}
 static void wrapped_marks(struct rf_control *control) { control->geometry.marks_at = UINT64_MAX; }
-static void wrapped_indices(struct rf_control *control) { control->geometry.indices_at = -UINT64_C(64); }
+static void wrapped_indices(struct rf_control *control)
+{
+    control->geometry.indices_at = -UINT64_C(64);
+}
 
 /* A header of another program, version or size is refused, and nothing is mapped. */
 static void open_refuses_what_does_not_fit(void)
@@ -95,7 +113,8 @@ static void open_tells_the_errno(void)
 
 /* ---- the layout ---- */
 
-/* The parts of a control block follow each other without overlap, each on its line, in whole pages. */
+/* The parts of a control block follow each other without overlap, each on its line,
+ * in whole pages. */
 static void parts_of_the_control_block_do_not_overlap(void)
 {
     for (uint32_t slots = 1; slots < 40; slots += 7) {

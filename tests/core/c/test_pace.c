@@ -19,13 +19,15 @@ static struct rf_ring *spinning_ring(bool pace)
     return ring;
 }
 
-/* Bind and fill a batch of one ticket whose row took so long, and take it; whether the pace is fast then. */
+/* Bind and fill a batch of one ticket whose row took so long, and take it; whether the pace
+ * is fast then. */
 static uint32_t brisk_after(struct rf_ring *ring, uint64_t busy_ns)
 {
     bind_batches(ring, 1, 1);
     fill_all(ring, 0);
-    rf_cell_of(ring, (uint32_t)atomic_load(&ring->slot_of[atomic_load(&ring->control->head) % 2]), 0)->busy_ns =
-        busy_ns;
+    rf_cell_of(ring, (uint32_t)atomic_load(&ring->slot_of[atomic_load(&ring->control->head) % 2]),
+               0)
+        ->busy_ns = busy_ns;
     rf_drop(ring, taken_of(ring).slot);
     return atomic_load(&ring->control->pace);
 }
@@ -61,8 +63,8 @@ static void looking_again_ends(void)
     rf_unreference(ring);
 }
 
-/* After a yield that nobody wanted a waiter keeps its processor for longer, up to a bound; after one that let somebody
- * run, the next comes at once. */
+/* After a yield that nobody wanted a waiter keeps its processor for longer, up to a bound; after
+ * one that let somebody run, the next comes at once. */
 static void yields_become_rare_where_nobody_wants_them(void)
 {
     static const int64_t kept_ns[] = {500, 1000, 2000, 4000, 4000};
@@ -75,7 +77,8 @@ static void yields_become_rare_where_nobody_wants_them(void)
     CHECK_EQ(rf_keep_after(0, 1500), 0);
 }
 
-/* A waiter yields only when its time to keep the processor is over, and begins the next wait with what it has learned. */
+/* A waiter yields only when its time to keep the processor is over, and begins the next wait with
+ * what it has learned. */
 static void waiter_yields_when_its_time_is_over(void)
 {
     struct rf_ring *ring = spinning_ring(true);
@@ -87,18 +90,20 @@ static void waiter_yields_when_its_time_is_over(void)
     CHECK_EQ(atomic_load(&ring->keep_ns), 3000);
     waiter.yield_ns = 0;
     CHECK(rf_look_again(ring, &waiter));
-    int64_t keep_ns = atomic_load(&ring->keep_ns); /* whether anybody wanted it is not for us to say */
+    /* Whether anybody wanted it is not for us to say. */
+    int64_t keep_ns = atomic_load(&ring->keep_ns);
     CHECK(keep_ns == 0 || keep_ns == 4000);
     CHECK(waiter.yield_ns > keep_ns);
     rf_unreference(ring);
 }
 
-/* A worker whose last yield somebody wanted sleeps at once while tickets are light; the consumer never does, nor does a
- * worker whose tickets are longer, nor the same worker the next time. */
+/* A worker whose last yield somebody wanted sleeps at once while tickets are light; the consumer
+ * never does, nor does a worker whose tickets are longer, nor the same worker the next time. */
 static void one_worker_fewer_fills_light_tickets(void)
 {
     struct rf_ring *ring = spinning_ring(true);
-    struct rf_waiter worker = {.began_ns = soon_ns(60000), .spare = true}, consumer = {.began_ns = soon_ns(60000)};
+    struct rf_waiter worker = {.began_ns = soon_ns(60000), .spare = true},
+                     consumer = {.began_ns = soon_ns(60000)};
     atomic_store(&ring->keep_ns, 0);
     CHECK(rf_look_again(ring, &worker));
     atomic_store(&ring->control->pace, RF_PACE_FASTEST);
@@ -133,7 +138,8 @@ static uint32_t wakes_of_a_bind(bool pace, uint64_t sleepers)
     return bumped ? wakes : UINT32_MAX;
 }
 
-/* While the pace is fast a bind wakes a worker only if all sleep; otherwise if any does. It bumps all the same. */
+/* While the pace is fast a bind wakes a worker only if all sleep; otherwise if any does. It bumps
+ * all the same. */
 static void brisk_bind_wakes_nobody_while_one_is_awake(void)
 {
     CHECK_EQ(wakes_of_a_bind(true, 0), 0);
@@ -167,7 +173,8 @@ static int asked_by_a_bind(bool pace, uint32_t cpus)
     return atomic_exchange(&wake_count, 0);
 }
 
-/* While the pace is fast a bind wakes no more workers than there are processors; otherwise one a ticket. */
+/* While the pace is fast a bind wakes no more workers than there are processors; otherwise
+ * one a ticket. */
 static void brisk_bind_wakes_no_more_than_processors(void)
 {
     CHECK_EQ(asked_by_a_bind(true, 1), 1);
@@ -176,8 +183,8 @@ static void brisk_bind_wakes_no_more_than_processors(void)
     CHECK_EQ(asked_by_a_bind(false, 1), 4);
 }
 
-/* Before it sleeps on a ticket that nobody has claimed, the consumer wakes as many as there are of them, whoever is
- * awake; all where only one of them may be any help. */
+/* Before it sleeps on a ticket that nobody has claimed, the consumer wakes as many as there are of
+ * them, whoever is awake; all where only one of them may be any help. */
 static void consumer_wakes_a_worker_for_each_unclaimed_ticket(void)
 {
     struct rf_ring *ring = spinning_ring(true);
@@ -194,8 +201,8 @@ static void consumer_wakes_a_worker_for_each_unclaimed_ticket(void)
     rf_unreference(ring);
 }
 
-/* For how many a consumer asks that begins to wait for the batch `head` after the last wake, where so many of four are
- * awake, and so many of two tickets are unclaimed. */
+/* For how many a consumer asks that begins to wait for the batch `head` after the last wake, where
+ * so many of four are awake, and so many of two tickets are unclaimed. */
 static int asked_by_a_wait(uint32_t pace, uint32_t awake, uint64_t head, uint32_t unclaimed)
 {
     struct rf_ring *ring = wide_ring(1, 2, false);
@@ -215,7 +222,8 @@ static int asked_by_a_wait(uint32_t pace, uint32_t awake, uint64_t head, uint32_
     return noted == (count > 0) ? count : -1;
 }
 
-/* It does while fewer are awake than there are processors, and not again before he is up; rarely for light tickets. */
+/* It does while fewer are awake than there are processors, and not again before he is up; rarely
+ * for light tickets. */
 static void waiting_consumer_wakes_one_more(void)
 {
     CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 1, 4, 2), 1);
@@ -251,7 +259,8 @@ static void *sleep_as_worker(void *ring)
     return rf_claim_wait(ring, 0, &cursor, &claim, soon_ns(5000)) == RF_TAKEABLE ? ring : NULL;
 }
 
-/* Whoever was awake may be long in coming: the consumer sleeps on no ticket that is unclaimed before it has woken. */
+/* Whoever was awake may be long in coming: the consumer sleeps on no ticket that is unclaimed
+ * before it has woken. */
 static void consumer_sleeps_on_no_unclaimed_ticket(void)
 {
     struct rf_ring *ring = spinning_ring(true);

@@ -11,10 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST_CALLS 100 /* at a third of a millisecond they take more than the allowance that all have together */
-#define LOOK 22        /* MADV_POPULATE_READ */
-#define POPULATE 23    /* MADV_POPULATE_WRITE */
-#define COLLAPSE 25    /* MADV_COLLAPSE */
+/* At a third of a millisecond they take more than the allowance that all have together. */
+#define MOST_CALLS 100
+#define LOOK 22     /* MADV_POPULATE_READ */
+#define POPULATE 23 /* MADV_POPULATE_WRITE */
+#define COLLAPSE 25 /* MADV_COLLAPSE */
 
 /* ---- what the kernel is asked, and what it says ---- */
 
@@ -27,13 +28,15 @@ static struct call populated[MOST_CALLS], collapsed[MOST_CALLS], removed[MOST_CA
 static uint32_t populates, collapses, removes;
 static uint32_t most_populates, most_collapses; /* so many are granted */
 static long faked_page;                         /* bytes; 0: the kernel's own */
-static int64_t tick_ns;                         /* the clock goes on by so much each time it is looked at */
+/* The clock goes on by so much each time it is looked at. */
+static int64_t tick_ns;
 static int64_t ticks;
 static bool touching;          /* what is populated is looked at */
 static int refused_protection; /* mappings of this protection, or -1 */
 static int refused_flag;       /* mappings with this flag, or 0 */
-static bool forking;           /* children are forked as soon as a file is mapped, and while pages are collapsed */
-static int hold[2];            /* they live until it is closed */
+/* Children are forked as soon as a file is mapped, and while pages are collapsed. */
+static bool forking;
+static int hold[2]; /* they live until it is closed */
 static pid_t early, late;
 
 static void be_kind(void)
@@ -97,7 +100,10 @@ int __wrap_madvise(void *address, size_t size, int advice)
     return __real_madvise(address, size, advice);
 }
 
-long __wrap_sysconf(int name) { return name == _SC_PAGESIZE && faked_page ? faked_page : __real_sysconf(name); }
+long __wrap_sysconf(int name)
+{
+    return name == _SC_PAGESIZE && faked_page ? faked_page : __real_sysconf(name);
+}
 
 void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
 {
@@ -125,8 +131,8 @@ static bool is_mapped(const uint8_t *address)
     return mincore((void *)(address - within), 1, &resident) == 0;
 }
 
-/* What rf_reserve_huge() says of a fresh file, part of which it is asked to set aside; `blocks`: bytes that the file has
- * afterwards. */
+/* What rf_reserve_huge() says of a fresh file, part of which it is asked to set aside; `blocks`:
+ * bytes that the file has afterwards. */
 static bool reserved(uint64_t offset, uint64_t size, uint64_t *blocks)
 {
     int fd = memfd_of(offset + size);
@@ -140,7 +146,8 @@ static bool reserved(uint64_t offset, uint64_t size, uint64_t *blocks)
 /* Only whole huge pages are asked for, each after its first page, which is the kernel's own. */
 static void whole_huge_pages_are_set_aside(void)
 {
-    const uint64_t sizes[] = {0, 1, RF_HUGE - 1, RF_HUGE, RF_HUGE + 1, 2 * RF_HUGE - 1, 3 * RF_HUGE};
+    const uint64_t sizes[] = {0,          1, RF_HUGE - 1, RF_HUGE, RF_HUGE + 1, 2 * RF_HUGE - 1,
+                              3 * RF_HUGE};
     for (uint32_t number = 0; number < sizeof sizes / sizeof *sizes; number++) {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), blocks, huge = sizes[number] / RF_HUGE;
         be_kind();
@@ -154,7 +161,8 @@ static void whole_huge_pages_are_set_aside(void)
             CHECK_EQ(collapsed[each].size, RF_HUGE);
             CHECK_EQ(populated[each].address - collapsed[each].address, 0);
             CHECK_EQ(populated[each].size, page);
-            CHECK(!is_mapped(collapsed[each].address)); /* or it could not be sealed against writing */
+            CHECK(!is_mapped(
+                collapsed[each].address)); /* or it could not be sealed against writing */
         }
     }
 }
@@ -192,7 +200,8 @@ static void refusals_end_it(void)
     CHECK(!rf_reserve_huge(-1, 0, RF_HUGE));
 }
 
-/* A file whose size is sealed and too small has no room for the page: no call that would be a SIGBUS is made. */
+/* A file whose size is sealed and too small has no room for the page: no call that would be a
+ * SIGBUS is made. */
 static void files_that_are_too_short_are_refused(void)
 {
     be_kind();
@@ -204,7 +213,8 @@ static void files_that_are_too_short_are_refused(void)
     close(fd);
 }
 
-/* Whoever is forked meanwhile has nothing of the file, and it can be sealed against writing while he lives. */
+/* Whoever is forked meanwhile has nothing of the file, and it can be sealed against writing
+ * while he lives. */
 static void children_keep_nothing_of_it(void)
 {
     int status = -1, fd = memfd_create("ringfeed-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -245,7 +255,8 @@ static void quickness_has_no_end(void)
 
 static const uint64_t mapped_sizes[] = {1, RF_HUGE - 1, RF_HUGE, RF_HUGE + 1, 3 * RF_HUGE + 5000};
 
-/* Mappings of a huge page or more begin where one can be mapped; all of the file is there, and its writes are shared. */
+/* Mappings of a huge page or more begin where one can be mapped; all of the file is there, and its
+ * writes are shared. */
 static void shared_mappings_are_aligned(void)
 {
     be_kind();
@@ -305,11 +316,13 @@ static void only_whole_pages_are_given_back(void)
     }
 }
 
-/* Nothing but the file stays mapped of the room in which its place was looked for; nothing at all, where it cannot be. */
+/* Nothing but the file stays mapped of the room in which its place was looked for; nothing at all,
+ * where it cannot be. */
 static void no_room_is_left_around_a_mapping(void)
 {
     be_kind();
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = RF_HUGE + 5 * page - 1, after = RF_HUGE + 5 * page;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = RF_HUGE + 5 * page - 1,
+             after = RF_HUGE + 5 * page;
     int fd = memfd_of(size);
     for (uint32_t number = 0; number < 4; number++) { /* each begins lower than the one before */
         uint8_t *address = rf_map(fd, size, 1);
@@ -339,7 +352,8 @@ static void check_mapped_anywhere(void)
     close(fd);
 }
 
-/* Where there is no room to choose a place in, or none for both it and the file, the file is mapped anywhere. */
+/* Where there is no room to choose a place in, or none for both it and the file, the file
+ * is mapped anywhere. */
 static void without_room_mappings_are_made_anywhere(void)
 {
     be_kind();
@@ -388,7 +402,8 @@ static void private_mappings_are_private(void)
     }
 }
 
-/* A file that is shorter than it should be, or empty, is refused, and its size is told; what is no file gives its errno. */
+/* A file that is shorter than it should be, or empty, is refused, and its size is told; what is no
+ * file gives its errno. */
 static void private_mappings_refuse_short_files(void)
 {
     be_kind();

@@ -33,8 +33,8 @@ static void reap_leaves_all_else(void)
 {
     struct rf_ring *ring = ring_of(2, 4, 4, 4);
     bind_batches(ring, 1, 4);
-    const uint64_t words[4] = {rf_word(0, 0, 1, RF_CLAIMED), rf_word(1, 2, 0, RF_READY), rf_word(2, 0, 0, RF_AVAIL),
-                               rf_word(3, 0, 0, RF_FAILED)};
+    const uint64_t words[4] = {rf_word(0, 0, 1, RF_CLAIMED), rf_word(1, 2, 0, RF_READY),
+                               rf_word(2, 0, 0, RF_AVAIL), rf_word(3, 0, 0, RF_FAILED)};
     for (uint32_t cell = 0; cell < 4; cell++)
         place_word(ring, 0, cell, words[cell]);
     CHECK_EQ(rf_reap(ring, 0, true).claims, 0);
@@ -59,7 +59,8 @@ static void reap_below_cancel_upto_cancels(void)
     rf_unreference(ring);
 }
 
-/* A reap bumps what cursors, workers and the consumer look at, ends the id's sleep, and clears its line. */
+/* A reap bumps what cursors, workers and the consumer look at, ends the id's sleep, and
+ * clears its line. */
 static void reap_tells_everyone(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 256, 1);
@@ -98,7 +99,8 @@ static void death_in_a_row_is_blamed_on_it(void)
     rf_unreference(ring);
 }
 
-/* A death in a function that has all rows is blamed on none of them; when it is given up, so are all. */
+/* A death in a function that has all rows is blamed on none of them; when it is given up,
+ * so are all. */
 static void death_in_a_stage_is_blamed_on_it(void)
 {
     struct rf_claim claim;
@@ -134,7 +136,8 @@ static uint32_t deaths_counted(uint64_t ticket, uint32_t attempt, uint32_t row, 
     return deaths;
 }
 
-/* A line counts only if its ticket and attempt are the cell's, its row is one, and blame is asked for. */
+/* A line counts only if its ticket and attempt are the cell's, its row is one, and blame
+ * is asked for. */
 static void blame_counts_only_for_this_ticket_and_attempt(void)
 {
     CHECK_EQ(deaths_counted(0, 0, 3, true), 1);
@@ -189,7 +192,8 @@ static void deaths_end_with_the_batch(void)
 
 /* ---- limits ---- */
 
-/* However often a ticket comes back, its number stays right: the attempt stops at its largest value. */
+/* However often a ticket comes back, its number stays right: the attempt stops at
+ * its largest value. */
 static void attempts_never_spill_into_the_ticket(void)
 {
     struct rf_claim claim;

@@ -233,7 +233,8 @@ static void publish_after_a_reap_changes_nothing(void)
     rf_unreference(ring);
 }
 
-/* A publish bumps the consumer's word only where the consumer waits for this ticket, or for any slot. */
+/* A publish bumps the consumer's word only where the consumer waits for this ticket, or
+ * for any slot. */
 static void publish_wakes_whom_it_concerns(void)
 {
     struct rf_ring *ring = ring_of(2, 4, 4, 4);
@@ -299,7 +300,8 @@ static void slot_of_comes_round(void)
 static void tickets_come_round_at_32_bits(void)
 {
     struct rf_ring *ring = ring_of(2, 2, 2, 2);
-    place_batches(ring, (UINT64_C(1) << 31) - 1); /* the next two batches are tickets 2^32 - 2 to 2^32 + 1 */
+    /* The next two batches are tickets 2^32 - 2 to 2^32 + 1. */
+    place_batches(ring, (UINT64_C(1) << 31) - 1);
     bind_batches(ring, 2, 2);
     CHECK_EQ(rf_word_ticket(word_at(ring, 0, 1)), 0xffffffff);
     CHECK_EQ(rf_word_ticket(word_at(ring, 1, 0)), 0);
@@ -314,7 +316,8 @@ static void tickets_come_round_at_32_bits(void)
     rf_unreference(ring);
 }
 
-/* What was worked on elsewhere counts as long as it took there, and not as long as its claim was held. */
+/* What was worked on elsewhere counts as long as it took there, and not as long as its
+ * claim was held. */
 static void work_elsewhere_is_told(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 4);
@@ -331,7 +334,8 @@ static void work_elsewhere_is_told(void)
     rf_unreference(ring);
 }
 
-/* A worker may hold all tickets there are, by one cursor that looks at each cell once; its reap takes all of them back. */
+/* A worker may hold all tickets there are, by one cursor that looks at each cell once; its reap
+ * takes all of them back. */
 static void worker_holds_many_claims(void)
 {
     enum { SLOTS = 8 };

@@ -1,4 +1,5 @@
-/* Workers that hold several tickets: they sleep until those are broken off, and leave others to workers that sleep. */
+/* Workers that hold several tickets: they sleep until those are broken off, and leave others to
+ * workers that sleep. */
 #include "check.h"
 #include "hooks.h"
 #include "place.h"
@@ -88,7 +89,8 @@ static void tickets_are_cancelled_before_it_is_told(void)
 
 /* ---- what is left to others ---- */
 
-/* The time that the core reads while it decides what to leave; 0: the machine's own. A slow machine is late for all of it. */
+/* The time that the core reads while it decides what to leave; 0: the machine's own. A slow machine
+ * is late for all of it. */
 static int64_t stopped_ns;
 
 int64_t __real_rf_now_ns(void);
@@ -151,7 +153,8 @@ static void yielders_leave_nothing_to_each_other(void)
     rf_unreference(ring);
 }
 
-/* What the sleepers do not take within milliseconds, it takes: a ticket is left that long, and not the next one less. */
+/* What the sleepers do not take within milliseconds, it takes: a ticket is left that long, and not
+ * the next one less. */
 static void tickets_are_not_left_for_ever(void)
 {
     struct rf_cursor cursor;
@@ -174,7 +177,8 @@ static void tickets_are_not_left_for_ever(void)
     rf_unreference(ring);
 }
 
-/* Before it sleeps on what it leaves it wakes all others, once for each work_seq: it may have used up their wake. */
+/* Before it sleeps on what it leaves it wakes all others, once for each work_seq: it may have used
+ * up their wake. */
 static void wakes_are_passed_on(void)
 {
     struct rf_cursor cursor;

@@ -89,7 +89,8 @@ static void draining_slots_are_parked(void)
     rf_unreference(ring);
 }
 
-/* A parked slot's pages go back to the kernel; opened again it is zeroed, and takes rows like any other. */
+/* A parked slot's pages go back to the kernel; opened again it is zeroed, and takes rows
+ * like any other. */
 static void parked_slot_gives_its_memory_back(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 1);
@@ -103,7 +104,8 @@ static void parked_slot_gives_its_memory_back(void)
     rf_unreference(ring);
 }
 
-/* Who is to leave publishes what it is at, and claims no more; when it is reaped, its id is like new. */
+/* Who is to leave publishes what it is at, and claims no more; when it is reaped, its id
+ * is like new. */
 static void retired_worker_claims_no_more(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 2, 1);
@@ -132,7 +134,8 @@ static void *sleep_for_work(void *argument)
     struct sleeper *sleeper = argument;
     struct rf_cursor cursor = {0};
     struct rf_claim claim;
-    sleeper->answer = rf_claim_wait(sleeper->ring, sleeper->worker, &cursor, &claim, soon_ns(60000));
+    sleeper->answer =
+        rf_claim_wait(sleeper->ring, sleeper->worker, &cursor, &claim, soon_ns(60000));
     return NULL;
 }
 
@@ -167,7 +170,8 @@ static void sleeping_worker_leaves(void)
     rf_unreference(ring);
 }
 
-/* With fewer workers a batch is cut into fewer tickets, and somebody who does not exist is not waited for. */
+/* With fewer workers a batch is cut into fewer tickets, and somebody who does not exist is
+ * not waited for. */
 static void crew_decides_the_tickets(void)
 {
     struct rf_ring *ring = ring_of(2, 4, 4, 4);
@@ -182,10 +186,12 @@ static void crew_decides_the_tickets(void)
     rf_unreference(ring);
 }
 
-/* However many workers there are, a ticket is worth its own protocol: 4 us of work, or the whole batch. */
+/* However many workers there are, a ticket is worth its own protocol: 4 us of work, or
+ * the whole batch. */
 static void a_ticket_is_worth_its_protocol(void)
 {
-    static const uint64_t tickets_at[][2] = {{100, 1}, {1000, 2}, {2000, 4}, {4000, 8}, {5000, 8}}; /* by ns of a row */
+    /* By ns of a row. */
+    static const uint64_t tickets_at[][2] = {{100, 1}, {1000, 2}, {2000, 4}, {4000, 8}, {5000, 8}};
     struct rf_ring *ring = ring_of(2, 8, 8, 8);
     for (unsigned pace = 0; pace < sizeof tickets_at / sizeof *tickets_at; pace++) {
         atomic_store(&ring->binder->row_ns, tickets_at[pace][0]);
@@ -206,8 +212,8 @@ static uint32_t ticket_of(struct rf_ring *ring, uint64_t row_ns)
     return rows;
 }
 
-/* Another pace asks for other tickets: by the work worth one, and its fiftieth, less than which never is; 0 is that of
- * workers of this machine. */
+/* Another pace asks for other tickets: by the work worth one, and its fiftieth, less than which
+ * never is; 0 is that of workers of this machine. */
 static void pace_decides_the_tickets(void)
 {
     struct rf_ring *ring = ring_of(2, 64, 2, 256);
@@ -236,7 +242,8 @@ static void tickets_have_a_bound(void)
     rf_unreference(ring);
 }
 
-/* Where a worker holds many tickets, as many as are worked on at a time share the rows: any number of them. */
+/* Where a worker holds many tickets, as many as are worked on at a time share the rows: any
+ * number of them. */
 static void tickets_are_shared_by_all_that_work(void)
 {
     struct rf_ring *ring = ring_of(3, 64, 2, 256);
@@ -262,7 +269,8 @@ static void onlookers_see_it(void)
     CHECK_EQ(fill_all(ring, 0), 1);
     struct rf_taken taken = taken_of(ring);
     CHECK_EQ(atomic_load(&ring->records[taken.slot].state), RF_SLOT_HELD);
-    CHECK_EQ(atomic_load(&ring->records[taken.slot].held_ns), rf_report_slot(ring, taken.slot).held_ns);
+    CHECK_EQ(atomic_load(&ring->records[taken.slot].held_ns),
+             rf_report_slot(ring, taken.slot).held_ns);
     rf_note_stall(ring, 5);
     rf_note_stall(ring, 6);
     rf_note_pid(ring, 0, 77);
@@ -277,8 +285,8 @@ static void onlookers_see_it(void)
     rf_unreference(ring);
 }
 
-/* What is taken and not delivered is not counted as delivered; what a worker writes over the ledger, the consumer does not
- * believe, and the next batch puts it right for onlookers. */
+/* What is taken and not delivered is not counted as delivered; what a worker writes over the
+ * ledger, the consumer does not believe, and the next batch puts it right for onlookers. */
 static void ledger_is_the_consumers_own(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 4);

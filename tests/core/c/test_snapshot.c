@@ -1,4 +1,5 @@
-/* Looking on from outside: what is refused, what is read, and that nothing in the memory is trusted. */
+/* Looking on from outside: what is refused, what is read, and that nothing in the
+ * memory is trusted. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "place.h"
@@ -10,9 +11,17 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { WATCHED_SLOTS = 3, WATCHED_CELLS = 4, WATCHED_WORKERS = 2, SEALED = F_SEAL_SHRINK | F_SEAL_GROW };
+enum {
+    WATCHED_SLOTS = 3,
+    WATCHED_CELLS = 4,
+    WATCHED_WORKERS = 2,
+    SEALED = F_SEAL_SHRINK | F_SEAL_GROW
+};
 
-static struct rf_geometry good(void) { return geometry_of(WATCHED_SLOTS, WATCHED_CELLS, WATCHED_WORKERS, 8, 8); }
+static struct rf_geometry good(void)
+{
+    return geometry_of(WATCHED_SLOTS, WATCHED_CELLS, WATCHED_WORKERS, 8, 8);
+}
 
 /* A memfd of this size with the header of a good control block, and these seals. */
 static int control_of(uint64_t size, unsigned seals)
@@ -31,7 +40,10 @@ static int control_of(uint64_t size, unsigned seals)
     return fd;
 }
 
-static uint64_t whole(void) { return rf_control_size(WATCHED_SLOTS, WATCHED_CELLS, WATCHED_WORKERS); }
+static uint64_t whole(void)
+{
+    return rf_control_size(WATCHED_SLOTS, WATCHED_CELLS, WATCHED_WORKERS);
+}
 
 /* What rf_watch_open() says of a file; it is closed. */
 static int answer_to(int fd)
@@ -84,22 +96,25 @@ static void far_failures(void) { spoilt->geometry.failures_at = UINT64_MAX; }
 /* So many of all that their size, counted in 64 bits, is that of the file. */
 static void wrapped(void)
 {
-    uint64_t cells = UINT32_MAX, slot = cells * sizeof(struct rf_cell) + sizeof(struct rf_record) + sizeof(uint64_t);
+    uint64_t cells = UINT32_MAX,
+             slot = cells * sizeof(struct rf_cell) + sizeof(struct rf_record) + sizeof(uint64_t);
     uint64_t slots = UINT64_MAX / slot, short_of = -(slots * slot);
     uint64_t ids = (short_of + whole() - rf_workers_at() - RF_PAGE / 2) / sizeof(struct rf_worker);
     spoilt->geometry.cells = (uint32_t)cells;
     spoilt->geometry.slots = (uint32_t)slots;
     spoilt->geometry.ids = (uint32_t)ids;
-    if (rf_control_size(spoilt->geometry.slots, spoilt->geometry.cells, spoilt->geometry.ids) != whole())
+    if (rf_control_size(spoilt->geometry.slots, spoilt->geometry.cells, spoilt->geometry.ids) !=
+        whole())
         abort();
 }
 
 /* A header of another program, version or size is refused. */
 static void open_refuses_headers_that_do_not_fit(void)
 {
-    void (*const spoils[])(void) = {magic,    abi,        size,         no_slots,   more_slots, many_slots,
-                                    no_cells, many_cells, more_cells,   no_workers, less_ids,   more_ids,
-                                    many_ids, no_rows,    far_failures, wrapped};
+    void (*const spoils[])(void) = {magic,      abi,        size,         no_slots,
+                                    more_slots, many_slots, no_cells,     many_cells,
+                                    more_cells, no_workers, less_ids,     more_ids,
+                                    many_ids,   no_rows,    far_failures, wrapped};
     for (uint32_t number = 0; number < sizeof spoils / sizeof *spoils; number++) {
         int fd = control_of(whole(), SEALED);
         spoilt = rf_map(fd, whole(), 0);
@@ -141,13 +156,15 @@ static struct scene begin(void)
 {
     struct rf_geometry geometry = good();
     uint64_t slots_size = geometry.slots * geometry.slot_size;
-    struct scene scene = {.control_fd = control_of(whole(), SEALED), .slots_fd = memfd_of(slots_size)};
+    struct scene scene = {.control_fd = control_of(whole(), SEALED),
+                          .slots_fd = memfd_of(slots_size)};
     int why;
     scene.ring = rf_open(scene.control_fd, scene.slots_fd, whole(), slots_size, 1, &why);
     char path[64];
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", scene.control_fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (!scene.ring || rf_become_consumer(scene.ring, 8, 3) != 0 || rf_watch_open(&scene.watch, fd) != 0)
+    if (!scene.ring || rf_become_consumer(scene.ring, 8, 3) != 0 ||
+        rf_watch_open(&scene.watch, fd) != 0)
         abort();
     close(fd);
     return scene;
@@ -259,7 +276,8 @@ static bool reads_are_bounded(const struct rf_watch *watch)
     return true;
 }
 
-/* Rubbish written over all of the control block, after it was opened, does not lead an observer out of it. */
+/* Rubbish written over all of the control block, after it was opened, does not lead an observer
+ * out of it. */
 static void rubbish_leads_nowhere(void)
 {
     struct scene scene = begin();

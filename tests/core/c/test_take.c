@@ -57,7 +57,8 @@ static void take_counts_the_rows_delivered(void)
 
 static void clear_alarm(struct rf_ring *ring) { atomic_store(&ring->binder->alarm, 0); }
 
-/* What is ready can be taken before anything else is answered; then come the stop, and the alarm. */
+/* What is ready can be taken before anything else is answered; then come the stop,
+ * and the alarm. */
 static void look_answers_in_the_order_of_urgency(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 1);
@@ -80,7 +81,8 @@ static void look_answers_in_the_order_of_urgency(void)
     rf_unreference(ring);
 }
 
-/* Beside the head's slot another must be free or bound; one held alone counts only for those who let go of it. */
+/* Beside the head's slot another must be free or bound; one held alone counts only for those who
+ * let go of it. */
 static void room_is_left_besides_the_head(void)
 {
     struct rf_ring *ring = ring_of(3, 1, 1, 1);
@@ -112,7 +114,8 @@ static void room_is_left_besides_the_head(void)
     rf_unreference(ring);
 }
 
-/* What needs no decision is taken in one step; else the answer says what is to be decided, and the batch stays. */
+/* What needs no decision is taken in one step; else the answer says what is to be decided, and
+ * the batch stays. */
 static void only_what_is_plain_is_taken_at_once(void)
 {
     struct rf_ring *ring = ring_of(3, 2, 2, 4);
@@ -190,7 +193,8 @@ static void a_break_ends_the_epoch(void)
     rf_unreference(ring);
 }
 
-/* A batch beyond the border is filled, but not there for this epoch: no call takes it or waits for it. */
+/* A batch beyond the border is filled, but not there for this epoch: no call takes it or
+ * waits for it. */
 static void an_epoch_ends_at_the_border(void)
 {
     struct rf_ring *ring = ring_of(4, 1, 1, 1);
@@ -204,7 +208,8 @@ static void an_epoch_ends_at_the_border(void)
     CHECK_EQ(rf_planned(ring), 3);
     CHECK_EQ(rf_left(ring), 1);
     terms.kept = 1;
-    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN); /* the last of its epoch, though others follow */
+    /* The last of its epoch, though others follow. */
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN);
     terms.kept = 0;
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
     CHECK_EQ(taken.place, 0);
@@ -225,7 +230,8 @@ static void an_epoch_ends_at_the_border(void)
     rf_unreference(ring);
 }
 
-/* An alarm is the next epoch's at the border, the stop is every epoch's; a fence leaves the border in its place. */
+/* An alarm is the next epoch's at the border, the stop is every epoch's; a fence leaves the border
+ * in its place. */
 static void the_border_stays_through_a_fence(void)
 {
     struct rf_ring *ring = ring_of(4, 1, 1, 1);

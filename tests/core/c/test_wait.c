@@ -1,4 +1,5 @@
-/* Sleeping and waking: every wait ends by its deadline, and no wake is lost, however late it comes before the sleep. */
+/* Sleeping and waking: every wait ends by its deadline, and no wake is lost, however late it comes
+ * before the sleep. */
 #include "check.h"
 #include "hooks.h"
 #include "place.h"
@@ -23,8 +24,8 @@ static struct sleeper consumer, workers[2];
 static void *sleep_as_worker(void *argument)
 {
     struct sleeper *sleeper = argument;
-    sleeper->answer =
-        rf_claim_wait(sleeper->ring, sleeper->worker, &sleeper->cursor, &sleeper->claim, soon_ns(LONG_MS));
+    sleeper->answer = rf_claim_wait(sleeper->ring, sleeper->worker, &sleeper->cursor,
+                                    &sleeper->claim, soon_ns(LONG_MS));
     return NULL;
 }
 
@@ -36,7 +37,8 @@ static void *sleep_as_consumer(void *argument)
 }
 
 /* Start a thread and wait until it is asleep. */
-static void start(struct sleeper *sleeper, struct rf_ring *ring, uint32_t worker, void *(*body)(void *))
+static void start(struct sleeper *sleeper, struct rf_ring *ring, uint32_t worker,
+                  void *(*body)(void *))
 {
     uint32_t before = atomic_load(&sleeps_begun);
     *sleeper = (struct sleeper){.ring = ring, .worker = worker};
@@ -161,7 +163,8 @@ static void publish_wakes_the_consumer(void)
     rf_unreference(ring);
 }
 
-/* The consumer sleeps on the last unfinished cell; when others are unfinished still, it sleeps on. */
+/* The consumer sleeps on the last unfinished cell; when others are unfinished still,
+ * it sleeps on. */
 static void consumer_sleeps_until_all_cells_are_final(void)
 {
     struct rf_ring *ring = ring_of(2, 2, 2, 2);
@@ -231,7 +234,8 @@ static void reap_wakes_sleeping_workers(void)
     rf_unreference(ring);
 }
 
-/* A worker that was killed between its publish and its wake owes the consumer that wake: the reaper pays. */
+/* A worker that was killed between its publish and its wake owes the consumer that wake:
+ * the reaper pays. */
 static void reap_wakes_the_consumer(void)
 {
     struct rf_ring *ring = unfinished_ring();
@@ -252,13 +256,15 @@ static void publish_before_the_sleep_is_not_lost(void)
     rf_unreference(ring);
 }
 
-/* A release just before the consumer's sleep keeps it awake: it goes to sleep once more, on the cell. */
+/* A release just before the consumer's sleep keeps it awake: it goes to sleep once more,
+ * on the cell. */
 static void release_before_the_sleep_is_not_lost(void)
 {
     struct rf_ring *ring = held_ring();
     hooked_ring = ring;
     before_sleep = drop_first;
-    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(SHORT_MS)), RF_PENDING); /* the deadline of the second sleep */
+    /* The deadline of the second sleep. */
+    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(SHORT_MS)), RF_PENDING);
     CHECK_EQ(atomic_exchange(&sleeps_in_vain, 0), 1);
     CHECK_EQ(rf_slot_state(ring, 0), RF_SLOT_BOUND);
     CHECK_EQ(wait_while(ring, fill_it), RF_TAKEABLE);
@@ -320,7 +326,8 @@ static void wait_for_a_slot_sees_one_that_came_meanwhile(void)
     rf_unreference(ring);
 }
 
-/* A release that binds the last planned batch while the consumer looks does not end the epoch a batch early. */
+/* A release that binds the last planned batch while the consumer looks does not end the epoch
+ * a batch early. */
 static void look_sees_the_last_batch_bound_meanwhile(void)
 {
     struct rf_ring *ring = held_ring();
@@ -368,7 +375,8 @@ static struct rf_ring *full_ring(void)
     return ring;
 }
 
-/* What rf_wait_room() returns when `act` happens at the last moment before its sleep; nobody may sleep in vain. */
+/* What rf_wait_room() returns when `act` happens at the last moment before its sleep; nobody may
+ * sleep in vain. */
 static bool room_while(struct rf_ring *ring, void (*act)(struct rf_ring *ring))
 {
     hooked_ring = ring;
@@ -428,7 +436,8 @@ static void release_wakes_a_wait_for_room(void)
     rf_unreference(ring);
 }
 
-/* A release, an alarm or a stop just before the sleep keeps it awake; the last two leave no room. */
+/* A release, an alarm or a stop just before the sleep keeps it awake; the last two
+ * leave no room. */
 static void wait_for_room_misses_nothing_before_its_sleep(void)
 {
     struct rf_ring *ring = full_ring(), *alarmed = full_ring(), *stopped = full_ring();

@@ -10,8 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define QUICK_NS 2000000000 /* a test that takes less tries every instruction; then fewer and fewer */
-#define THIN_NS 300000000   /* half as many each time */
+/* A test that takes less tries every instruction; then fewer and fewer. */
+#define QUICK_NS 2000000000
+#define THIN_NS 300000000 /* half as many each time */
 
 pid_t trace_start(int (*body)(void *argument), void *argument)
 {
@@ -29,7 +30,8 @@ pid_t trace_start(int (*body)(void *argument), void *argument)
     return pid;
 }
 
-/* Each step is two switches between two processes, which take half the time if both are on one processor. */
+/* Each step is two switches between two processes, which take half the time if both are
+ * on one processor. */
 static void stay_on_one_processor(void)
 {
     cpu_set_t one;
@@ -51,7 +53,8 @@ bool trace_is_allowed(void)
 bool trace_step(pid_t pid)
 {
     int status = 0;
-    return ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) == 0 && waitpid(pid, &status, 0) == pid && WIFSTOPPED(status);
+    return ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) == 0 && waitpid(pid, &status, 0) == pid &&
+           WIFSTOPPED(status);
 }
 
 int trace_finish(pid_t pid)
@@ -70,5 +73,6 @@ void trace_kill(pid_t pid)
 uint32_t trace_next(uint32_t steps, int64_t began_ns)
 {
     int64_t late_ns = rf_now_ns() - began_ns - QUICK_NS;
-    return steps + (late_ns < 0 ? 1 : UINT32_C(2) << (late_ns / THIN_NS > 8 ? 8 : late_ns / THIN_NS));
+    return steps +
+           (late_ns < 0 ? 1 : UINT32_C(2) << (late_ns / THIN_NS > 8 ? 8 : late_ns / THIN_NS));
 }

@@ -15,7 +15,8 @@ bool trace_step(pid_t pid);
 /* Let it run to its end: its exit status, or -1 where it was killed. */
 int trace_finish(pid_t pid);
 void trace_kill(pid_t pid);
-/* The number of instructions to try after `steps`: one more, or, on a slow machine, some more, so that the test ends. */
+/* The number of instructions to try after `steps`: one more, or, on a slow machine, some more, so
+ * that the test ends. */
 uint32_t trace_next(uint32_t steps, int64_t began_ns);
 
 #endif
