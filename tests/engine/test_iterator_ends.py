@@ -97,29 +97,6 @@ def test_whoever_is_superseded_in_the_engine_is_lent_nothing() -> None:
 
 
 @pytest.mark.usefixtures("alarm")
-def test_statistics_asked_for_by_a_thread_do_not_block_a_handler() -> None:
-    """A signal's handler that takes a batch while statistics are counted, and one is being taken elsewhere, ends."""
-    gate = Gate()
-    with ringfeed.Loader(
-        gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S
-    ) as loader:
-        iterator = iter(loader)
-        engine = loader._runner.engine
-        assert engine is not None
-        next(iterator)
-        engine.intake.own_wait_ns = 0
-        seen: list[Any] = []
-        thread = threading.Thread(target=lambda: seen.append(next(iterator)), daemon=True)
-        with engine.ledger._counting:  # as in the midst of stats(), where a handler comes
-            thread.start()
-            time.sleep(0.2)
-            gate.opened.set()
-            thread.join(60)
-            assert not thread.is_alive()
-        assert seen[0].tolist() == [4, 5, 6, 7]
-
-
-@pytest.mark.usefixtures("alarm")
 def test_a_handler_that_takes_between_the_look_and_the_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

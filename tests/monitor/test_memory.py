@@ -267,28 +267,15 @@ def test_where_proc_is_hidden_it_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     """No figure is made up: what /proc does not say is None, and the text says so."""
     with ringfeed.Loader(Oracle(40), batch_size=4, slots=4, workers=1) as loader:
         kept = next(iter(loader))
-        (pid,) = pids(loader)
         monkeypatch.setattr(memory, "PROC", tmp_path)
         now = loader.stats().memory
         assert (now.pages, now.touched, now.resident) == (None, None, None)
-        assert now.workers == (WorkerMemory(pid, None, None, None),)
+        assert now.workers == ()
         assert now.reserved == shared_plan(loader)
         assert (
             str(now).splitlines()[2] == f"touched    unknown: {tmp_path}/self/smaps cannot be read"
         )
-        assert str(now).splitlines()[4] == f"worker {pid}: unknown, {tmp_path}/{pid} cannot be read"
         del kept
-
-
-def test_a_worker_that_may_not_be_looked_at_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that another user owns cannot even be sent a signal."""
-
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(memory, "_read", lambda *_: b"")
-    monkeypatch.setattr(os, "kill", refuse)
-    assert memory._worker(1, ()) == WorkerMemory(1, None, None, None)
 
 
 def test_another_files_descriptor_is_never_counted(tmp_path: Path) -> None:

@@ -71,14 +71,12 @@ def drawn(
     *,
     geometry: Geometry = GEOMETRY,
     width: int = 108,
-    **conditions: str,
 ) -> str:
-    """Return a picture as text; ``conditions`` of workers, by p and their pid."""
-    of_pids = {int(name[1:]): condition for name, condition in conditions.items()}
+    """Return a picture as text."""
     loader: Any = SimpleNamespace(
         number=1, observer=SimpleNamespace(geometry=geometry), looks=[before, after]
     )
-    target: Any = SimpleNamespace(conditions=lambda _: of_pids, cpus=lambda: 4)
+    target: Any = SimpleNamespace(cpus=lambda: 4)
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as text:
         console.print(picture(target, loader))
@@ -114,7 +112,7 @@ def test_a_worker_that_is_stopped() -> None:
         wait_ns=2 * S,
         batches=2,
     )
-    assert drawn(before, after, geometry=GEOMETRY._replace(slots=1), p7="stopped") == (
+    assert drawn(before, after, geometry=GEOMETRY._replace(slots=1)) == (
         "loader 1  1 slot of 38.5 MB   1 worker   epoch 2   2 batches so far\n"
         "stall     100%       0.0 batches/s           0 samples/s    0 bytes/s  waits\n"
         "          training has waited 18.0 s for the next batch\n"
@@ -124,16 +122,10 @@ def test_a_worker_that_is_stopped() -> None:
         "          H held 0  R ready 0  F filling 1  . free 0\n"
         "workers   100% busy   longest at a ticket: 0, 19.0 s\n"
         "  worker      pid  busy  samples/s  a sample  write    ticket  at\n"
-        "       0        7  100%          0         -      -    19.0 s  stopped dataset[17]\n"
+        "       0        7  100%          0         -      -    19.0 s  dataset[17]\n"
         "    slot      batch  rows  state\n"
         "       0          3    32  filling: 7 of 8 tickets over, 1 at work"
     )
-
-
-def test_a_worker_that_is_dead() -> None:
-    """Where it is in no sample, its condition stands alone: what it would do says nothing any more."""
-    looks = [look(at * S, [slot()], [worker(7), worker()]) for at in (10, 12)]
-    assert drawn(*looks, p7="dead").splitlines()[9].endswith("         -  dead")
 
 
 def test_what_is_rare() -> None:

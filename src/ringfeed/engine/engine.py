@@ -157,8 +157,11 @@ class Engine:
 
     def start(self, dataset: Any) -> None:
         """Start the workers; a forkserver imports and unpickles before it forks them, which is a wait for the start."""
-        with self.ledger.launching():
+        self.ledger.launch.start()
+        try:
             self.pool.start(dataset)
+        finally:
+            self.ledger.launch.stop()
 
     def update(self, changed: Any) -> None:
         """Have the coming batches read from the dataset as it is now; those that are read already are dropped."""
@@ -197,7 +200,7 @@ class Engine:
         if epoch_id != self._epoch_id:
             self.intake.error = None  # of an epoch before
         self._epoch_id = epoch_id
-        self.ledger.begin_epoch()
+        self.ledger.epochs.start()
         self.copy_policy.begin()
         self.intake.set_lets_go(False)
         self.ring.begin(epoch_id)
@@ -211,7 +214,7 @@ class Engine:
 
     def _break_off(self) -> None:
         """Have no more batches come."""
-        self.ledger.end_epoch()
+        self.ledger.epochs.stop()
         self.ring.cancel()
         self.lookahead.clear()
 
@@ -230,7 +233,7 @@ class Engine:
                 ends.callback(end)
             ends.callback(self.count)
             ends.callback(self._detach)
-            ends.callback(self.ledger.end_epoch)
+            ends.callback(self.ledger.epochs.stop)
             self.pool.stop()
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -280,7 +283,7 @@ class Engine:
             self.lookahead.top_up()
         elif answer in (_ring.DRY, _ring.STALE):
             if not self.ring.left:  # else it was planned anew since the ring was asked
-                self.ledger.end_epoch()
+                self.ledger.epochs.stop()
                 raise StopIteration
         elif answer in (_ring.GAPS, _ring.CROWDED):
             if self.intake.take(self._epoch_id):  # if it is there still

@@ -63,18 +63,16 @@ NO_PAGES = Pages(0, 0)
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """A worker process: its pages of the loader, and all it has, in bytes; None: /proc does not say."""
+    """A worker process: its pages of the loader, and all it has, in bytes."""
 
     pid: int
-    pages: Pages | None
-    pss: int | None
-    private: int | None
+    pages: Pages
+    pss: int
+    private: int
     name: str = "worker"
 
     def __str__(self) -> str:
         """Return one line."""
-        if self.pages is None or self.pss is None or self.private is None:
-            return f"{self.name} {self.pid}: unknown, {PROC}/{self.pid} cannot be read"
         touched, pss, private = map(show_bytes, (self.pages.touched, self.pss, self.private))
         return (
             f"{self.name} {self.pid}: touched {touched}; with its interpreter {pss}, of which "
@@ -92,7 +90,7 @@ class Memory:
         then stays where it is.
     pages: of them, what this process has touched; None where /proc does not say.
     held: the slots that views hold, the oldest first.
-    workers: the worker processes, if there are any.
+    workers: the worker processes, if there are any, of which /proc says something.
     forkservers: the processes that fork them: this loader's, and the warm ones, which all loaders
         of this process use.
     """
@@ -118,9 +116,10 @@ class Memory:
     @property
     def resident(self) -> int | None:
         """What all these processes have in their page tables of what is reserved, each page counted once."""
-        all_pages = [self.pages, *(process.pages for process in (*self.workers, *self.forkservers))]
-        shares = [pages.share for pages in all_pages if pages]
-        return sum(shares) if len(shares) == len(all_pages) else None
+        if self.pages is None:
+            return None
+        others = (*self.workers, *self.forkservers)
+        return self.pages.share + sum(process.pages.share for process in others)
 
     def lines(self) -> list[tuple[str, str]]:
         """Return what a person wants to know, as lines of a table."""
@@ -206,28 +205,14 @@ def _sizes(descriptors: Callable[[], list[int]]) -> dict[int, int]:
 
 
 def _worker(pid: int, files: Collection[int], name: str = "worker") -> WorkerMemory | None:
-    """Return what a worker has; None for one that has ended."""
+    """Return what a worker has; None for one that has ended, or where /proc says nothing."""
     text = _read(pid, "smaps")
-    if not text:
-        return WorkerMemory(pid, None, None, None, name) if _lives(pid) else None
+    if (pages := _pages(text, files)) is None:
+        return None
     fields = _FIELD.findall(text)
     pss = _bytes(kb for field, kb in fields if field == b"Pss")
     private = _bytes(kb for field, kb in fields if field != b"Pss")
-    return WorkerMemory(pid, _pages(text, files), pss, private, name)
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process of which /proc says nothing is there all the same, hidden from this one."""
-    state = _read(pid, "stat").rpartition(b") ")[2][:1]
-    if state:
-        return state not in b"ZX"
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return WorkerMemory(pid, pages, pss, private, name)
 
 
 def _read(process: int | str, name: str) -> bytes:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,8 +76,11 @@ def _file() -> Descriptor:
 
 
 def _written(pid: int, fd: int, kill: Callable[[signal.Signals], None]) -> str:
-    if refusal := _why_not(pid):
-        return refusal
+    if not _catches_usr1(pid):
+        return (
+            f"no stack: /proc/{pid}/status shows no handler of SIGUSR1, which asks for it; the "
+            "dataset may have taken it away"
+        )
     os.ftruncate(fd, 0)
     kill(signal.SIGUSR1)
     deadline = time.monotonic() + WRITING_S
@@ -90,18 +94,10 @@ def _written(pid: int, fd: int, kill: Callable[[signal.Signals], None]) -> str:
     return text.decode(errors="replace")
 
 
-def _why_not(pid: int) -> str:
-    """Say why a process is not to be asked: SIGUSR1 ends one that does not catch it; "" where it does."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
-    except OSError:
-        lines = []
-    caught = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigCgt:")), None)
-    if caught is None:
-        return (
-            f"no stack: /proc/{pid}/status does not say whether the worker catches SIGUSR1, which "
-            "asks for it"
-        )
-    if not caught >> (signal.SIGUSR1 - 1) & 1:
-        return "no stack: the dataset has taken away the handler of SIGUSR1, which asks for it"
-    return ""
+def _catches_usr1(pid: int) -> bool:
+    """Whether a process catches SIGUSR1, which would else end it; not where /proc does not say."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
+    return False

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringfeed._process import Forks
 from ringfeed._units import show_s
 from ringfeed.monitor.bottleneck import Verdict
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.memory import Memory
@@ -163,6 +160,33 @@ class Stats:
         return self._look()
 
 
+class Clock:
+    """Adds up the times between starts and stops; it can be read at any moment, from any thread."""
+
+    def __init__(self) -> None:
+        """Stand still."""
+        # What it ran up to the last stop, and since when it runs; 0: it stands. One tuple, so that
+        # no reader sees a half of it.
+        self._ran_ns = 0, 0
+
+    def start(self) -> None:
+        """Run from now on."""
+        self._ran_ns = self._read_ns(), _ring.now_ns()
+
+    def stop(self) -> None:
+        """Stand still from now on."""
+        self._ran_ns = self._read_ns(), 0
+
+    def _read_ns(self) -> int:
+        ran_ns, since_ns = self._ran_ns
+        return ran_ns + (_ring.now_ns() - since_ns if since_ns else 0)
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has run in all."""
+        return self._read_ns() / 1e9
+
+
 class Ledger:
     """Brings a loader's statistics up to date from the ring that it runs now; rings before it have counted, too."""
 
@@ -171,71 +195,21 @@ class Ledger:
         self._stats = stats
         self._before = copy(stats)
         self._observer = observer
-        self._forks = Forks.count
-        self._counting = (
-            threading.Lock()
-        )  # statistics are asked for by any thread; none waits for it
-        self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
-        self._is_over = False  # whether that epoch has ended
-        self._launching_ns = 0  # likewise of a launch
-
-    @contextmanager
-    def launching(self) -> Iterator[None]:
-        """Count the time inside as that of a launch."""
-        self._launching_ns = _ring.now_ns()
-        try:
-            yield
-        finally:
-            self._count_time(over=False)
-            self._launching_ns = 0
-
-    def begin_epoch(self) -> None:
-        """Count the time from now on."""
-        self._is_over = False
-        self._since_ns = _ring.now_ns()
-
-    def end_epoch(self) -> None:
-        """Count the time up to now, and no further."""
-        self._count_time(over=True)
-
-    def _count_time(self, *, over: bool) -> None:
-        """Count the time since the last look, if an epoch is under way; ``over``: it ends now.
-
-        The garbage collector may come here amid another thread's count, or this one's: that count
-        then ends the epoch.
-        """
-        if self._forks != Forks.count:
-            return  # the thread that held the lock when this process was forked is not in it
-        self._is_over = self._is_over or over
-        while self._counting.acquire(blocking=False):
-            try:
-                self._count_time_once()
-            finally:
-                self._counting.release()
-            if not (self._is_over and self._since_ns):
-                return
-
-    def _count_time_once(self) -> None:
-        now_ns = _ring.now_ns()
-        if self._since_ns:
-            self._stats.elapsed_s += (now_ns - self._since_ns) / 1e9
-            self._since_ns = 0 if self._is_over else now_ns
-        if self._launching_ns:
-            self._stats.launch_s += (now_ns - self._launching_ns) / 1e9
-            self._launching_ns = now_ns
+        self.launch, self.epochs = Clock(), Clock()
 
     def count(self, restarts: int, waiting_rows: int | None) -> None:
         """Take over what the control block says; ``restarts`` is what the pool has counted.
 
         ``waiting_rows``: of the one batch that is taken and not handed out yet, if there is one.
         """
-        self._count_time(over=False)
         stats, before = self._stats, self._before
         consumer, workers = self._observer.consumer(), self._observer.workers()
 
         def total(name: str) -> int:
             return sum(getattr(worker, name) for worker in workers)
 
+        stats.elapsed_s = before.elapsed_s + self.epochs.seconds
+        stats.launch_s = before.launch_s + self.launch.seconds
         stats.batches = before.batches + consumer.batches - (waiting_rows is not None)
         stats.samples = before.samples + consumer.samples - (waiting_rows or 0)
         stats.stall_s = before.stall_s + consumer.stall_ns / 1e9

@@ -25,7 +25,7 @@ _SLOT_STATES = {name: number for number, name in enumerate(STATES) if number > A
 MOST_DRAWN = (
     100_000  # events: more are drawn together where they are shorter than what a screen can show
 )
-FINEST = 1 << 14  # parts of the time, for events that are drawn together
+EACH_PART = 4  # events of a line in a part of the time: three states of short ones, and a long one
 HINT = 'give the file that `with loader.trace("run.json"):` has written'
 
 
@@ -214,15 +214,12 @@ def thinned(timeline: Timeline, most: int = MOST_DRAWN) -> tuple[Timeline, float
     """Return a timeline of about so many events at most, and the length below which they are drawn together.
 
     Short events of a line that are alike and fall into one part of the time become one, as long as
-    they are together.
+    they are together. A line has few states, and no more long events than there are parts.
     """
-    parts = FINEST
-    found, least_s = timeline, 0.0
-    while len(found.events) > most and parts > 1:
-        least_s = timeline.span_s / parts
-        found = replace(timeline, events=_merged(timeline.events, least_s))
-        parts //= 2
-    return found, least_s
+    if len(timeline.events) <= most:
+        return timeline, 0.0
+    least_s = timeline.span_s * EACH_PART * len(timeline.lines) / most
+    return replace(timeline, events=_merged(timeline.events, least_s)), least_s
 
 
 def _merged(events: Any, least_s: float) -> Any:

@@ -24,7 +24,7 @@ from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
@@ -290,31 +290,13 @@ class Trace:
 
     # ---- drawing ----
 
-    def _titles(self) -> list[dict[str, Any]]:
-        """Return the names of all lines, and their order."""
-        titles = []
+    def _titles(self) -> Iterator[dict[str, Any]]:
+        """Yield the names of all lines, and their order."""
         for kind in sorted({kind for kind, _ in self._lines}):
-            titles += [
-                {
-                    "ph": "M",
-                    "name": "process_name",
-                    "pid": kind,
-                    "args": {"name": f"ringfeed {KINDS[kind]}"},
-                },
-                {
-                    "ph": "M",
-                    "name": "process_sort_index",
-                    "pid": kind,
-                    "args": {"sort_index": kind},
-                },
-            ]
+            yield from _title("process", {"pid": kind}, f"ringfeed {KINDS[kind]}", kind)
         for kind, number in sorted(self._lines):
-            line = {"ph": "M", "pid": kind, "tid": kind * LINES + number}
-            titles += [
-                {**line, "name": "thread_name", "args": {"name": NAMES[kind].format(number)}},
-                {**line, "name": "thread_sort_index", "args": {"sort_index": number}},
-            ]
-        return titles
+            place = {"pid": kind, "tid": kind * LINES + number}
+            yield from _title("thread", place, NAMES[kind].format(number), number)
 
     def _event(
         self,
@@ -337,3 +319,9 @@ class Trace:
 def _over(worker: Worker) -> int:
     """Return how many tickets a worker has ended."""
     return worker.tickets - bool(worker.since_ns)
+
+
+def _title(what: str, place: dict[str, Any], name: str, order: int) -> Iterator[dict[str, Any]]:
+    """Yield the events that give a process or a thread its name and its place."""
+    yield {"ph": "M", "name": f"{what}_name", **place, "args": {"name": name}}
+    yield {"ph": "M", "name": f"{what}_sort_index", **place, "args": {"sort_index": order}}

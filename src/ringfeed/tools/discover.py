@@ -17,15 +17,12 @@ from ringfeed.errors import RingfeedError
 from ringfeed.monitor._snapshot import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
 
     from ringfeed.monitor.snapshot import Snapshot
 
 MEMORY_S = 10.0  # the verdict speaks of so much of the past
 CONTROL = "/memfd:ringfeed-control (deleted)"
-CONDITIONS = {"T": "stopped", "t": "traced", "Z": "dead"}  # by the letter in /proc/PID/stat
 
 
 class Attached:
@@ -71,7 +68,6 @@ class Target:
             )
             raise RingfeedError(message) from None
         self.command = _command_of(pid)
-        self._sees_pids = _pid_namespace(pid) == _pid_namespace(os.getpid())
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -115,12 +111,6 @@ class Target:
             loader for loader in self._attached.values() if not loader.observer.consumer().stopped
         ]
 
-    def conditions(self, look: Snapshot) -> dict[int, str]:
-        """Say which worker processes do not run, by pid; nothing where their pids mean something else here."""
-        pids = [worker.pid for worker in look.workers if worker.pid and self._sees_pids]
-        states = {pid: "".join(_fields_of(pid)[:1]) for pid in pids}
-        return {pid: CONDITIONS[letter] for pid, letter in states.items() if letter in CONDITIONS}
-
     def _attach(self, path: str) -> Attached | None:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -153,21 +143,17 @@ def running() -> str:
 def processes() -> list[tuple[int, int, str]]:
     """Return (pid, number of loaders, command) for each process of this user that has a running loader.
 
-    A process that was forked may have its parent's descriptors; the parent alone is meant.
+    Workers and other children may have the descriptors of their parent: the oldest process is meant.
     """
     _check_proc()
-    owners = {}
-    for folder in Path("/proc").glob("[0-9]*"):
+    found: list[tuple[int, int, str]] = []
+    seen: set[int] = set()
+    for pid in sorted(int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
         with suppress(OSError):  # it ended meanwhile, or is not to be looked at
-            pid = int(folder.name)
-            if folder.stat().st_uid == os.getuid() and (files := _control_files(pid)):
-                owners[pid] = files
-    found = []
-    for pid, files in sorted(owners.items()):
-        above = [owners[parent] for parent in _ancestors(pid) if parent in owners]
-        count = sum(not any(inode in theirs for theirs in above) for inode in files)
-        if count:
-            found.append((pid, count, _command_of(pid)))
+            if Path(f"/proc/{pid}").stat().st_uid == os.getuid():
+                if own := _control_files(pid).keys() - seen:
+                    found.append((pid, len(own), _command_of(pid)))
+                seen |= own
     return found
 
 
@@ -190,29 +176,9 @@ def _control_files(pid: int) -> dict[int, str]:
     return found
 
 
-def _fields_of(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; none where the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    except OSError:
-        return []
-
-
-def _ancestors(pid: int) -> Iterator[int]:
-    while (fields := _fields_of(pid)) and (pid := int(fields[1])):
-        yield pid
-
-
 def _command_of(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(words).strip())
-
-
-def _pid_namespace(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/ns/pid").readlink())
-    except OSError:
-        return f"unknown of {pid}"

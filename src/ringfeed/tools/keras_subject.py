@@ -16,7 +16,6 @@ from ringfeed.keras.fallback import OWN, RingAdapter, how_fed
 from ringfeed.keras.feeding import feed
 from ringfeed.keras.pydataset import draws_kept
 from ringfeed.system.machine import usable_cpus
-from ringfeed.tools.loaders import Subject
 from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Reading
@@ -25,11 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 INSTALL = "ringfeed.keras.install()   # once, before fit"
+BACKENDS = {
+    "tensorflow": "get_tf_dataset",
+    "torch": "get_torch_dataloader",
+    "jax": "get_jax_iterator",
+}
 MOST_STAGED = 64  # batches, of a dataset without a length
 
 
-class KerasSubject(Subject):
-    """A PyDataset, and whether Keras shuffles it."""
+class KerasSubject:
+    """A PyDataset, and whether Keras shuffles it, as a `Subject`."""
+
+    reader = "dataset[i]"
 
     def __init__(self, dataset: Any, *, shuffle: bool = True) -> None:
         """Read a copy of the dataset, if possible; ``shuffle``: as of ``fit``, whose default it is."""
@@ -45,20 +51,24 @@ class KerasSubject(Subject):
     def readings(self) -> list[Reading]:
         """Return Keras' own way, `install` with the same workers, and `feed` with other ones where that may help."""
         dataset, own, count = self.dataset, self.dataset.workers, usable_cpus()
-        found: list[Reading] = [
-            _Read("keras", partial(OWN, dataset, shuffle=self.shuffle), own),
-            _Read("install()", partial(_Adapter, dataset, shuffle=self.shuffle), own, INSTALL),
+        settings: dict[str, Any] = {
+            "workers": count,
+            "shuffle": self.shuffle and self._count is not None,
+        }
+        said = ", ".join(f"{name}={value}" for name, value in settings.items())
+        ways: list[tuple[str, Callable[[], Any], int, str]] = [
+            ("keras", partial(OWN, dataset, shuffle=self.shuffle), own, ""),
+            ("install()", partial(_Adapter, dataset, shuffle=self.shuffle), own, INSTALL),
         ]
         if not self._has_processes or own < count:
-            settings = f"workers={count}, shuffle={self._feeds_shuffled}"
-            fed = partial(feed, dataset, workers=count, shuffle=self._feeds_shuffled)
-            change = f"model.fit(ringfeed.keras.feed(dataset, {settings}))"
-            found.append(_Read(f"feed(workers={count})", fed, count, change))
-        return found
-
-    @property
-    def _feeds_shuffled(self) -> bool:
-        return self.shuffle and self._count is not None
+            change = f"model.fit(ringfeed.keras.feed(dataset, {said}))"
+            ways.append(
+                (f"feed(workers={count})", partial(feed, dataset, **settings), count, change)
+            )
+        return [
+            Reading(label, change=change, lead=max(workers, 1), opened=partial(_opened, make))
+            for label, make, workers, change in ways
+        ]
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
@@ -69,7 +79,7 @@ class KerasSubject(Subject):
     def stages(self) -> Iterator[Stages]:
         """Make batches in this process, and where Keras has processes, pickle them as its queue does."""
         numbers = [*range(MOST_STAGED if self._count is None else self._count)]
-        if self._feeds_shuffled:
+        if self.shuffle and self._count is not None:
             random.shuffle(numbers)
         for number in numbers:
             read, send = Timer(), Timer()
@@ -93,43 +103,20 @@ class _Adapter(RingAdapter):
         super()._fall_back(why)
 
 
-class _Read(Reading):
-    """Reads a dataset by one of Keras' adapters, in the form that the backend's ``fit`` takes."""
-
-    def __init__(self, label: str, make: Callable[[], Any], workers: int, change: str = "") -> None:
-        super().__init__(label, change=change, lead=max(workers, 1))
-        self._make: Any = make
-        self._adapter: Any = None
-
-    def begin(self) -> Iterator[Any]:
-        """Begin a pass."""
-        self._adapter = adapter = self._make()
-        backend = keras.backend.backend()
-        if backend == "tensorflow":
-            return iter(adapter.get_tf_dataset())
-        if backend == "torch":
-            return iter(adapter.get_torch_dataloader())
-        return iter(
-            adapter.get_jax_iterator() if backend == "jax" else adapter.get_numpy_iterator()
-        )
-
-    def end(self) -> None:
-        """End the workers."""
-        adapter = self._adapter
-        self._adapter = self._make = None  # the report outlives them
+@contextmanager
+def _opened(make: Callable[[], Any], reading: Reading) -> Iterator[Iterator[Any]]:
+    """Begin a pass in the form that the backend's ``fit`` takes; note how it runs, or why it is left to Keras."""
+    adapter = make()
+    way = BACKENDS.get(keras.backend.backend(), "get_numpy_iterator")
+    try:
+        yield iter(getattr(adapter, way)())
+        ring = getattr(adapter, "dataset_feed", None)
+        if left := getattr(adapter, "left", ""):
+            reading.fell_back, reading.notes = True, (f"is left to Keras: {left}",)
+        elif ring is not None:
+            reading.notes = ("".join(how_fed(ring)),)
+    finally:
         if (enqueuer := getattr(adapter, "enqueuer", None)) is not None:
             enqueuer.stop()
         if (ring := getattr(adapter, "dataset_feed", None)) is not None:
             ring.close()
-
-    def ask(self) -> None:
-        """Note how the dataset runs, or why it is left to Keras."""
-        left, ring = (
-            getattr(self._adapter, "left", ""),
-            getattr(self._adapter, "dataset_feed", None),
-        )
-        self.fell_back = bool(left)
-        if left:
-            self.notes = (f"is left to Keras: {left}",)
-        elif ring is not None:
-            self.notes = ("".join(how_fed(ring)),)

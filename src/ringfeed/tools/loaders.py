@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+import time
 from contextlib import ExitStack
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._checks import check_count, check_seconds
 from ringfeed._classes import class_names
 from ringfeed._progress import tell
 from ringfeed.errors import RingfeedError
 from ringfeed.tools.profile_report import LoaderProfile, Stages
-from ringfeed.tools.reading import Limits, TimeUpError, busy, in_a_line, limited
+from ringfeed.tools.reading import Limits, in_a_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,23 +24,18 @@ if TYPE_CHECKING:
 STAGED = 8  # batches that are made step by step
 
 
-class Subject(ABC):
-    """A loader as it is, and what may stand in its place."""
+class Subject(Protocol):
+    """A loader of a framework; ``name`` says what it is, ``reader`` what makes a sample or a batch."""
 
     name: str
-    """What it is, in words."""
-    reader: str = "dataset[i]"
-    """What makes a sample, or a batch."""
+    reader: str
 
-    @abstractmethod
     def readings(self) -> list[Reading]:
         """Return readings to be made: of the loader as it is, and of what may stand in its place."""
 
-    @abstractmethod
     def untouched(self) -> AbstractContextManager[object]:
         """Undo what reading does to the program: random numbers, the dataset, the loader."""
 
-    @abstractmethod
     def stages(self) -> Iterator[Stages]:
         """Make batches here, one after another, and yield what each step took."""
 
@@ -55,14 +50,14 @@ def profile_loader(
 
     samples, seconds: of each reading, of which there are three or four; it ends at the samples (and
         16 batches, and a second), or at the seconds after the first batch, or at the end of the
-        epoch. The first batch has a minute.
+        epoch.
     shuffle: as of Keras' ``fit``, for a PyDataset.
 
     torch's, NumPy's and Python's random numbers are the same afterwards, and so is what the loader
     refers to, but for arrays that it changes in place, and iterators that can be read only once.
 
     TypeError for what is neither, ValueError for numbers below 1; RingfeedError where the loader
-    raises, is empty, or gives no batch in time.
+    raises or is empty. A loader that waits for ever is waited for.
     """
     return profile_subject(subject_of(loader, shuffle=shuffle), limits_of(samples, seconds))
 
@@ -98,17 +93,15 @@ def profile_subject(subject: Subject, limits: Limits) -> LoaderProfile:
     The loader itself is read twice: the first time fills the caches of the system, from which all
     others read.
 
-    RingfeedError where the loader gives no batch: it raises, hangs, or is empty.
+    RingfeedError where the loader gives no batch: it raises, or is empty.
     """
-    load = busy()
     logger, nowhere = logging.getLogger("ringfeed"), logging.NullHandler()
     with ExitStack() as stack:
         # The report says what ringfeed logs; only handlers of the program's own have the lines as
         # well.
         logger.addHandler(nowhere)
         stack.callback(logger.removeHandler, nowhere)
-        cold, *_ = subject.readings()
-        readings = subject.readings()
+        cold, readings = subject.readings()[0], subject.readings()
         for number, reading in enumerate([cold, *readings]):
             note = "" if number else " for the caches"
             tell(f"reading {number + 1} of {len(readings) + 1}: {reading.label}{note}")
@@ -118,7 +111,7 @@ def profile_subject(subject: Subject, limits: Limits) -> LoaderProfile:
                 _check(subject, reading, error)
         tell("the steps of a batch")
         stages, why = _staged(subject, limits)
-    return LoaderProfile(subject.name, subject.reader, tuple(readings), cold, stages, why, load)
+    return LoaderProfile(subject.name, subject.reader, tuple(readings), cold, stages, why)
 
 
 def _check(subject: Subject, reading: Reading, error: Exception | None) -> None:
@@ -136,12 +129,13 @@ def _check(subject: Subject, reading: Reading, error: Exception | None) -> None:
 def _staged(subject: Subject, limits: Limits) -> tuple[Stages | None, str]:
     """Return what the steps of a batch took, and why that is not known."""
     found: list[Stages] = []
+    until_s = time.monotonic() + limits.seconds
     try:
-        with subject.untouched(), limited(limits.seconds, limits.stuck):
+        with subject.untouched():
             for stages in islice(subject.stages(), STAGED):
-                found.append(stages)  # noqa: PERF402 - those that came before the time is up count
-    except TimeUpError:
-        pass
+                found.append(stages)
+                if time.monotonic() > until_s:
+                    break
     except Exception as error:  # noqa: BLE001 - of the user's code, in this process
         return None, in_a_line(error)
     # The first batch imports and warms: it counts only where there is no other.

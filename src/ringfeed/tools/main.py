@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,6 @@ PLACE = "module:name or script.py:name"
 ONE_DATASET = (
     "--json says what a sample costs: give module:name of a dataset, no loader and no --script"
 )
-LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
 NO_TRACE = (
     'ringfeed trace: there is no such command, since a program traces itself: `with loader.trace("run.html"):` '
     'around its loop writes the page of the run; where it says "run.json", `ringfeed report run.json` makes the page\n'
@@ -144,23 +142,10 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=10.0, help=seconds)
     parser.add_argument(
-        "--samples",
-        type=_above_zero,
-        default=300,
-        help="that end a reading of a loader (default: 300)",
-    )
-    parser.add_argument(
-        "--loader",
-        type=_above_zero,
-        help="which that the script reads, from 1 on (default: the first)",
+        "--samples", type=int, default=300, help="that end a reading of a loader (default: 300)"
     )
     parser.add_argument(
         "--json", action="store_true", help="what a sample of a dataset costs, in JSON"
-    )
-    parser.add_argument(
-        "--go-on",
-        action="store_true",
-        help="let the script run on, and profile every loader it reads",
     )
     script = "a training script and its own arguments; comes last"
     parser.add_argument("--script", nargs=argparse.REMAINDER, metavar="FILE ...", help=script)
@@ -172,30 +157,27 @@ def _profile(chosen: argparse.Namespace) -> None:
 
     if (chosen.dataset is None) == (not chosen.script):
         raise ValueError("give either module:name of a dataset or a loader, or --script FILE")
-    if chosen.json and chosen.script:
-        raise ValueError(ONE_DATASET)
-    if chosen.script:
-        from ringfeed.tools.loaders import limits_of  # noqa: PLC0415
-        from ringfeed.tools.script import profile_script  # noqa: PLC0415
-
-        limits = limits_of(chosen.samples, chosen.seconds)
-        profile_script(chosen.script, limits, number=chosen.loader, goes_on=chosen.go_on)
-    elif LOADERS & class_names(dataset := load(chosen.dataset)):
-        if chosen.json:
-            raise ValueError(ONE_DATASET)
-        from ringfeed.tools.loaders import profile_loader  # noqa: PLC0415
-
-        with showing():  # workers are forked: no thread beside
-            found = profile_loader(dataset, **_options(chosen, "samples", "seconds"))
-        _say(found)
-    else:
+    dataset = None if chosen.script else load(chosen.dataset)
+    if dataset is not None and not LOADERS & class_names(dataset):
         from ringfeed.tools.profile import profile  # noqa: PLC0415
 
+        options = _options(chosen, "batch_size", "workers", "seconds")
         with showing(ticks=True):
-            sample = profile(
-                dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds")
-            )
+            sample = profile(dataset, chosen.dataset, **options)
         _say(json.dumps(sample.as_json()) if chosen.json else sample)
+        return
+    if chosen.json:
+        raise ValueError(ONE_DATASET)
+    from ringfeed.tools.loaders import limits_of, profile_loader  # noqa: PLC0415
+    from ringfeed.tools.script import in_time, profile_script  # noqa: PLC0415
+
+    limits = limits_of(chosen.samples, chosen.seconds)
+    if chosen.script:
+        profile_script(chosen.script, limits)
+    else:
+        with showing(), in_time(limits):  # workers are forked: no thread beside
+            found = profile_loader(dataset, **_options(chosen, "samples", "seconds"))
+        _say(found)
 
 
 # ---- top ----
@@ -207,12 +189,12 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
         "stall, rates, live in the terminal until q or Ctrl-C. Without a process, lists yours "
         "that have a running loader."
     )
-    parser.add_argument("pid", nargs="?", type=_above_zero, help="the process that trains")
+    parser.add_argument("pid", nargs="?", type=int, help="the process that trains")
     parser.add_argument(
-        "--interval", type=_seconds, default=1.0, help="seconds between two looks (default: 1)"
+        "--interval", type=float, default=1.0, help="seconds between two looks (default: 1)"
     )
     parser.add_argument(
-        "--loader", type=_above_zero, help="one of several in the process, from 1 on; default: all"
+        "--loader", type=int, help="one of several in the process, from 1 on; default: all"
     )
     parser.add_argument("--once", action="store_true", help="write one picture as plain text")
     parser.set_defaults(run=_top)
@@ -232,9 +214,8 @@ def _top(chosen: argparse.Namespace) -> None:
             "'ringfeed[top]'"
         )
         raise RingfeedError(message) from error
-    if ending := top(
-        chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once
-    ):
+    options = {"interval_s": chosen.interval, "number": chosen.loader, "once": chosen.once}
+    if ending := top(chosen.pid, **options):
         _say(ending)
 
 
@@ -288,25 +269,6 @@ def _sizes(text: str) -> list[int] | None:
 
 def _count(text: str) -> int | None:
     return None if text == "none" else int(text)
-
-
-def _above_zero(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if not number:
-        message = f"{text!r} is no whole number above 0"
-        raise argparse.ArgumentTypeError(message)
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not LEAST_S <= seconds <= MOST_S:
-        message = f"{text!r} is no time from {LEAST_S:g} to {MOST_S:g} seconds"
-        raise argparse.ArgumentTypeError(message)
-    return seconds
 
 
 def _words(text: str) -> list[str]:

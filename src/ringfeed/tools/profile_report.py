@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 SAME = 0.1  # of a time or a rate, from which there is a difference
 MUCH = 0.5  # of a batch's time
 WAITING = 0.3  # of the time off the processor
-DISTURBED = 0.5  # of the CPUs that are at something else
 LATER_S = 1.0  # for a first batch, from which it is worth a word
 COLD = 1.5  # times a reading from caches
 MOST_TIMES = 100  # that a figure is told of another
@@ -47,8 +46,7 @@ class LoaderProfile:
     """A loader beside what may stand in its place; ``str()`` is the report.
 
     readings: of the loader as it is, and of the others. cold: the first reading of the loader.
-    stages: the steps of a batch; None where ``why`` says. load: which share of the CPUs was at work
-    before it all began.
+    stages: the steps of a batch; None where ``why`` says.
     """
 
     name: str
@@ -57,7 +55,6 @@ class LoaderProfile:
     cold: Reading
     stages: Stages | None = None
     why: str = ""
-    load: float = 0.0
 
     @property
     def own(self) -> Reading:
@@ -67,34 +64,34 @@ class LoaderProfile:
     @property
     def best(self) -> Reading:
         """The reading with the most samples a second; the loader as it is, where no other is clearly faster."""
-        found = self.own
-        for reading in self.readings[1:]:
-            if (
-                not reading.failure
-                and not reading.fell_back
-                and reading.batch_s < (1 - SAME) * found.batch_s
-            ):
-                found = reading
-        return found
+        faster = [
+            reading
+            for reading in self.readings[1:]
+            if not (reading.failure or reading.fell_back)
+            and reading.batch_s < (1 - SAME) * self.own.batch_s
+        ]
+        return min(faster, key=lambda reading: reading.batch_s, default=self.own)
 
     def __str__(self) -> str:
         """Return the report as text."""
         own = self.own
         size = f", {show_bytes(own.size)} each" if own.size else ""
-        count = f"{own.samples:,} samples in {_many(own.batches, 'batch', 'batches')}{size}"
-        head = [self.name, f"{count}, taken as fast as they come, without a step of training", ""]
-        return "\n".join(
-            [*head, *self._table(), "", *self._where(), *self._words(), *self._advice()]
-        )
-
-    __repr__ = __str__
-
-    # ---- the table ----
-
-    def _table(self) -> list[str]:
+        count = f"{own.samples:,} samples in {_batches(own)}{size}"
         rows = [["", *(reading.label for reading in self.readings)]]
         rows += [[name, *self._cells(value, show)] for name, value, show in ROWS]
-        return [line.rstrip() for line in columns(rows, "   ")]
+        lines = [
+            self.name,
+            f"{count}, taken as fast as they come, without a step of training",
+            "",
+            *(line.rstrip() for line in columns(rows, "   ")),
+            "",
+            *self._where(),
+        ]
+        for reading in self.readings[1:]:
+            lines += self._words(reading)
+        return "\n".join([*lines, *self._advice()])
+
+    __repr__ = __str__
 
     def _cells(self, value: Callable[[Reading], Any], show: Callable[[Any], str]) -> Iterator[str]:
         own = value(self.own)
@@ -107,16 +104,12 @@ class LoaderProfile:
             times = "" if math.isnan(ratio) else f"x{ratio:.2f}" if ratio < MOST_TIMES else ">x99"
             yield text if reading is self.own else f"{text} {times:>6}"
 
-    # ---- words ----
-
-    @property
-    def _is_disturbed(self) -> bool:
-        return self.load > DISTURBED
-
     def _where(self) -> Iterator[str]:
-        if self._is_disturbed:
-            busy = f"{self.load:.0%} of its CPUs are at something else"
-            yield f"the machine is busy ({busy}): trust the CPU times more than the others"
+        if self.cold.batch_s > COLD * self.own.batch_s:
+            times = self.cold.batch_s / self.own.batch_s
+            yield f"a first reading, with cold caches, took {times:.1f} times as long a batch: it is not in the table"
+        if math.isnan(self.own.batch_s):
+            yield f"{_batches(self.own)} are too few to tell a rate: see the first batch alone"
         stages = self.stages
         if stages is None or not stages.total_s:
             yield f"where the time of a batch goes is not known: {self.why or 'no batch was made here in time'}"
@@ -127,56 +120,43 @@ class LoaderProfile:
         )
         yield f"a batch takes {show_s(stages.total_s / stages.batches)} in one process: {shares}"
         waiting = 1 - stages.read_cpu_s / max(stages.read_s, 1e-9)
-        if waiting >= WAITING and not self._is_disturbed:
+        if waiting >= WAITING:
             yield f"{waiting:.0%} of {self.reader} waits rather than computes: more workers than CPUs help"
-        if self.cold.batch_s > COLD * self.own.batch_s and not self._is_disturbed:
-            times = self.cold.batch_s / self.own.batch_s
-            yield f"a first reading, with cold caches, took {times:.1f} times as long a batch: it is not in the table"
 
-    def _words(self) -> Iterator[str]:
-        if math.isnan(self.own.batch_s):
-            yield f"{_many(self.own.batches, 'batch', 'batches')} are too few to tell a rate: see the first batch alone"
-        for reading in self.readings[1:]:
-            if reading.failure:
-                yield f"{reading.label}: {reading.failure}"
-            elif not reading.fell_back and not math.isnan(reading.batch_s + self.own.batch_s):
-                less = 1 - reading.cpu_s / max(self.own.cpu_s, 1e-9)
-                cpu = (
-                    f"{abs(less):.0%} {'less' if less > 0 else 'more'}"
-                    if abs(less) >= SAME
-                    else "as much"
-                )
-                yield f"{reading.label}: {self._speed(reading)}; {cpu} CPU time"
-            yield from (f"{reading.label}: {note}" for note in reading.notes)
-            if reading.first_s > self.own.first_s + LATER_S:
-                late = show_s(reading.first_s - self.own.first_s)
-                yield f"{reading.label}: the first batch comes {late} later, once: workers import what it needs"
-
-    def _speed(self, reading: Reading) -> str:
+    def _words(self, reading: Reading) -> Iterator[str]:
+        """Say what comes of another way to read."""
+        if reading.failure:
+            yield f"{reading.label}: {reading.failure}"
         times = self.own.batch_s / reading.batch_s
-        if times >= 1 + SAME:
-            return f"{times:.1f} times as fast as {self.own.label}"
-        if times <= 1 - SAME:
-            return f"slower than {self.own.label}, {times:.2f} times as fast"
-        return f"as fast as {self.own.label}, within {SAME:.0%}"
+        if not (reading.failure or reading.fell_back or math.isnan(times)):
+            speed = f"as fast as {self.own.label}, within {SAME:.0%}"
+            if times >= 1 + SAME:
+                speed = f"{times:.1f} times as fast as {self.own.label}"
+            elif times <= 1 - SAME:
+                speed = f"slower than {self.own.label}, {times:.2f} times as fast"
+            less = 1 - reading.cpu_s / max(self.own.cpu_s, 1e-9)
+            cpu = f"{abs(less):.0%} {'less' if less > 0 else 'more'}"
+            yield f"{reading.label}: {speed}; {cpu if abs(less) >= SAME else 'as much'} CPU time"
+        yield from (f"{reading.label}: {note}" for note in reading.notes)
+        if reading.first_s > self.own.first_s + LATER_S:
+            late = show_s(reading.first_s - self.own.first_s)
+            yield f"{reading.label}: the first batch comes {late} later, once: workers import what it needs"
 
     def _advice(self) -> Iterator[str]:
         stages, best = self.stages, self.best
         reads = stages is not None and stages.read_s > MUCH * stages.total_s
         if reads and not best.batch_s <= MUCH * self.own.batch_s:  # or the loader itself took most
             yield f"most of it is {self.reader}, which costs the same in any loader: make it cheaper, or add workers"
-        if self._is_disturbed:
-            yield "measure again while nothing else runs, before you choose"
-        elif best.change:
-            yield f"to change: {best.change}"
-        elif math.isnan(self.own.batch_s):
+        if math.isnan(self.own.batch_s):
             yield "read more than this to choose by speed"
-        else:
+        elif best is self.own:
             yield f"no other is clearly faster: for speed alone, keep {self.own.label}"
+        else:
+            yield f"to change: {best.change}"
 
 
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"
+def _batches(reading: Reading) -> str:
+    return f"{reading.batches:,} batch{'es' * (reading.batches != 1)}"
 
 
 ROWS: tuple[tuple[str, Callable[[Reading], Any], Callable[[Any], str]], ...] = (

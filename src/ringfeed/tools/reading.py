@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,28 +25,19 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
-START_S = 60.0  # for the first batch, and the start of workers before it
-END_S = 15.0  # for a loader to end its workers
 LEAST_BATCHES = 16  # of a reading, where there is time
 LEAST_S = 1.0  # the same
 LEAST_RATE = 3  # batches, from which a rate is told
 MOST_LOOKED_AT = 10_000  # leaves of a batch
-AGAIN_S = 1.0  # between two alarms, where code has swallowed the first
-GRACE_S = 5.0  # after the time, for code to see the error
-LOOK_S = 0.1  # at how busy the machine is
 
 
 class Limits(NamedTuple):
-    """A reading ends after so many samples and LEAST_BATCHES, or so many seconds after the first batch.
-
-    stuck: called by a thread with the seconds where a step goes on GRACE_S after its time: C code
-    waits for ever.
-    """
+    """A reading ends after so many samples and LEAST_BATCHES, or so many seconds after the first batch."""
 
     samples: int = 300
     seconds: float = 10.0
-    stuck: Callable[[float], object] | None = None
 
 
 class Memory(NamedTuple):
@@ -71,6 +60,8 @@ class Reading:
     failure: why it ended early. fell_back: whether the framework itself made batches. change: the
     line that a script has to change for this loader. lead: batches that come together at the start,
     one of each worker. rows: the samples of a batch, and most: of an epoch, where that is known.
+    opened: begins an epoch and yields its batches; at the end it sets ``notes`` and ``fell_back``,
+    and ends the workers.
     """
 
     label: str
@@ -90,6 +81,7 @@ class Reading:
     lead: int = 1
     rows: int | None = None
     most: int | None = None
+    opened: Callable[[Reading], AbstractContextManager[Iterator[Any]]] | None = None
 
     @property
     def cpu_s(self) -> float:
@@ -101,97 +93,66 @@ class Reading:
         """Samples a second, once it runs; NaN where that is not known."""
         return self.samples / self.batches / self.batch_s if self.batches else math.nan
 
-    # ---- the loader, of each framework its own ----
-
-    def begin(self) -> Iterator[Any]:
-        """Begin an epoch."""
-        raise NotImplementedError
-
-    def ask(self) -> None:
-        """Note what the loader says of itself, before it ends: ``notes`` and ``fell_back``."""
-
-    def end(self) -> None:
-        """End the workers, and whatever else the loader keeps."""
-
-    # ---- reading ----
-
     def read(self, limits: Limits) -> Exception | None:
         """Read an epoch to its end or to a limit, and end the loader; returns what it raised."""
-        self._others = children()  # processes that are none of the loader's
-        self._marks: list[
-            Any
-        ] = []  # what was used up to some batches: their number, seconds, CPU seconds
-        self._came = (
-            math.nan,
-            math.nan,
-        )  # when the newest batch did, and CPU seconds of this process then
+        assert self.opened is not None
+        others = children()  # processes that are none of the loader's
         error: Exception | None = None
-        try:
+        with ExitStack() as loader:
             try:
-                self._take(limits)
+                began_s = time.perf_counter()
+                batches = loader.enter_context(self.opened(self))
+                self._count(next(batches))
+                self.first_s = time.perf_counter() - began_s
+                self._take(batches, limits, others)
             except StopIteration:  # there is no batch
                 pass
-            except TimeUpError:
-                self.failure = "" if self.batches else f"it gave no batch within {START_S:g} s"
             except Exception as caught:  # noqa: BLE001 - whatever a loader raises
                 error, self.failure = caught, in_a_line(caught)
-            self._sum_up()
-        finally:
-            with suppress(TimeUpError, Exception), limited(END_S, limits.stuck):
-                self.end()
-            gc.collect()  # a loader that is only dropped later would end its workers amid the next reading
+            with suppress(Exception):
+                loader.close()
+        self.opened = None  # the report outlives the loader
+        gc.collect()  # a loader that is only dropped later would end its workers amid the next reading
         return error
 
-    def _take(self, limits: Limits) -> None:
-        began_s = time.perf_counter()
-        with limited(START_S, limits.stuck):
-            batches = self.begin()
-            self._count(next(batches))
-        self.first_s = self._came[0] - began_s
-        self._look()
-        with limited(limits.seconds + 1, limits.stuck):
-            for batch in batches:
-                self._count(batch)
-                spent_s = self._came[0] - self._marks[0][1]
-                has_most = self.samples >= limits.samples and self.batches >= max(
-                    LEAST_BATCHES, 4 * self.lead
+    def _take(self, batches: Iterator[Any], limits: Limits, others: set[psutil.Process]) -> None:
+        """Take the batches after the first."""
+        # What was used up to some batches: their number, seconds, CPU seconds.
+        marks = [self._look(others)]
+        own = marks[0][1:3]
+        for batch in batches:
+            self._count(batch)
+            own = [time.perf_counter(), time.process_time()]
+            spent_s = own[0] - marks[0][1]
+            least = max(LEAST_BATCHES, 4 * self.lead)
+            has_most = self.samples >= limits.samples and self.batches >= least
+            if spent_s > limits.seconds or (has_most and spent_s > LEAST_S):
+                self._look(others)
+                break
+            if self.batches == self.lead:
+                marks.append(self._look(others))
+        newest = np.array([self.batches, *own, cpu_s(children() - others)])
+        # A batch's costs are told from the last mark on that lies LEAST_RATE batches behind.
+        for count, *used in newest - marks:
+            if count >= LEAST_RATE - 1:
+                self.batch_s, self.own_cpu_s, self.worker_cpu_s = (
+                    max(float(spent), 0.0) / count for spent in used
                 )
-                has_enough = spent_s > limits.seconds or (has_most and spent_s > LEAST_S)
-                if has_enough or self.batches == self.lead:
-                    self._look()
-                if has_enough:
-                    break
+        self.size //= self.batches
+        self.samples = self.samples if self.most is None else min(self.samples, self.most)
 
     def _count(self, batch: Any) -> None:
-        self._came = time.perf_counter(), time.process_time()
         size, rows = size_of(batch)
         self.batches += 1
         self.samples += self.rows or rows
         self.size += size
 
-    def _look(self) -> None:
+    def _look(self, others: set[psutil.Process]) -> list[float]:
         """Look at the workers and their memory; the time of this look is not counted."""
-        workers = children() - self._others
+        workers = children() - others
         self.workers = max(self.workers, len(workers))
         self.memory = max(self.memory, memory(workers), key=sum)
-        self._mark(time.perf_counter(), time.process_time())
-
-    def _mark(self, at_s: float, own_cpu_s: float) -> None:
-        worker_cpu_s = cpu_s(children() - self._others)
-        self._marks.append(np.array([self.batches, at_s, own_cpu_s, worker_cpu_s]))
-
-    def _sum_up(self) -> None:
-        """Tell what a batch took from the last mark on that lies LEAST_RATE batches behind the newest one."""
-        self._mark(*self._came)
-        for mark in self._marks:
-            count, *used = self._marks[-1] - mark
-            if count >= LEAST_RATE - 1:
-                self.batch_s, self.own_cpu_s, self.worker_cpu_s = (
-                    max(one, 0.0) / count for one in used
-                )
-        self.size //= max(self.batches, 1)
-        self.samples = self.samples if self.most is None else min(self.samples, self.most)
-        self.ask()
+        return [self.batches, time.perf_counter(), time.process_time(), cpu_s(workers)]
 
 
 def in_a_line(error: Exception) -> str:
@@ -261,60 +222,3 @@ def memory(processes: Iterable[psutil.Process]) -> Memory:
             private += sizes.uss
             shared += sizes.pss - sizes.uss
     return Memory(private, shared)
-
-
-def busy() -> float:
-    """Return which share of the machine's CPUs is at work, as a mean of a tenth of a second."""
-    return float(psutil.cpu_percent(LOOK_S)) / 100
-
-
-# ---- a limit on the time of foreign code, which may hang ----
-
-
-class TimeUpError(BaseException):
-    """The time of the body is over. No Exception: code that catches those does not see it."""
-
-
-@contextmanager
-def limited(seconds: float, stuck: Callable[[float], object] | None = None) -> Iterator[None]:
-    """Raise TimeUpError in the body after some seconds, and each second from then on.
-
-    Only in the main thread, where Python runs signal handlers, and between two steps of Python:
-    elsewhere, and where C code waits, a thread calls ``stuck``, if it is given. SIGALRM and its
-    timer are as before when it ends.
-    """
-    watch = threading.Timer(seconds + GRACE_S, stuck or (lambda _: None), [seconds])
-    watch.daemon = True
-    if stuck is not None:
-        watch.start()
-    try:
-        with (
-            _alarm(seconds)
-            if threading.current_thread() is threading.main_thread()
-            else nullcontext()
-        ):
-            yield
-    finally:
-        watch.cancel()
-
-
-@contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    began = time.monotonic()
-    before = signal.signal(signal.SIGALRM, _raise)
-    left_s, again_s = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
-    try:
-        yield
-    finally:
-        for _ in range(2):  # an alarm may come right here, and then none for AGAIN_S
-            with suppress(TimeUpError):
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
-        if left_s:  # the program's own, which has waited meanwhile
-            signal.setitimer(
-                signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), 1e-3), again_s
-            )
-
-
-def _raise(*_: object) -> None:
-    raise TimeUpError

@@ -128,7 +128,7 @@ def picture(target: Target, loader: Attached) -> Group:
     summary.add_row("slots", Text.assemble(*letters, overflow="fold"))
     summary.add_row("", line(*_states(look)))
     summary.add_row("workers", line(_work(crew, now)))
-    return Group(summary, _workers(crew, now, target.conditions(look)), _slots(look))
+    return Group(summary, _workers(crew, now), _slots(look))
 
 
 def _counts(geometry: Geometry, look: Snapshot, workers: int) -> str:
@@ -221,15 +221,13 @@ def _table(widths: Mapping[str, int], last: str) -> Table:
     return Table(*figures, last, box=None, padding=APART, pad_edge=False, header_style="dim")
 
 
-def _workers(numbers: list[int], now: Pair, conditions: Mapping[int, str]) -> Table:
+def _workers(numbers: list[int], now: Pair) -> Table:
     table = _table(WORKER_WIDTHS, "at")
     for number in numbers:
         worker = now.after.workers[number]
-        condition = conditions.get(worker.pid, "")
-        at = f"{condition} {worker.place}".strip() or worker.doing
-        style = "bold red" if condition else "red" if now.ticket_s(number) >= LONG_S else ""
+        style = "red" if now.ticket_s(number) >= LONG_S else ""
         *figures, ticket = _figures(number, now)
-        table.add_row(*figures, Text(ticket, style), line((at, style)))
+        table.add_row(*figures, Text(ticket, style), line((worker.place or worker.doing, style)))
     return table
 
 

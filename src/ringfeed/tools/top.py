@@ -7,13 +7,14 @@ import select
 import sys
 import termios
 import tty
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, Group
 from rich.layout import Layout
 from rich.live import Live
 
+from ringfeed._checks import check_seconds
 from ringfeed.errors import RingfeedError
 from ringfeed.tools.discover import Target
 from ringfeed.tools.render import line, picture
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ringfeed.tools.discover import Attached
-
-    _Show = Callable[[Text, list[Group]], None]
-    _Screen = tuple[
-        _Show, int | None
-    ]  # and the descriptor that keys are read from, if there is one
 
 FIRST_S = 0.5  # the first picture comes soon
 WIDE = 120  # columns, where there is no terminal
@@ -42,16 +38,28 @@ def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: b
 
     Raises RingfeedError where there is no such process or loader, or it may not be looked at.
     """
+    check_seconds("interval", interval_s, "the time between two looks")
     live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
     with Target(pid) as target, suppress(KeyboardInterrupt):
         if not _look(target, number):
             raise RingfeedError(_missing(target, number))
-        with _terminal() if live else _paper() as screen:
-            return _follow(target, number, screen, interval_s, once=once)
+        with _terminal() if live else nullcontext((_write, None)) as (show, keys):
+            title = line((f"ringfeed top   process {pid}   {target.command}", "reverse"))
+            pause_s = interval_s if once else min(interval_s, FIRST_S)
+            while not target.wait(pause_s, keys):
+                if keys is not None and _is_quit(keys):
+                    return ""
+                loaders = _look(target, number)
+                if not loaders:
+                    return f"process {pid} has closed what was shown"
+                show(
+                    title, [picture(target, loader) for loader in loaders if len(loader.looks) > 1]
+                )
+                if once:
+                    return ""
+                pause_s = interval_s
+            return f"process {pid} has ended"
     return ""
-
-
-# ---- looking ----
 
 
 def _look(target: Target, number: int | None) -> list[Attached]:
@@ -75,41 +83,17 @@ def _missing(target: Target, number: int | None) -> str:
     return f"process {target.pid} has no running loader: an epoch begins one, and close() ends it"
 
 
-def _follow(
-    target: Target, number: int | None, screen: _Screen, interval_s: float, *, once: bool
-) -> str:
-    show, keys = screen
-    pause_s = interval_s if once else min(interval_s, FIRST_S)
-    title = line((f"ringfeed top   process {target.pid}   {target.command}", "reverse"))
-    while not target.wait(pause_s, keys):
-        if keys is not None and _is_quit(keys):
-            return ""
-        loaders = _look(target, number)
-        if not loaders:
-            return f"process {target.pid} has closed what was shown"
-        show(title, [picture(target, loader) for loader in loaders if len(loader.looks) > 1])
-        if once:
-            return ""
-        pause_s = interval_s
-    return f"process {target.pid} has ended"
-
-
-# ---- showing ----
-
-
-@contextmanager
-def _paper() -> Iterator[_Screen]:
+def _write(title: Text, pictures: list[Group]) -> None:
     """Write pictures as plain text, each below the one before."""
     console = Console(width=WIDE, color_system=None, force_terminal=False)
+    with console.capture() as text:
+        console.print(Group(title, *(Group("", picture) for picture in pictures)))
+    lines = (row.rstrip() for row in text.get().splitlines())
+    sys.stdout.write("\n".join(lines) + "\n\n")
+    sys.stdout.flush()
 
-    def show(title: Text, pictures: list[Group]) -> None:
-        with console.capture() as text:
-            console.print(Group(title, *(Group("", picture) for picture in pictures)))
-        lines = (row.rstrip() for row in text.get().splitlines())
-        sys.stdout.write("\n".join(lines) + "\n\n")
-        sys.stdout.flush()
 
-    yield show, None
+# ---- a terminal ----
 
 
 def _is_for_us(stdin: TextIO | None) -> bool:
@@ -146,7 +130,7 @@ def _is_quit(keys: int) -> bool:
 
 
 @contextmanager
-def _terminal() -> Iterator[_Screen]:
+def _terminal() -> Iterator[tuple[Callable[[Text, list[Group]], None], int | None]]:
     """Draw pictures in the place of those before; the terminal is as it was when this ends."""
     with _keys() as keys, Live(console=Console(), screen=True, auto_refresh=False) as live:
 

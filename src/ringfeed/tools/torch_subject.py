@@ -14,7 +14,6 @@ from torch.utils.data.dataloader import _DatasetKind
 from ringfeed.datasets.peekable import fresh
 from ringfeed.errors import RingfeedError
 from ringfeed.system.machine import usable_cpus
-from ringfeed.tools.loaders import Subject
 from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Reading
@@ -26,14 +25,17 @@ from ringfeed.torch.pickled import parts_of
 from ringfeed.torch.samples import WorkerStart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 CHANGE = "from ringfeed.torch import DataLoader   # in the place of torch.utils.data's"
 BACK = "from torch.utils.data import DataLoader"
+WAYS_OUT = (
+    'these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out'
+)
 
 
-class TorchSubject(Subject):
-    """A DataLoader."""
+class TorchSubject:
+    """A DataLoader, as a `Subject`."""
 
     def __init__(self, loader: Any) -> None:
         """Take a DataLoader of torch's, or of a class derived from it; a copy of its dataset is read."""
@@ -59,19 +61,15 @@ class TorchSubject(Subject):
             count = usable_cpus()
             more = f"num_workers={count}"
             return [
-                _Read(loader, OWN, 0, "torch, num_workers=0"),
-                _Read(loader, OWN, count, f"torch, {count}", more),
-                _Read(loader, DataLoader, count, f"ringfeed, {count}", f"{CHANGE}, and {more}"),
+                _reading(loader, OWN, 0, "torch, num_workers=0"),
+                _reading(loader, OWN, count, f"torch, {count}", more),
+                _reading(loader, DataLoader, count, f"ringfeed, {count}", f"{CHANGE}, and {more}"),
             ]
+        own = _reading(loader, OWN, workers, "torch")
         if isinstance(loader, DataLoader):
-            return [
-                _Read(loader, DataLoader, workers, "ringfeed"),
-                _Read(loader, OWN, workers, "torch", BACK),
-            ]
-        return [
-            _Read(loader, OWN, workers, "torch"),
-            _Read(loader, DataLoader, workers, "ringfeed", CHANGE),
-        ]
+            own.change = BACK
+            return [_reading(loader, DataLoader, workers, "ringfeed"), own]
+        return [own, _reading(loader, DataLoader, workers, "ringfeed", CHANGE)]
 
     def _refuse_once(self) -> None:
         """RingfeedError for an iterable whose elements would be missing in training, if they were read here."""
@@ -121,41 +119,29 @@ class TorchSubject(Subject):
                 )
 
 
-class _Read(Reading):
-    """Reads a DataLoader of torch's or ringfeed's class with the settings of another, but with so many workers."""
+def _reading(loader: Any, cls: type, workers: int, label: str, change: str = "") -> Reading:
+    """Return the reading of torch's or ringfeed's class with the settings of a loader, but with so many workers."""
+    opened = partial(_opened, partial(cls, **settings_of(loader, workers)))
+    known = {"rows": loader.batch_size, "most": _length(loader), "opened": opened}
+    return Reading(label, change=change, lead=max(workers, 1), **known)
 
-    def __init__(self, loader: Any, cls: type, workers: int, label: str, change: str = "") -> None:
-        known = {"rows": loader.batch_size, "most": _length(loader)}
-        super().__init__(label, change=change, lead=max(workers, 1), **known)
-        self._make: Any = partial(cls, **settings_of(loader, workers))
-        self._loader: Any = None
-        self._iterator: Iterator[Any] = iter(())
 
-    def begin(self) -> Iterator[Any]:
-        """Begin an epoch."""
-        self._loader = self._make()
-        self._iterator = iter(self._loader)
-        return self._iterator
-
-    def end(self) -> None:
-        """End the workers, which else end when they are collected as garbage."""
-        loader, iterator = self._loader, self._iterator
-        self._loader = self._make = None  # the report outlives them
-        self._iterator = iter(())
+@contextmanager
+def _opened(make: Callable[[], Any], reading: Reading) -> Iterator[Iterator[Any]]:
+    """Read an epoch; note how ringfeed's class makes batches, or why torch does."""
+    loader = make()
+    rings = loader._rings if isinstance(loader, DataLoader) else None  # noqa: SLF001 - ours
+    iterator: Any = None
+    try:
+        yield (iterator := iter(loader))
+        if rings is not None:
+            reading.notes, reading.fell_back = (*sorted(rings.said),), rings.own_reason is not None
+            reading.notes += (WAYS_OUT,) * reading.fell_back
+    finally:  # workers would else end when they are collected as garbage
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()  # noqa: SLF001 - torch has no other way
-        if isinstance(loader, DataLoader):
-            loader._rings.close()  # noqa: SLF001 - ours
-
-    def ask(self) -> None:
-        """Note what ringfeed's class has said of itself: how batches go, or why torch makes them."""
-        if not isinstance(self._loader, DataLoader):
-            return
-        rings = self._loader._rings  # noqa: SLF001 - ours
-        self.notes, self.fell_back = (*sorted(rings.said),), rings.own_reason is not None
-        if self.fell_back:
-            ways_out = 'these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out'
-            self.notes += (ways_out,)
+        if rings is not None:
+            rings.close()
 
 
 def settings_of(loader: Any, workers: int) -> dict[str, Any]:
