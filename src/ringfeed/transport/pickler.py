@@ -80,24 +80,28 @@ def dump(obj: object, pickler: Pickler) -> Pickled:
     return Pickled(stream, pickler.buffers, frozenset(pickler.modules), pickler.visited)
 
 
-def failure(obj: object) -> Exception | None:
+def failure(obj: object, kind: type[Pickler] | None = None) -> Exception | None:
     """Return what pickling ``obj`` raises; nothing is kept of what it gives."""
     try:
-        _dump(obj, Pickler(stream=_Nowhere()))
+        _dump(obj, (kind or Pickler)(stream=_Nowhere()))
     except Exception as error:  # noqa: BLE001 - any of them is the answer
         return error
     return None
 
 
 def fingerprint(obj: object) -> bytes | None:
-    """Return a hash that changes with the object; None where its pickle is large, or it has none."""
+    """Return a hash that changes with the object.
+
+    None where its pickle is large, or it has none.
+    """
     stream = _Hashed()
     pickler = Pickler(stream=stream)
     try:
         _dump(obj, pickler)
         for buffer in pickler.buffers:
             stream.write(buffer)
-    except Exception:  # noqa: BLE001 - any of them: what is the matter is told where the object is sent
+    except Exception:  # noqa: BLE001
+        # Any of them: what is the matter is told where the object is sent.
         return None
     return stream.hash.digest()
 
@@ -137,7 +141,8 @@ def _dump(obj: object, pickler: Pickler) -> None:
     try:
         pickler.dump(obj)
     finally:
-        pickler.clear_memo()  # or it keeps what it has seen until the garbage collector finds its cycle
+        # Or it keeps what it has seen until the garbage collector finds its cycle.
+        pickler.clear_memo()
         if by_value:
             cloudpickle.unregister_pickle_by_value(main)
 
@@ -148,7 +153,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     visited: Sequence[object] = ()
 
     def __init__(self, named: Named | None = None, stream: Any = None) -> None:
-        """Take into ``named`` what is referred to by name in modules that travel by value; without it none does."""
+        """Take into ``named`` what is referred to by name in modules that travel by value.
+
+        Without it none does.
+        """
         self.stream = io.BytesIO() if stream is None else stream
         super().__init__(self.stream, protocol=_buffers.PROTOCOL, buffer_callback=self._is_in_band)
         self.buffers: list[memoryview] = []
@@ -182,7 +190,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return raw.nbytes < _buffers.LARGE
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return what pickle asks for each object: a reduce value, or NotImplemented for its ordinary way."""
+        """Return a reduce value, or NotImplemented for pickle's ordinary way.
+
+        Pickle asks for each object.
+        """
         kind = type(obj)
         if kind in self._ordinary and not self._has_lazy(obj):
             return obj.__reduce_ex__(_buffers.PROTOCOL)
@@ -217,7 +228,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return self._reduce_module if isinstance(obj, ModuleType) else self._reduce_instance
 
     def _by_name(self, obj: object) -> Any:
-        """Refer by name to a class or function of a module that travels by value; None for all else."""
+        """Refer by name to a class or function of a module that travels by value.
+
+        None for all else.
+        """
         home = self._home_of(obj)
         if home is None or self._named is None:
             return None
@@ -239,7 +253,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return (_parts.partial, (module.__name__,)) if self._is_sent(module) else NotImplemented
 
     def _reduce_cached(self, cached: Any) -> Any:
-        """Send what lru_cache made by value where a worker must not import its module, such as the user's main one."""
+        """Send a cached function by value where a worker must not import its module.
+
+        The user's main module is one.
+        """
         module = cached.__module__
         by_value = module in ("__main__", "__mp_main__") or self._home_of(cached) is not None
         if not by_value and found_at(module, cached.__qualname__) is cached:
@@ -289,7 +306,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return (make, args, (lazy_values(attributes), slots), *rest)
 
     def _namespace(self, function: FunctionType, special: dict[str, Any]) -> object:
-        """Return the globals of a function, of its module if a part of that is sent; ``special``: its __file__ etc."""
+        """Return the globals of a function, of its module if a part of that is sent.
+
+        ``special``: its __file__ etc.
+        """
         module = sys.modules.get(function.__module__)
         if not self._is_sent(module) or vars(module) is not function.__globals__:
             return special
@@ -297,7 +317,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return self._namespaces.setdefault(name, _Made(_parts.namespace, (name, special)))
 
     def _with_parts(self, members: dict[str, Any], names: set[str]) -> dict[str, Any]:
-        """Return the same with parts in the place of modules: those that a function with these names may ask for."""
+        """Return members with parts in the place of modules.
+
+        The parts have what a function with these names may ask for.
+        """
         return {
             name: _Made(
                 _parts.partial,
@@ -332,8 +355,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return (*reduced[:2], lazy_values(reduced[2]), *reduced[3:])
 
 
-def _watching() -> type[Pickler]:
-    """Return a pickler that lists what it sees: pickle asks for the persistent id of each, and None is none."""
+def watching_pickler() -> type[Pickler]:
+    """Return a class of picklers that lists the objects that they see.
+
+    Pickle asks for the persistent id of each object, and None is none.
+    """
     visited: list[object] = []
     return type(
         "_Watching", (Pickler,), {"visited": visited, "persistent_id": staticmethod(visited.append)}
@@ -341,7 +367,10 @@ def _watching() -> type[Pickler]:
 
 
 class _Made:
-    """Pickles as the call that makes it in a worker: a function, its arguments and, for some, a state."""
+    """Pickles as the call that makes it in a worker.
+
+    The call is a function, its arguments and, for some, a state.
+    """
 
     def __init__(self, *reduced: Any) -> None:
         self.reduced = reduced
@@ -351,17 +380,23 @@ class _Made:
 
 
 def names_in(code: CodeType) -> set[str]:
-    """Return the names that a function and the functions inside it may look up, as globals or as attributes."""
+    """Return the names that a function, and the functions inside it, may look up.
+
+    They look them up as globals or as attributes.
+    """
     inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
 
 
 def _has_state(reduced: Any) -> bool:
-    return isinstance(reduced, tuple) and len(reduced) > 2 and reduced[2] is not None  # noqa: PLR2004 - its place
+    return isinstance(reduced, tuple) and any(part is not None for part in reduced[2:3])
 
 
 def _refuse_file(file: io.TextIOWrapper) -> Any:
-    """Refuse what cloudpickle would send as its whole content; the standard streams are found again."""
+    """Refuse what cloudpickle would send as its whole content.
+
+    The standard streams are found again.
+    """
     if file in (sys.stdout, sys.stderr):
         return NotImplemented
     raise pickle.PicklingError(f"cannot pickle the open file {file.name}")
@@ -371,7 +406,10 @@ def _refuse_file(file: io.TextIOWrapper) -> Any:
 
 
 class Parts(NamedTuple):
-    """What is needed of the user's modules: the names, a pickle stream, its large buffers, and what it imports."""
+    """What a dataset needs of the user's modules.
+
+    These are the names, a pickle stream with its large buffers, and the modules that it imports.
+    """
 
     names: frozenset[tuple[str, str]] = frozenset()
     streams: tuple[memoryview, ...] = ()
@@ -386,14 +424,14 @@ def take_apart(obj: object, known: Parts | None, *, watch: bool = False) -> tupl
     """
     known, named = known or Parts(), Named()
     try:
-        pickled = dump(obj, (_watching() if watch else Pickler)(named))
+        pickled = dump(obj, (watching_pickler() if watch else Pickler)(named))
         return pickled, known if named.keys() <= known.names else _dump_parts(named)
     except Exception as error:
         if not named or isinstance(error, MemoryError):
             raise
     # Not within the handler: what this raises would come with the first error, and all of its
     # frames.
-    pickled = dump(obj, (_watching() if watch else Pickler)())
+    pickled = dump(obj, (watching_pickler() if watch else Pickler)())
     _modules.by_reference({module for module, _ in named})
     return pickled, Parts()
 
@@ -432,7 +470,10 @@ class _PartsPickler(Pickler):
         )
 
     def _registered(self, module: str, reduce: Callable[[Any], Any], obj: Any) -> Any:
-        """Return what ``reduce`` gives while cloudpickle knows that this module travels by value, and no longer."""
+        """Return what ``reduce`` gives for an object of a module that travels by value.
+
+        cloudpickle is told of the module for as long as that takes.
+        """
         with self._lock:
             if module in cloudpickle.list_registry_pickle_by_value():
                 return reduce(obj)
@@ -445,7 +486,10 @@ class _PartsPickler(Pickler):
 
 
 def _check_fit(obj: Any) -> None:
-    """Raise PicklingError for what would be another class, or fail, in a worker that has not run its module."""
+    """Raise PicklingError for what needs its module to have run in the worker.
+
+    It would be another class there, or fail.
+    """
     name = f"{obj.__module__}.{obj.__qualname__}"
     if isinstance(obj, FunctionType):
         if any(

@@ -1,4 +1,4 @@
-"""Walks along the references of a dataset: what can be reached from it, on what way, and what of it is open.
+"""Walks along the references of a dataset: what it reaches, on which way, and what is open.
 
 These are attributes, containers, closures, and the globals and class attributes of the user's own
 modules. What C code or a container of very many elements hides is not seen. No code of the objects'
@@ -65,9 +65,7 @@ _CONNECTIONS = {
 """Packages whose objects, where they cannot be pickled, are open files or connections."""
 
 _MADE_TO_BE_SHARED = {"multiprocessing", "threading", "logging", "concurrent", "asyncio"}
-_PLAIN = frozenset(
-    (int, float, complex, str, bytes, bytearray, bool, type(None), np.ndarray, np.dtype, ModuleType)
-)
+_PLAIN = unpicklable.PLAIN | {np.ndarray, np.dtype, ModuleType}
 
 
 def walk(root: object) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -138,7 +136,7 @@ def _shown(how: str, name: object) -> str:
 def attributes(obj: Any) -> dict[str, Any]:
     """Return what lies in an instance; no code of its class runs."""
     found: dict[str, Any] = {}
-    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]  # noqa: SLF001 - as pickle asks it
+    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]  # noqa: SLF001
         slot = inspect.getattr_static(type(obj), name)
         if type(slot) is MemberDescriptorType:  # and no property over it, as pathlib has one
             with suppress(AttributeError):
@@ -149,7 +147,10 @@ def attributes(obj: Any) -> dict[str, Any]:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what the code of a function names, in the user's own modules, too: `utils.read(i)` reads as `read(i)`."""
+    """Yield what the code of a function names, in the user's own modules, too.
+
+    There `utils.read(i)` counts as `read(i)`.
+    """
     if not is_users(function.__module__):
         yield from (
             part
@@ -180,7 +181,10 @@ def _in_modules(parts: list[tuple[str, Any]], names: set[str]) -> Iterator[tuple
 
 
 def results_of(cached: Any) -> Iterator[Any]:
-    """Return what a function under lru_cache remembers, and not the table of its entries, which only it may change."""
+    """Return what a function under lru_cache remembers.
+
+    The table of its entries is left out, since only the cache may change it.
+    """
     held = [part for part in gc.get_referents(cached) if part is not cached.__wrapped__]
     found = [
         part for part in held if type(part) is not dict or not all(map(_is_link, part.values()))
@@ -190,7 +194,10 @@ def results_of(cached: Any) -> Iterator[Any]:
 
 
 def _is_link(value: object) -> bool:
-    """Whether it is an entry of a cache with a maxsize: entries know their neighbours, and an old one crashes."""
+    """Whether an object is an entry of a cache with a maxsize.
+
+    Entries know their neighbours, and an old one crashes.
+    """
     return type(value).__name__ == "_lru_list_elem"
 
 
@@ -229,7 +236,7 @@ def _is_read(file: Any) -> bool:
     if any(file is stream or file is getattr(stream, "buffer", None) for stream in standard):
         return False
     try:
-        return not file.closed and file.fileno() > 2 and file.readable()  # noqa: PLR2004 - the standard streams
+        return not file.closed and file.fileno() > 2 and file.readable()  # noqa: PLR2004
     except (OSError, ValueError, AttributeError):  # of no file, such as BytesIO
         return False
 

@@ -1,8 +1,7 @@
-"""Which part of a dataset cannot be pickled: a walk along its references, after pickling has failed.
+"""Which part of a dataset cannot be pickled, and the way to it, after pickling has failed.
 
-A child that fails to pickle on its own is followed; an object that fails though its children travel
-is the culprit. Children are tried by halves, so that a list of a million costs two picklings and
-not a million.
+The culprit is what pickle came to see last, when the dataset is pickled again. The way to it is
+looked for along the references of the dataset, the nearest objects first.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import io
+from collections import deque
 from itertools import islice
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,12 @@ from cloudpickle.cloudpickle import _extract_code_globals
 
 from ringfeed._classes import module_of, root_of
 from ringfeed.transport.arrays import PROTOCOL
-from ringfeed.transport.pickler import failure
+from ringfeed.transport.pickler import failure, watching_pickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-MAX_DEPTH = 40  # references followed from the dataset
-MAX_TRIES = 2000  # picklings
+MAX_OBJECTS = 1_000_000  # looked at
 MAX_CHILDREN = 1_000_000  # of one object
 SHOWN_KEY = 40  # characters of a dict's key
 
@@ -47,29 +46,41 @@ _WORDS = {
     "sqlite3.Cursor": "a database cursor",
 }
 
+PLAIN = frozenset((int, float, complex, str, bytes, bytearray, bool, type(None)))
+"""Types of objects that refer to nothing."""
+
 Step = tuple[str, Any]  # what to append to the path, and the child it leads to
 
 
 def explain(obj: object, name: str, error: Exception) -> str:
-    """Say which part of ``obj`` cannot travel, where it is, starting at ``name``, and the ways out."""
+    """Say which part of ``obj`` cannot travel, and the ways out.
+
+    The path to it starts at ``name``.
+    """
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         return (
             f"{name} is nested too deeply to be pickled for a worker process; "
             'keep its parts in a list or a dict, or use backend="thread" or "fork"'
         )
-    labels, culprit, holder = _Search().from_root(obj)
-    reason = failure(culprit) or error
-    where = users_path(obj, name, labels)
+    watching = watching_pickler()
+    reason = failure(obj, watching)
+    culprit = watching.visited[-1] if reason else obj
+    labels, holder = _way_to(culprit, obj) or (None, obj)
+    where = f"something in {name}" if labels is None else users_path(obj, name, labels)
     way_out = _WAYS_OUT
     if _full_name(culprit) == _SAMPLER:
         way_out = "leave it out in __getstate__, and use it in this process"
     elif words(culprit) == "a lock" and _is_of_keras(type(holder)):
         way_out = 'it is of Keras\' own, so give backend="thread", whose workers share it'
-    return f"{where} is {words(culprit, reason)} and cannot be sent to a worker process; {way_out}"
+    what = f"{where} is {words(culprit, reason or error)}"
+    return f"{what} and cannot be sent to a worker process; {way_out}"
 
 
 def _is_of_keras(kind: type) -> bool:
-    """Whether Keras has made what an object of this class holds: its base class of datasets holds nothing."""
+    """Whether Keras has made what an object of this class holds.
+
+    Keras' base class of datasets holds nothing.
+    """
     bases = (base for base in kind.__mro__ if base.__name__ not in {"PyDataset", "Sequence"})
     return not {"keras", "tf_keras", "keras_preprocessing"}.isdisjoint(map(root_of, bases))
 
@@ -79,7 +90,10 @@ def _full_name(culprit: object) -> str:
 
 
 def users_path(root: Any, name: str, labels: Iterable[str]) -> str:
-    """Join the path to a part of what is sent to workers, without what ringfeed puts around the user's own."""
+    """Join the path to a part of the user's own dataset.
+
+    What ringfeed puts around it is left out.
+    """
     steps = [*labels]
     while steps and getattr(type(root), "holds_dataset", False):
         if steps[0] == ".functions":
@@ -120,51 +134,19 @@ def words(culprit: object, reason: Exception | None = None) -> str:
     )
 
 
-class _Search:
-    """One search: what was visited, and how many picklings are left."""
-
-    def __init__(self) -> None:
-        self._visited: dict[int, object] = {}  # keeps the objects, or their ids would be used again
-        self._tries = MAX_TRIES
-
-    def from_root(self, obj: object) -> tuple[list[str], object, object]:
-        """Return the steps from ``obj`` to the culprit, the culprit, and what holds it."""
-        return self._follow(obj, obj, 0) or ([], obj, obj)
-
-    def _follow(
-        self, obj: object, holder: object, depth: int
-    ) -> tuple[list[str], object, object] | None:
-        """Return the culprit at or below ``obj``; None if nothing fails there but what is being followed already."""
-        self._visited[id(obj)] = obj
-        steps = list(islice(_children(obj), MAX_CHILDREN)) if depth < MAX_DEPTH else []
-        at_fault = True
-        bad = self._first_bad(steps)
-        while bad is not None:
-            label, child = steps[bad]
-            steps = steps[bad + 1 :]
-            at_fault = False
-            found = None if id(child) in self._visited else self._follow(child, obj, depth + 1)
-            if found is not None:
-                return [label, *found[0]], *found[1:]
-            bad = self._first_bad(steps)
-        return ([], obj, holder) if at_fault else None
-
-    def _first_bad(self, steps: list[Step]) -> int | None:
-        """Return the number of the first child that cannot be pickled."""
-        if not self._fails(steps):
-            return None
-        low, high = 0, len(steps)  # the first bad one is in steps[low:high]
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._fails(steps[low:middle]):
-                high = middle
-            else:
-                low = middle
-        return low
-
-    def _fails(self, steps: list[Step]) -> bool:
-        self._tries -= 1
-        return self._tries >= 0 and failure([child for _, child in steps]) is not None
+def _way_to(culprit: object, root: object) -> tuple[list[str], object] | None:
+    """Return the shortest way to the culprit, and what holds it; None where it is too far off."""
+    seen = {id(root): root}  # keeps the objects, or their ids would be used again
+    to_do: deque[tuple[list[str], object, object]] = deque([([], root, root)])
+    while to_do and len(seen) < MAX_OBJECTS:
+        labels, obj, holder = to_do.popleft()
+        if obj is culprit:
+            return labels, holder
+        for label, child in islice(_children(obj), MAX_CHILDREN):
+            if type(child) not in PLAIN and id(child) not in seen:
+                seen[id(child)] = child
+                to_do.append(([*labels, label], child, obj))
+    return None
 
 
 def _children(obj: Any) -> Iterable[Step]:
