@@ -15,7 +15,6 @@ from ringfeed.ray.claims import Claims
 from ringfeed.ray.desk import PrivateSlot
 from ringfeed.ray.landing import lander_of
 from ringfeed.ring import _ring
-from ringfeed.workers import pool as pools
 from ringfeed.workers.pool import Pool
 from watching import PATIENCE_S
 
@@ -102,7 +101,7 @@ def epochs(dataset: Any, pool: type[Pool] | None, **options: Any) -> Any:
         pytest.MonkeyPatch.context() as patched,
         Loader(dataset, workers=0 if pool is None else 1, **options) as loader,
     ):
-        patched.setitem(pools.POOLS, "process", pool)
+        patched.setattr("ringfeed.workers.processes.Processes", pool)
         for _ in range(2):
             iterator = iter(loader)
             while True:

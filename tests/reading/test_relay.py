@@ -155,7 +155,7 @@ def cut(stop: int, rows: int = 4, start: int = 0) -> list[list[int]]:
 def reader_pid(loader: Loader) -> int:
     """Return the process that reads."""
     pool = pool_of(loader)
-    streams = pool._handshake.streams
+    streams = pool._streams
     return next(
         worker.pid for number, worker in pool._roster.workers.items() if streams[number] == 1
     )

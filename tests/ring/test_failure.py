@@ -109,7 +109,7 @@ def test_what_stands_for_an_exception_can_be_pickled() -> None:
 @pytest.mark.parametrize("size", [10, 1_000, 3_000, 5_000, 200_000])
 @pytest.mark.parametrize("depth", [0, 3, 200])
 def test_a_record_never_exceeds_its_limit(size: int, depth: int) -> None:
-    """Whatever the text and the depth, the record fits, and type and both ends of the traceback are there."""
+    """Whatever the text and the depth, the record fits, with both ends of the traceback."""
     record = encode(raised(ValueError("z" * size), depth))
     assert len(record) <= LIMIT
     failure = decode(record)
@@ -170,7 +170,7 @@ def raised_here() -> None:
 
 
 def test_it_prints_as_where_it_was_raised() -> None:
-    """Python prints the whole chain, with both of its phrases and each traceback, without the marks of columns."""
+    """Python prints the whole chain, with each traceback, without the marks of columns."""
     try:
         chained()
     except ValueError as caught:

@@ -1,4 +1,4 @@
-"""A child that the user forks sees the batches that were held as every other array: private, and as they were."""
+"""A child that the user forks sees held batches as private arrays, as they were."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _drop_collect_and_close(loader: ringfeed.Loader) -> None:
 
 
 def test_a_child_has_a_loader_of_its_own(batches: Any) -> None:
-    """A loader made in the child runs beside the parent's, and its views survive a fork there too."""
+    """A loader made in the child runs beside the parent's, and its views survive a fork."""
     batch = next(batches)
 
     def deed() -> None:
@@ -163,7 +163,7 @@ def test_a_child_has_a_loader_of_its_own(batches: Any) -> None:
 
 
 def test_forks_of_several_threads_at_once(batches: Any) -> None:
-    """Threads fork while the loop takes and drops batches: each child sees the batch of its thread."""
+    """Threads fork while the loop takes batches; each child sees the batch of its thread."""
     failed: list[int] = []
     kept = [next(batches)]
 

@@ -1,4 +1,7 @@
-"""The ring and the lease from Python, both ends in one process. The C tests place the states beneath."""
+"""The ring and the lease from Python, both ends in one process.
+
+The C tests place the states beneath.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A worker that writes over shared memory: an error that says so, or right batches; never a crash, never a hang."""
+"""A worker that writes over shared memory: an error that says so, or right batches.
+
+Never a crash, never a hang.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ PLAN = ringfeed.Loader(
 
 
 class Overrun:
-    """Sample i is i, alone in its batch; that of sample 5 is written with so many bytes more, the first time."""
+    """Sample i is i, alone in its batch.
+
+    That of sample 5 is written with so many bytes more, the first time.
+    """
 
     def __init__(self, bytes_before: int, size: int) -> None:
         self.place = bytes_before, size
@@ -49,7 +55,7 @@ def loader_of(before: int, size: int) -> ringfeed.Loader:
 
 
 def test_an_overwritten_mark_names_the_sample() -> None:
-    """A row that is marked as failed without a failure is a slot that was overwritten, with the index and the cause."""
+    """A row that is marked as failed without a failure is a slot that was overwritten."""
     plan = loader_of(0, 0).plan
     with loader_of(plan.layout.marks_at, 1) as loader:
         batches = iter(loader)
@@ -63,7 +69,10 @@ def test_an_overwritten_mark_names_the_sample() -> None:
 
 
 def test_overwritten_indices_end_the_epoch() -> None:
-    """A write that runs as far as the indices is found before the batch is delivered; the next epoch is whole again."""
+    """A write that runs as far as the indices is found before the batch is delivered.
+
+    The next epoch is whole again.
+    """
     plan = loader_of(0, 0).plan
     size = plan.layout.marks_at - plan.layout.failures_at
     with loader_of(plan.layout.failures_at, size) as loader:
@@ -79,7 +88,10 @@ def test_overwritten_indices_end_the_epoch() -> None:
 
 
 def test_a_short_overrun_meets_no_rows() -> None:
-    """Behind the last field lie the failure records: a write of up to 4 KiB too many changes no batch."""
+    """A write of up to 4 KiB past the last field changes no batch.
+
+    The failure records lie there.
+    """
     with loader_of(8, 4096 - 8 - 8) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(8))
 
@@ -97,6 +109,6 @@ SOME = random.Random(19).sample(scribbling.places(), 24)  # noqa: S311 - no secr
 
 @pytest.mark.parametrize("place", SOME, ids=str)
 def test_some_place_overwritten(place: tuple[str, int, int, int | str]) -> None:
-    """Wherever a worker writes: right batches, or an error of ringfeed's, and the loader can be closed."""
+    """Wherever a worker writes, batches are right or an error comes, and close() works."""
     end = scribbling.live(place)
     assert end == "right" or end.startswith(("WorkerError: the ", "StallError: "))

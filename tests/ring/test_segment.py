@@ -58,7 +58,7 @@ def test_a_mapping_outlives_the_descriptors() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_every_page_is_there_before_it_is_written() -> None:
-    """What is reserved has all its blocks, is all zero, is its owner's alone, and can be neither grown nor cut."""
+    """What is reserved has all its blocks, is zero and private, and keeps its size."""
     memfd = reserve("ringfeed-test", 100_000)
     fd = memfd.fileno()
     found = os.fstat(fd)
@@ -132,7 +132,7 @@ def test_a_header_of_another_version(made: Segment, place: int, kind: str) -> No
     "change", [(-4096, 0), (4096, 0), (0, 4096), (0, -4096), (1 << 30, 0), (0, 1 << 40)]
 )
 def test_sizes_that_are_not_those_of_the_files(made: Segment, change: tuple[int, int]) -> None:
-    """Whoever is told other sizes than the files have, or the header says, is refused before it maps beyond them."""
+    """Sizes other than the files have, or the header says, are refused before the mapping."""
     control, slots = (size + more for size, more in zip(made.sizes, change, strict=True))
     with pytest.raises(ValueError, match="no segment") as caught:
         open_ring(made.control_fd, made.slots_fd, (control, slots))
@@ -143,7 +143,7 @@ def test_sizes_that_are_not_those_of_the_files(made: Segment, change: tuple[int,
 @pytest.mark.parametrize("which", ["control", "slots"])
 @pytest.mark.parametrize("kind", ["file", "pipe", "unsealed memfd", "empty memfd", "another memfd"])
 def test_what_is_no_segment(made: Segment, tmp_path: Path, kind: str, which: str) -> None:
-    """A file, a pipe, a memfd that could be cut short, one too short, and zeros in place of a header are refused."""
+    """A file, a pipe, a memfd not sealed or too short, and a zero header are refused."""
     size = made.sizes[which == "slots"]
     fds = _no_segment(kind, size, tmp_path)
     control, slots = (fds[0], made.slots_fd) if which == "control" else (made.control_fd, fds[0])
@@ -257,7 +257,7 @@ def test_what_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_slots_lie_where_huge_pages_can() -> None:
-    """All of the memory is there and empty, whatever pages the kernel has for it, and begins where a huge one would."""
+    """All of the memory is there and empty, and begins where a huge page would."""
     spec = Spec(Array((1 << 20,), "uint8"))
     found = Segment(make_plan(spec, 3, 3, workers=1, slots=3).sizes)
     try:

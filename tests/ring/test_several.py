@@ -51,7 +51,7 @@ def tickets(ring: _ring.Ring, work_ns: int = 0) -> list[int]:
 
 
 def test_pace_is_learned_from_the_work_elsewhere(ring: _ring.Ring) -> None:
-    """Tickets have the rows that come to the pace asked for, by the time that the worker says they took."""
+    """Tickets have as many rows as the pace asks for, by the time that the worker tells."""
     ring.set_pace(20_000_000)
     assert tickets(ring, 4_900_000) == [32, 32]
     assert (
@@ -61,7 +61,10 @@ def test_pace_is_learned_from_the_work_elsewhere(ring: _ring.Ring) -> None:
 
 
 def test_as_many_tickets_as_are_worked_on_at_a_time(ring: _ring.Ring) -> None:
-    """Before anything is known a batch is cut into one for each, however many workers there are; or as told."""
+    """Before anything is known a batch is cut into one for each, however many workers there are.
+
+    Or as told.
+    """
     ring.set_pace(more=30)
     assert len(tickets(ring)) == 32
     ring.set_pace(20 * S, ticket_rows=5)

@@ -1,4 +1,7 @@
-"""`ringfeed.monitor._snapshot`: a control block looked at from outside. The C tests place the states beneath."""
+"""`ringfeed.monitor._snapshot`: a control block looked at from outside.
+
+The C tests place the states beneath.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def test_a_batch_on_its_way(made: Segment) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_wait_under_way(made: Segment) -> None:
-    """A wait is seen from its beginning until it is counted, however often it is looked for in between."""
+    """A wait is seen from its beginning until it is counted, however often one looks."""
     watch, ring = look_at(made), made.open()
     ring.become_consumer(8, 3)
     ring.plan(np.arange(4, dtype=np.int64), 4, 0, 0)
@@ -173,7 +176,7 @@ def test_a_closed_descriptor(made: Segment) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_rubbish_in_the_memory(made: Segment) -> None:
-    """Whatever is written over the block once it is open, there are as many slots and workers as before, in words."""
+    """Whatever is written over an open block, it has as many slots and workers as before."""
     watch = look_at(made)
     for rubbish in (b"\xff", b"\x5a", b"\x00"):
         os.pwrite(made.control_fd, rubbish * made.control_size, 0)

@@ -60,7 +60,7 @@ def _kept_warm() -> tuple[set[int], set[int]]:
     if warm is None:
         return set(), set()
     pids, fds = {*warm.pids()}, set()
-    for kept in warm._Kept.all:
+    if (kept := warm._Kept.warm) is not None:
         fds |= {
             kept.process.pidfd,
             kept.process.channel.fileno(),

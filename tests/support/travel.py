@@ -21,9 +21,9 @@ TIMEOUT_S = 240
 
 _WORKER = """
 import ast, sys
-from ringfeed.transport import shared_dataset
+from ringfeed.transport import shared_dataset, unpacking
 manifest, fds = ast.literal_eval(sys.argv[1])
-subject, ask = shared_dataset.unpack(manifest, fds)
+subject, ask = unpacking.unpack(manifest, fds)
 print(repr(ask(subject)))
 """
 

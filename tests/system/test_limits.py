@@ -1,4 +1,4 @@
-"""What the machine allows, read from made-up machines: memory, cgroups of both versions, descriptors, threads."""
+"""What made-up machines allow: memory, cgroups of both versions, descriptors, threads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Machine:
         )
 
     def free(self) -> list[tuple[int, str]]:
-        """Return what is free, with the folders as this machine has them; the machine itself comes first."""
+        """Return what is free, with the folders as this machine has them.
+
+        The machine itself comes first.
+        """
         found = [
             (size, whose.replace(str(self.root), "")) for size, whose in free_memory(self.root)
         ]
@@ -77,7 +80,7 @@ def test_without_cgroups(machine: Machine) -> None:
 
 
 def test_a_cgroup_of_version_2_and_all_around_it(machine: Machine) -> None:
-    """Each limit counts, memory.high as well, what is used already, and what the kernel would take back."""
+    """Each limit counts, less what is used, and more what the kernel would take back."""
     machine.belongs_to("0::/a.slice/b\n", TWO)
     machine.limit_two("sys/fs/cgroup/a.slice/b", "1000", 700)
     machine.limit_two("sys/fs/cgroup/a.slice", "max", 700, high="900")
@@ -89,7 +92,10 @@ def test_a_cgroup_of_version_2_and_all_around_it(machine: Machine) -> None:
 
 
 def test_a_cgroup_of_version_1_beside_an_empty_version_2(machine: Machine) -> None:
-    """A hybrid system limits memory by version 1; other controllers are none of our business, and 2**60 is no limit."""
+    """A hybrid system limits memory by version 1.
+
+    Other controllers are none of our business, and 2**60 is no limit.
+    """
     machine.belongs_to(
         "5:cpu:/c\n4:hugetlb,memory:/m/n\n0::/\n", ONE, TWO.replace("/cgroup ", "/cgroup/unified ")
     )
@@ -183,7 +189,7 @@ def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_interrupted_start_of_a_thread_is_no_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the midst of Thread.start() is Ctrl-C, also where a lock that it has undone complains."""
+    """Ctrl-C in the midst of Thread.start() is Ctrl-C, also where an undone lock complains."""
 
     def interrupted(_: threading.Thread) -> None:
         try:

@@ -37,7 +37,7 @@ def address_of(view: memoryview) -> int:
 
 @contextmanager
 def file_of(size: int) -> Iterator[int]:
-    """A memfd of so many bytes that count up, its whole huge pages set aside where the kernel has them."""
+    """A memfd of so many bytes that count up, in huge pages where the kernel has them."""
     fd = os.memfd_create("ringfeed-test")
     try:
         os.ftruncate(fd, size)
@@ -54,7 +54,10 @@ def counted(size: int) -> bytes:
 
 
 def mappings() -> list[dict[str, int]]:
-    """What the kernel says of each mapping of such a file: bytes by name, ``address`` among them."""
+    """What the kernel says of each mapping of such a file, in bytes by name.
+
+    One name is ``address``.
+    """
     found = []
     for area in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
         if "/memfd:ringfeed-test" in area:
@@ -71,7 +74,10 @@ def mappings() -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_mapping_is_the_file(size: int) -> None:
-    """Its bytes are those of the file, as many, writable; one of 2 MiB or more begins where a huge page can."""
+    """Its bytes are those of the file, as many, writable.
+
+    One of 2 MiB or more begins where a huge page can.
+    """
     with file_of(size) as fd:
         view = mapped(fd, size)
         assert (view.nbytes, view.readonly, view.format) == (size, False, "B")
@@ -105,7 +111,10 @@ def test_a_byte_written_costs_a_page() -> None:
 
 
 def test_the_last_view_unmaps() -> None:
-    """The file may be closed before; a part of a view, or an array over one, keeps all of the mapping."""
+    """The file may be closed before.
+
+    A part of a view, or an array over one, keeps all of the mapping.
+    """
     with file_of(HUGE + 5000) as fd:
         view = mapped(fd)
     array = np.frombuffer(view[4096:], np.uint8)
@@ -132,7 +141,10 @@ def test_a_mapping_keeps_no_descriptor() -> None:
     ("size", "least", "told"), [(0, 0, 1), (0, 1, 1), (4096, 4097, 4097), (0, HUGE, HUGE)]
 )
 def test_a_file_that_is_too_short_is_refused(size: int, least: int, told: int) -> None:
-    """Empty ones as well, as nothing can be mapped of them; reading past the end would be a SIGBUS."""
+    """Empty ones as well, as nothing can be mapped of them.
+
+    Reading past the end would be a SIGBUS.
+    """
     with file_of(size) as fd, pytest.raises(ValueError, match="shared memory") as caught:
         mapped(fd, least)
     assert str(caught.value) == (
@@ -165,7 +177,7 @@ def test_a_mapping_is_asked_for_by_a_descriptor_and_a_size() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_what_is_set_aside_is_empty_and_within_the_file(size: int) -> None:
-    """Whatever the kernel grants: the size stays, all bytes are zero, and no more than the file is taken."""
+    """Whatever the kernel grants, the size stays, and all bytes are zero."""
     fd = os.memfd_create("ringfeed-test")
     try:
         os.ftruncate(fd, size)

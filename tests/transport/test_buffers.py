@@ -12,7 +12,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import travel
-from ringfeed.transport import shared_dataset
+from ringfeed.transport import shared_dataset, unpacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,10 @@ def test_arrays_of_all_kinds_arrive_as_they_left() -> None:
 
 @pytest.mark.parametrize("make", LARGE.values(), ids=LARGE)
 def test_large_arrays_travel_out_of_band(make: Callable[[], Any]) -> None:
-    """All bytes of a large array are shared, whatever its dtype; the stream holds only its description."""
+    """All bytes of a large array are shared, whatever its dtype.
+
+    The stream holds only its description.
+    """
     array = make()
     packed = shared_dataset.pack(array)
     assert packed.out_of_band == array.nbytes
@@ -104,7 +107,7 @@ def test_large_arrays_travel_out_of_band(make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("make", STRIDED.values(), ids=STRIDED)
 def test_arrays_with_gaps_keep_their_values(make: Callable[[], Any]) -> None:
-    """An array that is not contiguous travels out of band as a contiguous copy, as writable as it was."""
+    """An array that is not contiguous travels out of band as a copy, as writable as it was."""
     array = make()
     assert shared_dataset.pack(array).out_of_band == (array.nbytes if array.nbytes >= 4096 else 0)
     there, here = travel.ask(array, looks), looks(array)
@@ -114,7 +117,7 @@ def test_arrays_with_gaps_keep_their_values(make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize(("make", "size"), REPEATED.values(), ids=REPEATED)
 def test_elements_in_several_places_travel_once(make: Callable[[], Any], size: int) -> None:
-    """A view that shows some memory many times travels as that memory, and is such a view there, too."""
+    """A view that shows some memory many times travels as that memory, and is a view there."""
     array = make()
     assert shared_dataset.pack(array).out_of_band == size
     there = travel.ask(array, lambda there: repr((looks(there), there.strides)))
@@ -130,13 +133,16 @@ def test_an_array_in_two_places_is_one_array_there_too() -> None:
 
 
 def test_arrays_are_not_copied_by_pack() -> None:
-    """A pickled dataset refers to the arrays themselves: what is written before it is in shared memory travels."""
+    """A pickled dataset refers to the arrays themselves.
+
+    What is written before they are in shared memory travels.
+    """
     array = np.zeros(5000)
     packed = shared_dataset.pack(array)
     array[7] = 3
     sent = shared_dataset.to_shared_memory(packed)
     assert sent
-    assert shared_dataset.unpack(sent.manifest(), sent.fds)[7] == 3
+    assert unpacking.unpack(sent.manifest(), sent.fds)[7] == 3
     sent.close()
 
 
@@ -168,7 +174,10 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c"])
 def test_mapped_files_travel_as_their_names(file: Path, mode: Any) -> None:
-    """Every view of a np.memmap is the same view of the same file in a worker; no byte of it travels."""
+    """Every view of a np.memmap is the same view of the same file in a worker.
+
+    No byte of it travels.
+    """
     mapped = np.memmap(file, "i4", mode, 16, (100, 50))
     views = [view(mapped) for view in VIEWS.values()]
     assert shared_dataset.pack(views).out_of_band == 0
@@ -191,7 +200,10 @@ def test_a_mapped_file_is_still_a_memmap_there(file: Path) -> None:
 def test_a_file_that_is_mapped_to_be_written_is_neither_emptied_nor_cut(
     tmp_path: Path, mode: Any
 ) -> None:
-    """Mode w+, which empties a file, arrives as r+: a worker reads what is there, and writes to the file."""
+    """Mode w+, which empties a file, arrives as r+.
+
+    A worker reads what is there, and writes to the file.
+    """
     path = tmp_path / "made.bin"
     path.write_bytes(bytes(100_000))
     mapped = np.memmap(path, "i4", mode, 0, (5000,))
@@ -237,7 +249,7 @@ _TENSORS = """
 import sys; sys.path[:0] = {path!r}
 import warnings
 import torch, travel
-from ringfeed.transport import shared_dataset
+from ringfeed.transport import shared_dataset, unpacking
 
 parameter = torch.nn.Parameter(torch.ones(3))
 tensors = [
@@ -261,7 +273,10 @@ assert tensors[1][3] == 3
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_cpu_tensors_arrive_as_tensors() -> None:
-    """Tensors of any dtype travel out of band and are writable there; parameters go torch's own way."""
+    """Tensors of any dtype travel out of band and are writable there.
+
+    Parameters go torch's own way.
+    """
     script = _TENSORS.format(path=sys.path)
     run = subprocess.run(
         [sys.executable, "-c", script],

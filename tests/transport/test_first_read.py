@@ -1,4 +1,4 @@
-"""The first sample is read from a copy of what worker processes are sent: nothing of the user is called or changed."""
+"""The first sample is read from a copy of what workers are sent; the user's own is untouched."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class InPlace(Rows):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_dataset_that_changes_in_place(method: str) -> None:
-    """Its arrays, sets and counts are as they were, in small and in large buffers, and each worker begins with them."""
+    """Its arrays, sets and counts are as they were, and each worker begins with them.
+
+    Small and large buffers are tried.
+    """
     dataset = InPlace()
     assert fed(dataset, method) == [1] * COUNT
     assert (dataset.table.sum(), dataset.seen, dataset.reads) == (0, set(), 0)
@@ -99,7 +102,10 @@ def test_what_a_sample_takes_out(place: str, method: str) -> None:
 
 
 def test_a_file_that_forked_workers_share(tmp_path: Path) -> None:
-    """What reads ahead of the fork has a position of its own, where the workers go on from that of this process."""
+    """What reads ahead of the fork has a position of its own.
+
+    The workers go on from that of this process.
+    """
     (tmp_path / "rows").write_text("".join(f"{number}\n" for number in range(COUNT)))
 
     class Lines(Rows):
@@ -187,7 +193,10 @@ print(COUNTED == [*range(len(COUNTED))])
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_script_of_its_own(method: str, tmp_path: Path) -> None:
-    """Descriptors stay where they were opened; its globals are its own; samples and errors have its classes."""
+    """Descriptors stay where they were opened.
+
+    Its globals are its own; samples and errors have its classes.
+    """
     np.arange(COUNT).tofile(tmp_path / "rows")
     out, errors, status = run_script(SCRIPT.format(arguments=(str(tmp_path / "rows"), method)))
     assert (errors, status) == ("", 0)

@@ -1,4 +1,4 @@
-"""Frameworks stay out of workers: bases, modules, functions and annotations of theirs travel without them.
+"""Frameworks stay out of workers: what refers to them travels without them.
 
 Two made-up packages bear names of frameworks, so that no test here needs one; the real ones are
 tested apart.
@@ -54,7 +54,7 @@ _PACKAGES = {
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """Two packages with the names of frameworks, importable here and in workers: tf_keras and flax."""
+    """Two packages named as frameworks are, importable here and in workers: tf_keras and flax."""
     for name, text in _PACKAGES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(textwrap.dedent(text))
@@ -65,7 +65,10 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 
 def test_a_dataset_on_a_keras_base_works_without_keras(packages: Any) -> None:
-    """The base is replaced: settings, super(), and isinstance by any name of the base still work."""
+    """The base is replaced.
+
+    Settings, super(), and isinstance by any name of the base still work.
+    """
     keras, _ = packages
     sequence = keras.utils.Sequence
 
@@ -96,7 +99,7 @@ def test_a_dataset_on_a_keras_base_works_without_keras(packages: Any) -> None:
 
 
 def test_the_keras_stand_in_behaves_as_the_original() -> None:
-    """Defaults hold without __init__, settings can be set, hooks do nothing, the rest is asked for."""
+    """Defaults hold without __init__, settings can be set, and hooks do nothing."""
 
     class Careless(framework_stubs.PyDataset):
         def __init__(self) -> None:
@@ -127,7 +130,10 @@ def test_instances_of_the_real_base_are_instances_of_the_stand_in(packages: Any)
 
 
 def test_bases_combine_with_abc_generic_dataclass_and_other_metaclasses(packages: Any) -> None:
-    """A stand-in fits beside other bases; where the user's own metaclass forbids it, the original stays."""
+    """A stand-in fits beside other bases.
+
+    Where the user's own metaclass forbids it, the original stays.
+    """
     keras, _ = packages
 
     class Meta(type):
@@ -157,7 +163,7 @@ def test_bases_combine_with_abc_generic_dataclass_and_other_metaclasses(packages
 
 
 def test_references_to_a_framework_cost_nothing_until_used(packages: Any) -> None:
-    """Globals, closure variables, defaults, attributes and partials: unused, they import nothing."""
+    """Unused globals, closure variables, defaults, attributes and partials import nothing."""
     _, flax = packages
     box, double = flax.tools.Box, flax.tools.double
 
@@ -279,7 +285,7 @@ def test_what_is_set_on_a_lazy_module_is_set_on_the_real_one(packages: Any) -> N
 
 
 def test_framework_instances_exceptions_and_bases_arrive_as_themselves(packages: Any) -> None:
-    """What has to be the real thing is: instances, exceptions to be caught, bases, classes in a list."""
+    """Instances, exceptions to be caught, bases and classes in a list are the real ones."""
     _, flax = packages
     wrong = flax.tools.Wrong
 
@@ -309,7 +315,7 @@ def test_framework_instances_exceptions_and_bases_arrive_as_themselves(packages:
 
 
 def test_one_of_many_instances_may_have_a_lazy_attribute(packages: Any) -> None:
-    """What is known of a class by its first instances holds for none that has a framework's function or class."""
+    """A class's first instances say nothing of one that has a framework's function or class."""
     _, flax = packages
 
     class Step:
@@ -345,7 +351,7 @@ def test_frameworks_loaded_names_their_roots() -> None:
 def test_the_cheap_half_stays_cheap() -> None:
     """Importing what a worker needs to unpack imports neither NumPy nor cloudpickle."""
     script = (
-        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed.transport import shared_dataset; "
+        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed.transport import unpacking; "
         "sys.exit(bool({'numpy', 'cloudpickle', 'dataclasses'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", script], timeout=travel.TIMEOUT_S, check=False)
@@ -357,8 +363,8 @@ def test_arrays_alone_need_no_cloudpickle() -> None:
     sent = shared_dataset.to_shared_memory(shared_dataset.pack(np.arange(5000)))
     assert sent
     script = (
-        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed.transport import shared_dataset; "
-        f"assert shared_dataset.unpack({sent.manifest()!r}, {sent.fds})[7] == 7; "
+        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed.transport import unpacking; "
+        f"assert unpacking.unpack({sent.manifest()!r}, {sent.fds})[7] == 7; "
         "sys.exit('cloudpickle' in sys.modules)"
     )
     command = [sys.executable, "-c", script]

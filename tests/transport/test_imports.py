@@ -1,4 +1,4 @@
-"""Where a worker's modules come from: from where the consumer has them, and never from the directory it runs in."""
+"""A worker's modules come from where the consumer has them, and never from its directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def set_traps(folder: Path, names: Iterable[str]) -> None:
 
 
 def run(script: Path, cwd: Path) -> tuple[str, str]:
-    """Run a script as a user does, whose folder is first on its path; return its output and its errors."""
+    """Run a script as a user does, whose folder is first on its path.
+
+    Return its output and its errors.
+    """
     found = subprocess.run(
         [sys.executable, str(script)],
         cwd=cwd,
@@ -70,7 +73,10 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_worker_imports_from_the_directory_that_it_runs_in(method: str, tmp_path: Path) -> None:
-    """Whatever modules of the standard library a folder seems to have, a job that is started in there runs none."""
+    """A job that is started in a folder runs none of its modules, however they are named.
+
+    They have the names of modules of the standard library.
+    """
     job, here = folders(tmp_path)
     set_traps(here, sys.stdlib_module_names)
     script = job / "script.py"
@@ -83,7 +89,10 @@ def test_no_worker_imports_from_the_directory_that_it_runs_in(method: str, tmp_p
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_has_the_consumers_modules(method: str, tmp_path: Path) -> None:
-    """What the consumer has of the standard library stays so; what a folder on its path hides is hidden there too."""
+    """What the consumer has of the standard library stays so.
+
+    What a folder on its path hides is hidden there too.
+    """
     job, later = folders(tmp_path)
     for name in (
         "shelve",
@@ -120,7 +129,7 @@ def test_a_path_that_no_argument_can_hold(method: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("method", ["spawn", "process", "fork"])
 def test_a_dataset_in_an_archive(method: str, tmp_path: Path) -> None:
-    """Workers import a dataset's class from a zip file on sys.path, which stands there relative to the directory."""
+    """Workers import a dataset's class from a zip file that sys.path names relatively."""
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
         archive.writestr(
             "numbers_of_mine.py",

@@ -1,4 +1,6 @@
-"""Modules of the user whose import would import a framework travel by value, in parts; all others by their names.
+"""Modules of the user whose import would import a framework travel by value, in parts.
+
+All others by their names.
 
 A made-up package bears the name of a framework, so that no test here needs one.
 """
@@ -19,7 +21,7 @@ import ringfeed
 import travel
 from ringfeed.errors import ShipError
 from ringfeed.transport import modules as _modules
-from ringfeed.transport import shared_dataset
+from ringfeed.transport import shared_dataset, unpacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +37,10 @@ def act(number): return number
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Write files of the user, importable here and in workers, and import the first; flax is there as a framework."""
+    """Write files of the user, importable here and in workers, and import the first.
+
+    Flax is there as a framework.
+    """
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
     names = {"flax"}
@@ -91,7 +96,10 @@ def test_other_modules_are_imported_by_name(write: Any) -> None:
 
 
 def test_a_module_that_leads_to_a_framework_through_others_travels_by_value(write: Any) -> None:
-    """What counts is what an import would bring in, at whatever distance; a helper without one is imported."""
+    """What counts is what an import would bring in, at whatever distance.
+
+    A helper without one is imported.
+    """
     mine = write(
         {
             "mine": """
@@ -110,7 +118,10 @@ def test_a_module_that_leads_to_a_framework_through_others_travels_by_value(writ
 
 
 def test_a_package_is_not_charged_with_submodules_that_others_import(write: Any) -> None:
-    """A module beside one with a framework is imported by name, where the package itself needs none."""
+    """A module beside one with a framework is imported by name.
+
+    The package itself needs no framework.
+    """
     data = write(
         {
             "pkg/data": "class Base:\n    def __getitem__(self, index): return index + 1",
@@ -227,7 +238,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("case", ANSWERS)
 def test_a_module_by_value_behaves_as_one_that_was_imported(case: str, write: Any) -> None:
-    """What a method sees of its module in a worker is what it sees here, and nothing is imported for it."""
+    """What a method sees of its module is what it sees here, and nothing is imported for it."""
     expression, expected = ANSWERS[case]
     mine = write({"mine": RICH.replace("{ANSWER}", expression), "tools": TOOLS})
     assert ask(mine.Rich()) == (expected, [])
@@ -264,7 +275,7 @@ def hidden(): return Other.kinds[0]""",
 
 @pytest.mark.parametrize("case", BY_REFERENCE)
 def test_what_cannot_travel_by_value_is_imported_as_ever(case: str, write: Any) -> None:
-    """A module that holds something unpicklable, or whose classes would run code again, is imported by name."""
+    """A module with something unpicklable, or with code that would run again, goes by name."""
     text = (
         ANY.replace("return index", "return index + hidden()")
         + BY_REFERENCE[case]
@@ -278,7 +289,7 @@ def test_what_cannot_travel_by_value_is_imported_as_ever(case: str, write: Any) 
 
 
 def test_a_dataset_that_cannot_travel_says_what_it_said(write: Any) -> None:
-    """The message about an unpicklable attribute is that of a dataset of any module, and the module stays by value."""
+    """The message about an unpicklable attribute is as ever, and the module stays by value."""
     dataset = write({"mine": ANY}).Numbers()
     dataset.file = (i for i in range(3))
     before = set(cloudpickle.list_registry_pickle_by_value())
@@ -343,7 +354,10 @@ def test_installed_modules_are_never_by_value() -> None:
 
 
 def test_a_new_version_ships_only_what_changed(write: Any) -> None:
-    """A version names the classes that workers have: their parts are not sent again, whatever the module has become."""
+    """A version names the classes that workers have.
+
+    Their parts are not sent again, whatever the module has become.
+    """
     mine = write({"mine": RICH.replace("{ANSWER}", "SCALE"), "tools": TOOLS})
     dataset = mine.Rich()
     first = shared_dataset.to_shared_memory(shared_dataset.pack(dataset))
@@ -363,16 +377,15 @@ def test_a_new_version_ships_only_what_changed(write: Any) -> None:
 
 
 def test_the_classes_of_two_versions_are_the_same(write: Any) -> None:
-    """A worker that has two versions sees one class, which keeps what was set on it there, and the module's marks."""
+    """A worker that has two versions sees one class, which keeps what was set on it there."""
     mine = write({"mine": RICH.replace("{ANSWER}", "other is MISSING"), "tools": TOOLS})
     dataset = mine.Rich()
 
     def both(versions: Any) -> Any:
-        from ringfeed.transport import shared_dataset  # noqa: PLC0415 - of the worker
 
-        first = shared_dataset.unpack(*versions[0])
+        first = unpacking.unpack(*versions[0])
         type(first).point = "kept"
-        second = shared_dataset.unpack(*versions[1])
+        second = unpacking.unpack(*versions[1])
         return type(second) is type(first), second.point, second[0], second.number
 
     first = shared_dataset.to_shared_memory(shared_dataset.pack(dataset))
@@ -398,7 +411,7 @@ def test_the_classes_of_two_versions_are_the_same(write: Any) -> None:
 
 
 def test_an_error_of_a_module_by_value_is_the_users_own(write: Any) -> None:
-    """The cause is of the class that the consumer has, and no worker has imported the module for it."""
+    """The cause is of the consumer's class, and no worker has imported the module for it."""
     mine = write({"mine": RICH.replace("{ANSWER}", "raise_it(index)") + RAISES, "tools": TOOLS})
     spec = ringfeed.Array((), "int64")
     loader = ringfeed.Loader(mine.Rich(), sampler=range(4), batch_size=4, workers=1, spec=spec)
@@ -411,7 +424,7 @@ def test_an_error_of_a_module_by_value_is_the_users_own(write: Any) -> None:
 
 
 def test_a_run_over_a_module_by_value_ships_what_its_hook_changes(write: Any) -> None:
-    """Batches of several epochs are right with each start method, where a hook changes the dataset."""
+    """Batches of several epochs are right, where a hook changes the dataset."""
     mine = write({"mine": HOOKED})
     for backend in ("spawn", "process"):
         with ringfeed.Loader(mine.Hooked(), batch_size=4, workers=2, backend=backend) as loader:

@@ -107,7 +107,10 @@ def weight(obj: object) -> int:
 
 
 def test_what_workers_share_is_not_theirs() -> None:
-    """A large array lies in shared memory, a small one in each worker; and so does what an array of objects holds."""
+    """A large array lies in shared memory, a small one in each worker.
+
+    And so does what an array of objects holds.
+    """
     large = np.ones(100_000)
     assert weight(large) < 2000
     assert weight([np.ones(100) for _ in range(10)]) > 10 * 800
@@ -133,7 +136,10 @@ def test_weighing_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("method", "copies"), [("spawn", 2), ("process", 3), ("fork", 0)])
 def test_who_has_a_copy_of_its_own(method: Any, copies: int) -> None:
-    """Workers write to what they use, if only a count of references: a copy each, and one in what forks them."""
+    """Workers, and what forks them, have a copy each of what they use.
+
+    They write to it, if only a count of references.
+    """
     held = [f"/pictures/{n}.jpg" for n in range(1000)]
     with ringfeed.Loader(Holding(held), batch_size=8, workers=2, backend=method) as loader:
         plan = loader.plan

@@ -1,4 +1,4 @@
-"""Open files, sockets and connections in a dataset: each worker opens its own, and none is shared by a fork."""
+"""Each worker opens its own files, sockets and connections; a fork shares none."""
 
 from __future__ import annotations
 
@@ -256,7 +256,10 @@ def epoch(dataset: Any, method: str, epochs: int = 1, **settings: Any) -> list[i
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", [Lazy, LazyAttribute, Cached, InClass, InTable, Slotted, Stream])
 def test_each_worker_opens_its_own_file(kind: Callable[[str], Any], method: str, rows: str) -> None:
-    """A file opened on first use is opened anew in each worker; here, what reads sample 0 leaves the dataset alone."""
+    """A file opened on first use is opened anew in each worker.
+
+    Here, what reads sample 0 leaves the dataset alone.
+    """
     dataset = kind(rows)
     before = {name: getattr(dataset, name, None) for name in ("file", "opened", "handle")}
     assert epoch(dataset, method) == list(range(COUNT))
@@ -371,7 +374,7 @@ def test_h5py_files_opened_on_first_use(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_sample_0_changes_reaches_no_worker(method: Any) -> None:
-    """A count of reads begins in the worker, where sample 0 was read of a copy, and in this process nothing is read."""
+    """A count of reads begins in the worker, and in this process nothing is read."""
 
     class Building(Wrapping):
         def __getitem__(self, index: int) -> Any:
@@ -511,7 +514,10 @@ def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 def test_a_function_of_another_module_opens_anew(
     how: str, method: str, rows: str, helped: ModuleType
 ) -> None:
-    """What `helpers.row(i)` opens, each worker opens for itself; what was open before a fork is refused."""
+    """What `helpers.row(i)` opens, each worker opens for itself.
+
+    What was open before a fork is refused.
+    """
 
     class ByModule(Lazy):
         def __getitem__(self, index: int) -> Any:
@@ -537,7 +543,10 @@ def test_a_function_of_another_module_opens_anew(
 
 
 def test_what_may_be_shared_is_forked(tmp_path: Path) -> None:
-    """Standard streams, logs, files that are only written, memory, maps and multiprocessing's own are not refused."""
+    """What may be shared is not refused.
+
+    Such are standard streams, logs, files only written, memory, maps and multiprocessing's own.
+    """
     (tmp_path / "rows").write_bytes(bytes(mmap.PAGESIZE))
     handler = logging.FileHandler(tmp_path / "log", "w+")
     logger = logging.getLogger("test_opened")
@@ -567,7 +576,10 @@ def test_what_may_be_shared_is_forked(tmp_path: Path) -> None:
 
 
 def test_a_dataset_with_compiled_functions_is_forked() -> None:
-    """Cython's function types have a metaclass whose ``__module__`` is no text: they are no files either."""
+    """Cython's function types are no files either.
+
+    Their metaclass has a ``__module__`` that is no text.
+    """
     refuse_to_share(functools.partial(walk, [1]))
 
 

@@ -136,7 +136,8 @@ def slots() -> object:
 def closure() -> object:
     """A lambda over a table and a function that calls itself."""
     table = {0: 5}
-    scaled: Callable[[int], int] = lambda index: table[index] * factorial(3)  # noqa: E731 - a lambda is meant
+    # A lambda is meant.
+    scaled: Callable[[int], int] = lambda index: table[index] * factorial(3)  # noqa: E731
 
     def factorial(n: int, *, one: int = 1) -> int:
         return one if n == 0 else n * factorial(n - 1)
@@ -216,7 +217,7 @@ def test_datasets_that_no_module_holds_work_in_a_fresh_interpreter(make: Callabl
 def test_a_main_module_under_its_other_name_travels_by_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a process that multiprocessing spawned, the main module is one that no worker can import."""
+    """In a process that multiprocessing spawned, no worker can import the main module."""
     main: Any = types.ModuleType("__mp_main__")
     script = "class Local:\n    def __getitem__(self, index): return index + OFFSET\nOFFSET = 3"
     exec(script, vars(main))  # noqa: S102 - as the user's script

@@ -1,4 +1,7 @@
-"""A dataset travels shared, in versions of which only what changed is sent, and leaves no descriptor open."""
+"""A dataset travels shared, in versions; only what changed is sent.
+
+No descriptor stays open.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import pytest
 
 import travel
 from ringfeed import errors
-from ringfeed.transport import shared_dataset
+from ringfeed.transport import shared_dataset, unpacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +50,7 @@ def shipped(
 
 def received(sent: shared_dataset.SharedDataset) -> Any:
     """What a worker gets, without one."""
-    return shared_dataset.unpack(sent.manifest(), sent.fds)
+    return unpacking.unpack(sent.manifest(), sent.fds)
 
 
 def test_parts_in_band_and_out_of_band_are_counted_apart() -> None:
@@ -60,7 +63,10 @@ def test_parts_in_band_and_out_of_band_are_counted_apart() -> None:
 
 
 def test_a_dataset_of_one_array_costs_a_worker_no_private_memory_until_it_writes() -> None:
-    """Two workers that have read 64 MB hold none of it privately; one that writes to half holds half."""
+    """Two workers that have read 64 MB hold none of it privately.
+
+    One that writes to half holds half.
+    """
 
     def private_mb() -> int:
         text = Path("/proc/self/smaps").read_text()
@@ -128,7 +134,10 @@ def test_nothing_can_change_what_was_sent() -> None:
 
 
 def test_unpacking_reads_no_page_of_what_is_shared() -> None:
-    """A forkserver, which only unpickles, has none of a large array in its page tables: its workers share all of it."""
+    """A forkserver has none of a large array in its page tables.
+
+    It only unpickles, and its workers share all of the array.
+    """
     sent = shipped((np.ones(8 * MB, np.uint8), b"x" * 50_000))
     dataset = received(sent)
     area = next(
@@ -144,7 +153,10 @@ def test_unpacking_reads_no_page_of_what_is_shared() -> None:
 def test_huge_pages_are_set_aside_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of a new memfd is offered to the kernel while it is empty; a later version offers only what it adds."""
+    """All of a new memfd is offered to the kernel while it is empty.
+
+    A later version offers only what it adds.
+    """
     offered: list[int] = []
 
     def reserve_huge(fd: int, size: int) -> None:
@@ -183,7 +195,7 @@ def test_buffers_start_at_multiples_of_64_bytes() -> None:
 
 
 def test_size_is_what_the_memfds_take() -> None:
-    """The size of a shared dataset is that of its new memfds, in whole pages, and covers the pickled one."""
+    """The size of a shared dataset is that of its new memfds, in whole pages."""
     packed = shared_dataset.pack(np.zeros(5000))
     sent = shared_dataset.to_shared_memory(packed)
     assert sent
@@ -278,7 +290,7 @@ def test_a_change_in_band_sends_the_stream_alone() -> None:
     ],
 )
 def test_arrays_are_found_again_wherever_they_stand(old: str, new: str) -> None:
-    """Arrays put in front, taken out or swapped: only new content is sent, and every array is its own."""
+    """Where arrays move, only new content is sent, and every array is its own."""
     arrays = {letter: np.full(100_000, ord(letter), np.uint8) for letter in old + new}
     first = shipped([arrays[letter].copy() for letter in old])
     second = shared_dataset.to_shared_memory(
@@ -298,7 +310,7 @@ def test_arrays_are_found_again_wherever_they_stand(old: str, new: str) -> None:
 
 
 def test_memory_of_what_changed_is_let_go() -> None:
-    """A small array that never changes does not hold on to the memory of a large one that always does."""
+    """A small array that never changes keeps no memory of a large one that always does."""
     small, large = np.ones(1000), np.zeros(MB, np.uint8)
     current = shipped((small, large))
     for epoch in range(1, 6):
@@ -327,7 +339,7 @@ def test_memfds_do_not_add_up_over_versions() -> None:
 
 
 def test_differences_are_found_anywhere_in_a_buffer() -> None:
-    """A change of one byte at the start, in the middle, or in the last byte of a large buffer is a change."""
+    """A change of one byte anywhere in a large buffer is a change."""
     step = 4 * MB  # bytes that are compared between two looks at signals
     array = np.zeros(3 * step + 5, np.uint8)
     current = shipped(array)
@@ -424,7 +436,7 @@ def test_close_may_be_called_twice_and_leaves_mappings() -> None:
 
 
 def test_a_pickled_dataset_that_ends_in_a_cycle_is_collected_quietly() -> None:
-    """The garbage collector takes a pickled dataset apart without a complaint, which would be an error here."""
+    """The collector takes a pickled dataset apart in silence; a complaint would be an error."""
     cycle: list[object] = [shared_dataset.pack(np.arange(5000))]
     cycle.append(cycle)
     del cycle
@@ -432,7 +444,7 @@ def test_a_pickled_dataset_that_ends_in_a_cycle_is_collected_quietly() -> None:
 
 
 def test_a_large_array_is_compared_in_part() -> None:
-    """What is done to all of it is seen, and so is another array in its place, whatever differs in that."""
+    """A change of all of it is seen, and so is another array in its place."""
     large, other = (np.zeros(20_000_000, np.uint8) for _ in range(2))
     other[5000] = 1
     first = shared_dataset.to_shared_memory(shared_dataset.pack([large]))

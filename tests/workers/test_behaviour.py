@@ -1,4 +1,7 @@
-"""Datasets that misbehave: whatever __getitem__ does to its process, each sample arrives, or an error names it."""
+"""Datasets that misbehave.
+
+Whatever __getitem__ does to its process, each sample arrives, or an error names it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def open_guest(deed: str, method: Any, flag: Path | None = None, **how: Any) -> 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("deed", HARMLESS)
 def test_a_guest_may_do_that(deed: str, method: str) -> None:
-    """Each sample arrives once, right and in order, in two epochs, and the worker that did it goes on."""
+    """Each sample arrives once and in order, in two epochs, and its worker goes on."""
     # A guard that is not asleep yet when its descriptors become others' takes the consumer for
     # dead, and ends all.
     spared = deed != "reuses all descriptors"
@@ -71,7 +74,10 @@ SAID = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("deed", SAID)
 def test_a_guest_that_goes_too_far_is_named(deed: str, method: str) -> None:
-    """What it raises or dies of is an error in its place; all other batches arrive, and the next epoch too."""
+    """What it raises or dies of is an error in its place.
+
+    All other batches arrive, and the next epoch too.
+    """
     deaths = 2 if "ended" in SAID[deed] else 0
     with open_guest(deed, method, max_attempts=2, ahead=False) as loader:
         for epoch in (1, 2):
@@ -79,13 +85,14 @@ def test_a_guest_that_goes_too_far_is_named(deed: str, method: str) -> None:
             assert check(next(iterator)) == [0, 1, 2, 3]
             assert refusal(iterator).startswith(SAID[deed])
             assert drain(iterator) == list(range(8, 24))
-            wait_until(lambda: loader.stats().restarts == epoch * deaths)  # noqa: B023 - it is waited for here
+            # It is waited for here.
+            wait_until(lambda: loader.stats().restarts == epoch * deaths)  # noqa: B023
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_death_once_costs_nothing(method: str, tmp_path: Path) -> None:
-    """A sample that ends its worker by a signal to the whole group, once, arrives at the second try."""
+    """A sample that ends its worker once, by a signal to the group, arrives at the second try."""
     with open_guest("kills its group", method, tmp_path / "flag") as loader:
         assert drain(loader) == list(range(24))
         wait_until(lambda: loader.stats().restarts == 1)
@@ -149,7 +156,10 @@ BACKENDS = [
 @pytest.mark.parametrize("how", BACKENDS[:1] + BACKENDS[2:], ids=str)
 @pytest.mark.parametrize("kind", [Mutating, MutatingBatches])
 def test_what_is_changed_later_has_arrived_before(kind: Any, how: Any) -> None:
-    """A batch holds what each array was when it was returned, whatever becomes of it; the dataset may change itself."""
+    """A batch holds what each array was when it was returned, whatever becomes of it.
+
+    The dataset may change itself.
+    """
     sizes: Any = (
         {"batch_size": None, "max_batch_size": 1} if kind is MutatingBatches else {"batch_size": 4}
     )
@@ -216,7 +226,7 @@ def _raise(error: BaseException) -> Any:
     ],
 )
 def test_a_length_that_is_none(length: Any, kind: Any, text: str) -> None:
-    """A length that Python refuses is refused when the loader is made, with what Python says of it."""
+    """A length that Python refuses is refused by the loader, with what Python says of it."""
     with pytest.raises(kind) as caught:
         ringfeed.Loader(Length(length), workers=0)
     assert str(caught.value) == text
@@ -224,7 +234,10 @@ def test_a_length_that_is_none(length: Any, kind: Any, text: str) -> None:
 
 @pytest.mark.parametrize("length", [2**62, 2**63 - 1])
 def test_a_length_that_is_huge(length: int) -> None:
-    """An epoch of more samples than anyone will read begins like any other; the last of them can be read."""
+    """An epoch of more samples than anyone will read begins like any other.
+
+    The last of them can be read.
+    """
     with ringfeed.Loader(
         Length(lambda _: length), workers=0, batch_size=4, drop_remainder=True
     ) as loader:
@@ -244,7 +257,7 @@ def test_a_length_that_is_huge(length: int) -> None:
 
 @pytest.mark.parametrize("step", [1, -1], ids=["grows", "shrinks"])
 def test_a_length_that_changes(step: int) -> None:
-    """A dataset is as long as it was when the loader was made, unless it has hooks between epochs."""
+    """A dataset is as long as it was when the loader was made, unless it has hooks."""
     with ringfeed.Loader(
         Length(lambda asked: 8 + step * (asked - 1)), workers=0, batch_size=4
     ) as loader:
@@ -277,7 +290,10 @@ class BadBulk(Misbehaving):
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_death_among_many_is_blamed_on_one(attempts: int) -> None:
-    """Where __getitems__ kills its worker nobody is blamed; row by row the sample at fault is, and it alone."""
+    """Where __getitems__ kills its worker nobody is blamed.
+
+    Row by row the sample at fault is, and it alone.
+    """
     how: Any = {
         "batch_size": 8,
         "workers": 1,
@@ -394,7 +410,7 @@ next(iterator)
 
 
 def test_a_worker_that_may_have_no_descriptors_ends_with_its_consumer(tmp_path: Path) -> None:
-    """A guard that is woken by SIGCONT, and may not wait any more where RLIMIT_NOFILE is 0, leaves no orphan."""
+    """A guard that is woken by SIGCONT leaves no orphan where RLIMIT_NOFILE is 0."""
     flag = tmp_path / "flag"
     process = start_script(LOWERS.format(flag=str(flag)))
     try:
@@ -472,6 +488,9 @@ with ringfeed.Loader(Collecting(), batch_size=2, workers=2, backend=METHOD, spec
 
 @pytest.mark.parametrize("method", ["fork", "process"])
 def test_no_object_of_its_parent_is_ended_by_a_collection_in_a_forked_worker(method: str) -> None:
-    """A worker never finalises what its parent has: connections and epolls are one thing in both processes."""
+    """A worker never finalises what its parent has.
+
+    Connections and epolls are one thing in both processes.
+    """
     output, errors, _ = run_script(GARBAGE.replace("METHOD", repr(method)))
     assert (output, errors) == ("[[0, 1], [2, 3], [4, 5], [6, 7]] False\n", "")

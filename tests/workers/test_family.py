@@ -35,7 +35,7 @@ block.unlink()
 
 @pytest.mark.parametrize("method", METHODS)
 def test_shared_memory_that_workers_open_is_not_removed(method: str) -> None:
-    """A worker that opens a block of the user's leaves it to the consumer's tracker, and starts none of its own."""
+    """A worker that opens a block of the user's leaves it to the consumer's tracker."""
     output, errors, status = run_script(SHARED.replace("METHOD", repr(method)))
     batches = ["[0, 1, 2] [0, 0, 0] [1, 1, 1]", "[3, 4, 5] [0, 0, 0] [1, 1, 1]"]
     assert (output.splitlines(), errors, status) == ([*batches, *batches, "True"], "", 0)
@@ -98,6 +98,9 @@ with ringfeed.Loader(Told(), batch_size=2, workers=1, backend=METHOD, spec=spec)
 
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_know_their_parent_as_its_own_children_do(method: str) -> None:
-    """Name, parent, key, start method, level of the log and arguments are what a child of multiprocessing is told."""
+    """A worker is told what a child of multiprocessing is told.
+
+    That is name, parent, key, start method, level of the log, and arguments.
+    """
     output, errors, status = run_script(TOLD.replace("METHOD", repr(method)))
     assert (output, errors, status) == (f"[[{[True] * 8}, {[True] * 8}]]\n", "", 0)

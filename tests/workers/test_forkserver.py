@@ -1,4 +1,4 @@
-"""The process that forks workers: when it starts, what it takes over, what it does not keep, and how it is replaced."""
+"""The process that forks workers: its start, what it takes over, and its replacement."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_forkserver_imports_the_datasets_modules_early(
 def test_a_loader_among_many_starts_its_forkserver_with_its_first_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where many loaders wait for their first epoch, another one starts no process before its own."""
+    """Where many loaders wait for their first epoch, another starts no process before its own."""
     monkeypatch.setattr(launchers, "MOST_WAITING", 1)
     with loader_of(Oracle(8)) as first, loader_of(Oracle(8)) as second:
         assert begun(first) > 0
@@ -128,7 +128,10 @@ with open({told!r}, "a") as file:
 def test_a_module_that_makes_a_loader(
     method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loader that a module makes where workers import it starts nothing there: each would start the next one."""
+    """A loader that a module makes where workers import it starts nothing there.
+
+    Each would start the next one.
+    """
     told = tmp_path / "told"
     (tmp_path / "own_loader.py").write_text(MAKES_A_LOADER.format(told=str(told)))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -176,7 +179,10 @@ class Frozen:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", ["process", "fork", "spawn"])
 def test_a_collection_in_a_worker_leaves_alone_what_was_there_before_the_fork(method: Any) -> None:
-    """Modules and cycles of the dataset; cycles that the worker makes are ended, and all where nothing is forked."""
+    """Modules and cycles of the dataset.
+
+    Cycles that the worker makes are ended, and all where nothing is forked.
+    """
     with ringfeed.Loader(Frozen(), batch_size=4, workers=1, backend=method) as loader:
         frozen, ended_earlier, ended_new = np.concatenate([*loader]).T
     assert all(ended_new)
@@ -187,7 +193,7 @@ def test_a_collection_in_a_worker_leaves_alone_what_was_there_before_the_fork(me
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("end", ["close", "forget", "refuse"])
 def test_a_loader_without_an_epoch_leaves_no_forkserver(end: str) -> None:
-    """What a loader has begun ends with it, also when it is dropped, or closed before its first epoch."""
+    """What a loader has begun ends with it, also when it is dropped, or has had no epoch."""
     loader = loader_of(Oracle(8))
     pid = begun(loader)
     if end == "close":
@@ -205,7 +211,10 @@ def test_a_loader_without_an_epoch_leaves_no_forkserver(end: str) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forked_process_does_not_end_the_loaders_forkserver() -> None:
-    """A process that the user forks drops its copy of a loader; the forkserver goes on for the one that made it."""
+    """A process that the user forks drops its copy of a loader.
+
+    The forkserver goes on for the one that made it.
+    """
     loader = loader_of(Oracle(40))
     pid = begun(loader)
     child = os.fork()
@@ -225,7 +234,10 @@ def test_a_forked_process_does_not_end_the_loaders_forkserver() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_forkserver_that_is_ended_before_the_first_epoch(number: signal.Signals) -> None:
-    """It may be killed at any time: another takes its place; one that is stopped is ended with the loader."""
+    """It may be killed at any time: another takes its place.
+
+    One that is stopped is ended with the loader.
+    """
     loader = loader_of(Oracle(40))
     pid = begun(loader)
     os.kill(pid, number)
@@ -267,7 +279,7 @@ class Surrounded(Witness):
 def test_what_changes_before_the_first_epoch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Workers have the environment, the working directory and the path as they are when the first epoch begins."""
+    """Workers have the environment, folder and path as they are when the first epoch begins."""
     monkeypatch.setenv("EARLY", "1")
     spec = ringfeed.Array((8192,), "uint8")
     with loader_of(Surrounded(), spec=spec) as loader:
@@ -340,7 +352,10 @@ def test_workers_share_no_file_that_unpickling_opens(
     killed: bool,  # noqa: FBT001
     tmp_path: Path,
 ) -> None:
-    """Where unpickling opens a file, each worker unpickles for itself: with one position the rows would be wrong."""
+    """Where unpickling opens a file, each worker unpickles for itself.
+
+    With one position the rows would be wrong.
+    """
     np.arange(COUNT).tofile(tmp_path / "rows")
     with loader_of(
         kind(str(tmp_path / "rows")), copy=True, spec=ringfeed.Array((), "int64")
@@ -372,7 +387,10 @@ def test_workers_share_no_file_that_an_import_opens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the module of the dataset opens a file, each worker imports it for itself; a log may be shared."""
+    """Where the module of the dataset opens a file, each worker imports it for itself.
+
+    A log may be shared.
+    """
     (tmp_path / "rows").touch()
     (tmp_path / "own_file.py").write_text(OWN_FILE.format(rows=str(tmp_path / "rows"), mode=mode))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -386,7 +404,7 @@ def test_workers_share_no_file_that_an_import_opens(
 
 
 class Computing:
-    """Starts a thread of C code where it is unpickled, as a tensor of TensorFlow's or JAX's does."""
+    """Starts a thread of C code where it is unpickled, as a framework's tensor does."""
 
     def __init__(self) -> None:
         self.unpickler = 0
@@ -408,7 +426,10 @@ class Computing:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_lack_no_thread_that_a_frameworks_tensors_have_started() -> None:
-    """Where unpickling starts a thread, each worker unpickles for itself: a fork would not have it, and wait for it."""
+    """Where unpickling starts a thread, each worker unpickles for itself.
+
+    A fork would not have the thread, and wait for it.
+    """
     with loader_of(Computing(), spec=ringfeed.Array((2,), "int64")) as loader:
         unpickler, worker = np.concatenate([*loader]).T
     assert unpickler.tolist() == worker.tolist()
@@ -416,7 +437,7 @@ def test_workers_lack_no_thread_that_a_frameworks_tensors_have_started() -> None
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forkserver_is_replaced_after_the_dataset_has_changed() -> None:
-    """A forkserver that dies after a new version was sent is replaced by one that needs no version."""
+    """A forkserver that dies after a new version was sent is replaced by one without it."""
     with loader_of(Reshuffling()) as loader:
         for _ in range(2):
             for batch in loader:
@@ -446,7 +467,7 @@ def written_by(pid: int) -> set[int]:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forkserver_holds_no_loaders_lifeline() -> None:
-    """The pipes that tie workers to the consumer are written by it alone, however many loaders fork."""
+    """The pipes that tie workers to the consumer are written by it alone."""
     settings: Any = {"workers": 1, "backend": "fork", "batch_size": 4}
     with (
         ringfeed.Loader(Oracle(8), **settings) as one,
@@ -466,7 +487,7 @@ def test_a_forkserver_holds_no_loaders_lifeline() -> None:
 @pytest.mark.parametrize("method", FORKS)
 @pytest.mark.parametrize("when", ["between epochs", "in an epoch", "with a worker"])
 def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None:
-    """Whenever the process that forks workers is killed, the workers go on, and the next death is made good."""
+    """Whenever the forkserver is killed, the workers go on, and the next death is made good."""
     with ringfeed.Loader(
         Oracle(300, sleep_s=0.001), batch_size=4, workers=2, backend=method
     ) as loader:
@@ -498,7 +519,7 @@ def test_a_forkserver_killed_before_it_can_answer(
     original = channels.send
 
     def send(end: Any, message: Any, fds: Any = ()) -> None:
-        if "pid" in message and not once.exists():
+        if isinstance(message, dict) and "pid" in message and not once.exists():
             once.write_text(str(message["pid"]))
             os.kill(os.getpid(), signal.SIGKILL)
         original(end, message, fds)
@@ -556,7 +577,7 @@ def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_pipe_of_popen_whose_number_is_the_lifelines_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where another thread's Popen has closed its pipe, and the number is used anew, the lifeline stays open."""
+    """Where a number of a pipe that Popen has closed is used anew, the lifeline stays open."""
     monkeypatch.setattr(fork, "pipes_of_launches", own_pipes)
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend="fork") as loader:
         assert sum(1 for _ in loader) == 10
@@ -596,7 +617,7 @@ def own_pipes() -> set[int]:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_children_that_are_buried_by_themselves(method: Any) -> None:
-    """A consumer that ignores SIGCHLD, so that no thread can wait for a child, gets its batches all the same."""
+    """A consumer that ignores SIGCHLD gets its batches, though no thread can wait for a child."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with ringfeed.Loader(
@@ -613,7 +634,8 @@ def test_children_that_are_buried_by_themselves(method: Any) -> None:
 
 SUBREAPER = """
 import ctypes, os, signal
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us, as they do to PID 1
+# PR_SET_CHILD_SUBREAPER: orphans come to us, as they do to PID 1.
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 import ringfeed, leftovers
 from datasets import Oracle
 if __name__ == "__main__":
@@ -630,7 +652,7 @@ if __name__ == "__main__":
 
 
 def test_orphans_of_a_forkserver_are_buried() -> None:
-    """Where orphans come to the consumer, as in a container, those of a killed forkserver do not stay as zombies."""
+    """Where orphans come to the consumer, a killed forkserver's do not stay as zombies."""
     found = run_script(SUBREAPER)
     assert found == ("[]\n", "", 0)
 

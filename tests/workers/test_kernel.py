@@ -84,7 +84,7 @@ def kernel() -> Iterator[Kernel]:
 @pytest.mark.parametrize("method", ["spawn", "process", "fork"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_kernels_life(kernel: Kernel, method: str) -> None:
-    """Views in `Out` stay as they are, an interrupt ends a cell alone, and no worker outlives a restart or the end."""
+    """Views in `Out` stay, an interrupt ends a cell alone, and no worker outlives the kernel."""
     assert kernel.run(MAKE.format(method=method)) == ""
     assert kernel.run("next(batches)[:, 0]") == "array([0, 1, 2, 3, 4, 5, 6, 7])"
     threading.Timer(1, kernel.manager.interrupt_kernel).start()

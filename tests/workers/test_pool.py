@@ -1,4 +1,4 @@
-"""The pools: who replaces whom, what is left when something goes wrong at a bad moment, and how all of it ends."""
+"""The pools: who replaces whom, what is left after an error, and how all of it ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ctrl_c() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_forked_child_ends_nobody(method: Any) -> None:
-    """A child of the consumer that runs its exit hooks leaves the parent's workers and watcher alone."""
+    """A child of the consumer that runs its exit hooks leaves the parent's workers alone."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend=method) as loader:
         iterator = iter(loader)
         check(next(iterator))
@@ -74,7 +74,7 @@ def test_a_forked_child_ends_nobody(method: Any) -> None:
 
 
 def test_a_forked_child_cannot_take_batches() -> None:
-    """A child that goes on with its parent's loader is refused, instead of taking its parent's batches away."""
+    """A child that goes on with its parent's loader is refused, and takes no batch away."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1) as loader:
         iterator = iter(loader)
         check(next(iterator))
@@ -106,7 +106,7 @@ def test_a_forked_child_cannot_take_batches() -> None:
 
 @pytest.mark.usefixtures("nothing_left", "irreplaceable")
 def test_what_is_ready_comes_before_the_failure_of_the_pool() -> None:
-    """Batches that were filled are delivered, then the error is raised, then the iterator is over."""
+    """Filled batches are delivered, then the error is raised, then the iterator is over."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, slots=3) as loader:
         iterator = iter(loader)
         wait_until(lambda: loader.slot_states() == ["ready"] * 3)
@@ -282,7 +282,7 @@ def test_garbage_collected_while_it_closes(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loader_that_dies_in_its_watcher(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader whose last reference goes in the watching thread, in mid-replacement, leaves nothing behind."""
+    """A loader whose last reference goes in the watching thread leaves nothing behind."""
     loaders = [ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend=method)]
     check(next(iter(loaders[0])))
     original = Roster._count_death
@@ -313,7 +313,10 @@ def test_closing_from_several_threads() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_iterators_from_several_threads() -> None:
-    """Threads that begin epochs at once start the workers once; the newest iterator wins, the others are told."""
+    """Threads that begin epochs at once start the workers once.
+
+    The newest iterator wins, the others are told.
+    """
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1) as loader:
         made: list[Any] = []
         threads = [
@@ -337,7 +340,7 @@ def test_iterators_from_several_threads() -> None:
 def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(
     method: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead worker's rows go to the others at once, though its forkserver cannot say yet how it ended."""
+    """A dead worker's rows go to others at once, though nobody can say yet how it ended."""
     monkeypatch.setattr(forkserver, "END_S", 200.0)
     with ringfeed.Loader(
         Oracle(400, sleep_s=0.01),
@@ -442,7 +445,7 @@ def has_killed(loader: ringfeed.Loader, number: int) -> bool:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_versions_while_workers_die(method: Any) -> None:
-    """Workers that are killed as the dataset changes, and their replacements, read the version of their batch."""
+    """Workers that are killed as the dataset changes are replaced, and read the right version."""
     settings: Any = {"backend": method, "spec": ringfeed.Array((), "int64")}
     with ringfeed.Loader(Growing(), batch_size=4, workers=2, **settings) as loader:
         for epoch in range(6):
@@ -464,7 +467,7 @@ def test_a_worker_that_cannot_be_told(error: int, monkeypatch: pytest.MonkeyPatc
         original = channels.send
 
         def send(end: Any, message: Any, fds: Any = ()) -> None:
-            if "version" in message and left:
+            if isinstance(message, dict) and "version" in message and left:
                 left.clear()
                 raise OSError(error, os.strerror(error))
             original(end, message, fds)
@@ -477,7 +480,7 @@ def test_a_worker_that_cannot_be_told(error: int, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("nothing_left")
 def test_ctrl_c_while_a_version_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If sending a version is interrupted between two workers, nobody reads an old one afterwards."""
+    """If sending a version is interrupted, nobody reads an old one afterwards."""
     dataset = Growing()
     with ringfeed.Loader(
         dataset, batch_size=4, workers=2, spec=ringfeed.Array((), "int64"), timeout_s=120
@@ -527,7 +530,7 @@ class Reluctant(Oracle):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_worker_stuck_in_its_start_is_replaced(tmp_path: Path) -> None:
-    """With on_stall="restart", one that hangs before its first sample is killed too, and its replacement works."""
+    """With on_stall="restart", one that hangs before its first sample is replaced."""
     flag = tmp_path / "hang"
     flag.touch()
     how: Any = {"on_stall": "restart", "backend": "spawn", "spec": Oracle.SPEC}
@@ -552,7 +555,10 @@ class TwiceReluctant(Reluctant):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forkserver_stuck_in_the_dataset_is_done_without(tmp_path: Path) -> None:
-    """Where it hangs in unpickling, each worker unpickles, and is watched: with on_stall="restart" it is replaced."""
+    """Where it hangs in unpickling, each worker unpickles, and is watched.
+
+    With on_stall="restart" it is replaced.
+    """
     flag = tmp_path / "times"
     flag.touch()
     how: Any = {"on_stall": "restart", "backend": "process", "timeout_s": 2, "spec": Oracle.SPEC}
@@ -582,7 +588,7 @@ def test_close_ends_a_start(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_that_die_early() -> None:
-    """Three deaths in a row before anything was filled are an error that says how the last one ended."""
+    """Three deaths in a row at the start are an error that says how the last one ended."""
     with ringfeed.Loader(
         Unhurried(20), batch_size=4, workers=1, spec=Oracle.SPEC, backend="spawn"
     ) as loader:
@@ -605,7 +611,7 @@ def test_workers_that_die_early() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", ["spawn", "process"])
 def test_a_dataset_that_cannot_be_packed_any_more(method: Any) -> None:
-    """A dataset that lost its picklability since the loader was made is an error at iter(), and nothing is left."""
+    """A dataset that cannot be pickled any more is an error at iter(), and nothing is left."""
     dataset = Oracle(20)
     loader = ringfeed.Loader(dataset, batch_size=4, workers=2, backend=method)
     dataset.lock = threading.Lock()  # type: ignore[attr-defined]
@@ -704,7 +710,7 @@ AT_EXIT = {
     ],
 )
 def test_exit_with_everything_alive(how: str, end: str) -> None:
-    """An interpreter that exits with loaders, iterators and views alive ends at once, and says nothing."""
+    """An interpreter that exits with loaders and views alive ends at once, in silence."""
     found = run_script(
         EXIT.format(dataset="Oracle(4000, sleep_s=0.001)", how=how, end=AT_EXIT[end])
     )

@@ -50,7 +50,7 @@ KINDS = {
 def test_workers_share_no_generator_or_thread_of_a_module(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a module makes for itself when it is imported is made in each worker, as where each is spawned."""
+    """What a module makes for itself when it is imported is made in each worker."""
     what, draw = KINDS[kind]
     name = f"own_{''.join(kind.split())}"
     (tmp_path / f"{name}.py").write_text(OWN.format(what=what, draw=draw))
@@ -103,7 +103,10 @@ class Numbers:
 def test_what_is_made_anew_in_each_process_is_no_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many modules hold what names temporary files or semaphores: a dataset of such a module is unpickled once."""
+    """A dataset of a module that names temporary files is unpickled once.
+
+    Many modules hold such names, or those of semaphores.
+    """
     (tmp_path / "common.py").write_text(COMMON)
     monkeypatch.syspath_prepend(str(tmp_path))
     with loader_of(__import__("common").Numbers()) as loader:

@@ -1,4 +1,4 @@
-"""Workers that SIGKILL cannot end: their samples run again elsewhere, and what they still write is nobody's.
+"""Workers that SIGKILL cannot end: their samples run again elsewhere.
 
 A process that waits for a dead file system outlives SIGKILL. Here it is played by one that has
 stopped itself, and that this process's SIGKILL does not reach; unlike the real one it can wake up,
@@ -37,7 +37,7 @@ ROW = (1000,)
 
 
 class Stuck:
-    """At some indices the first worker to come stops in mid-row, and spoils the row when it wakes up."""
+    """At some indices the first worker stops in mid-row, and spoils the row when it wakes."""
 
     def __init__(self, place: Path, at: tuple[int, ...] = (5,), length: int = 40) -> None:
         self.place = place
@@ -107,12 +107,18 @@ def stopped(place: Path, index: int | str = 5) -> int:
 
 
 def wait_until_stopped(pid: int) -> None:
-    """Wait until a process has stopped: the signal takes a moment where it runs on another processor."""
+    """Wait until a process has stopped.
+
+    The signal takes a moment where it runs on another processor.
+    """
     wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T")
 
 
 def all_done_but_one(loader: ringfeed.Loader, tickets: int) -> None:
-    """Wait until a single one of so many tickets is unfinished: whoever has it is the only one inside a sample."""
+    """Wait until a single one of so many tickets is unfinished.
+
+    Whoever has it is the only one inside a sample.
+    """
     ring = pool_of(loader)._config.ring
 
     def done() -> bool:
@@ -133,7 +139,10 @@ def check(batch: Any, number: int) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: set[int]) -> None:
-    """Its batch comes in its place, whole, from another slot; its own stays out of use until it is dead."""
+    """Its batch comes in its place, whole, from another slot.
+
+    Its own stays out of use until it is dead.
+    """
     settings: Any = {"workers": 2, "slots": 3, "backend": method, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path), batch_size=4, **settings) as loader:
         batches = iter(loader)
@@ -156,7 +165,7 @@ def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: se
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_fenced_worker_that_wakes_up(tmp_path: Path, immortal: set[int]) -> None:
-    """What it writes then goes into no batch, neither into one that is held nor into a later one."""
+    """What it writes then goes into no batch, neither into a held one nor a later one."""
     settings: Any = {"workers": 2, "slots": 3, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path), batch_size=4, **settings) as loader:
         batches = iter(loader)
@@ -177,7 +186,10 @@ def test_a_fenced_worker_that_wakes_up(tmp_path: Path, immortal: set[int]) -> No
 
 @pytest.mark.usefixtures("nothing_left")
 def test_every_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
-    """When no slot is left a StallError names those that cannot be ended; the run goes on when they are dead."""
+    """When no slot is left a StallError names those that cannot be ended.
+
+    The run goes on when they are dead.
+    """
     settings: Any = {"workers": 1, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=(0, 1)), batch_size=4, **settings) as loader:
         batches = iter(loader)
@@ -212,7 +224,7 @@ def test_every_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_every_open_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
-    """Where workers that SIGKILL cannot end keep all slots that are open, a StallError ends the wait."""
+    """Where workers that SIGKILL cannot end keep all open slots, a StallError ends the wait."""
     settings: Any = {"workers": 2, "slots": "auto", "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=(0, 4)), batch_size=4, **settings) as loader:
         batches = iter(loader)
@@ -240,7 +252,7 @@ class Poisonous(Stuck):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[int]) -> None:
-    """After max_attempts workers that could not be ended in it a StallError names it, and no more are sent there."""
+    """After max_attempts workers that could not be ended, a StallError names the sample."""
     settings: Any = {"workers": 2, "slots": 4, "on_stall": "restart", "max_attempts": 2}
     with ringfeed.Loader(Poisonous(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
         batches = iter(loader)
@@ -284,7 +296,7 @@ def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_start_that_takes_longer_than_a_batch_may(tmp_path: Path) -> None:
-    """Each worker that is replaced for it makes the loader more patient, so that one gets there in the end."""
+    """Each worker that is replaced for it makes the loader more patient, so that one arrives."""
     settings: Any = {
         "backend": "spawn",
         "timeout_s": 0.2,
@@ -302,7 +314,7 @@ def test_a_start_that_takes_longer_than_a_batch_may(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_who_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> None:
-    """Nobody is suspected before he has been at it for timeout_s, however long the consumer has waited."""
+    """No worker is suspected before it has been at a sample for timeout_s."""
     settings: Any = {"workers": 1, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
         batches = iter(loader)
@@ -357,7 +369,10 @@ def test_fencing_counts_as_a_restart(tmp_path: Path, immortal: set[int]) -> None
 
 
 def test_closing_does_not_wait_for_the_immortal(tmp_path: Path, immortal: set[int]) -> None:
-    """close() comes back though a worker cannot be ended; when it can, it is, and nothing is left."""
+    """close() comes back though a worker cannot be ended.
+
+    When it can, it is, and nothing is left.
+    """
     before = leftovers.present()
     settings: Any = {"workers": 1, "slots": 3, "backend": "spawn", "on_stall": "restart"}
     loader = ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings)

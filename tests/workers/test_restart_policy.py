@@ -1,4 +1,4 @@
-"""`ringfeed.workers.roster`: how many workers are wanted and how many deaths are borne, in numbers alone."""
+"""`ringfeed.workers.roster`: how many workers are wanted, and how many deaths are borne."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_progress_makes_no_spare_worker_wanted() -> None:
 
 
 def test_a_later_death_breaks_the_row() -> None:
-    """Deaths of those who have filled something, or were ended for being stuck, are no early ones."""
+    """Deaths of workers that have filled something, or were stuck, are no early ones."""
     policy = grown()
     for _ in range(3):
         dies(policy)
@@ -92,7 +92,7 @@ def test_a_later_death_breaks_the_row() -> None:
 
 @pytest.mark.parametrize(("at", "restarts"), [("start", 0), ("first sample", 0), ("later", 1)])
 def test_sigkill_while_one_is_spare_is_want_of_memory(at: str, restarts: int) -> None:
-    """The kernel ends the largest, which may be one that has worked for long: one fewer is wanted at once."""
+    """The kernel ends the largest, perhaps an old one, and one fewer is wanted at once."""
     policy = grown()
     dies(policy, KILLED, at=at)
     assert (policy.wanted, policy.scaled_down, policy.restarts) == (1, (1, SCARCE), restarts)

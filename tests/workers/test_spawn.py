@@ -42,7 +42,7 @@ def ask(look: str, method: Any, **settings: Any) -> Any:
 def test_the_surroundings_of_a_worker(
     method: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A worker reads no stdin, leads its group, leaves Ctrl-C and signals alone, and finds the consumer's modules."""
+    """A worker reads no stdin, leads its group, leaves signals alone, and finds modules."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         sys, "path", ["", *sys.path, tmp_path]
@@ -119,7 +119,7 @@ with ringfeed.Loader(Oracle(20), batch_size=4, workers=2, backend={method!r}) as
     ],
 )
 def test_closed_standard_streams(method: str, closed: str) -> None:
-    """Where stdin or stdout is closed, no descriptor of ours takes its number, and workers end quietly."""
+    """Where stdin or stdout is closed, no descriptor of ours takes its number."""
     out, errors, status = run_script(
         COUNT.format(method=method), through=("/bin/sh", "-c", f'exec "$0" "$@" {closed}')
     )
@@ -140,7 +140,7 @@ def test_a_default_timeout_for_sockets(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_output_is_written_once(method: str) -> None:
-    """What the consumer has printed, and a pipe has not taken yet, is not printed again by forked workers."""
+    """What the consumer has printed into a full pipe is not printed again by workers."""
     found = run_script("import sys; sys.stdout.write('before ')\n" + COUNT.format(method=method))
     assert found == ("before 20\n", "", 0)
 
@@ -180,11 +180,11 @@ def forker() -> Fork:
     ids=str,
 )
 def test_how_a_worker_ended(method: str, number: Any, end: str) -> None:
-    """The exit reason names the signal, real-time ones too, or the exit status, whatever process was the parent."""
+    """The exit reason names the signal or the exit status, whatever process was the parent."""
     launcher = Spawner() if method == "spawn" else forker()
     worker = launcher.start()
     if number is None:
-        worker.channel.shutdown()  # it waits for its `WorkerConfig`
+        worker.channel.shutdown()  # it waits for its first message
     else:
         signal.pidfd_send_signal(worker.pidfd, number)
     assert worker.is_dead(120)
@@ -194,7 +194,7 @@ def test_how_a_worker_ended(method: str, number: Any, end: str) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_process_that_cannot_die_is_not_waited_for() -> None:
-    """Where even SIGKILL has no effect, as on a dead network disk, another thread waits for the end."""
+    """Where even SIGKILL has no effect, another thread waits for the end."""
     launcher = Spawner()
     worker = launcher.start()
     waiting: list[str] = []
@@ -213,7 +213,7 @@ def test_a_process_that_cannot_die_is_not_waited_for() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_has_started_goes_with_it(method: Any) -> None:
-    """Processes that a dataset starts are gone after close(), whether the worker left or was killed."""
+    """Processes that a dataset starts are gone after close(), however the worker ended."""
     loader = ringfeed.Loader(
         Witness("offspring"),
         batch_size=2,

@@ -72,7 +72,7 @@ def test_each_worker_has_its_own_file(files: Stacks) -> None:
 def test_a_worker_that_the_signal_would_end_is_not_asked(
     files: Stacks, disposition: signal.Handlers
 ) -> None:
-    """One whose dataset has reset SIGUSR1 goes on, and the reason stands in the place of its stack."""
+    """One whose dataset has reset SIGUSR1 goes on, and the reason takes its stack's place."""
     signal.signal(signal.SIGUSR1, disposition)
     worker: Any = Writer(files.fd_of(0), b"a stack")
     assert files.read(0, worker) == (
@@ -107,7 +107,7 @@ class Resets(Oracle):
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
-    """The StallError says why there is no stack, and the worker that it names is not ended by it."""
+    """The StallError says why there is no stack, and the worker is not ended by it."""
     with ringfeed.Loader(
         Resets(8), batch_size=4, workers=1, backend=method, spec=Oracle.SPEC
     ) as loader:

@@ -1,4 +1,4 @@
-"""The warm forkserver: what loaders share by it, what they never do, when it is another one, and how it ends."""
+"""The warm forkserver: what loaders share by it, when it is another one, how it ends."""
 
 from __future__ import annotations
 
@@ -80,15 +80,16 @@ def test_a_loader_for_each_epoch_waits_for_its_start_once() -> None:
 def test_it_ends_soon_after_the_last_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is left then in this process: no zombie, no descriptor, no thread."""
     monkeypatch.setenv("RINGFEED_WARM_S", "0.1")
-    threads, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are enough
+    # Names are enough.
+    threads, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     (pid,) = {spent(Oracle(8))}
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() and warm._Kept.all == [])
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() and warm._Kept.warm is None)
     wait_until(lambda: threading.active_count() == threads)
     assert len(os.listdir("/proc/self/fd")) == fds  # noqa: PTH208 - as above
 
 
 def test_a_collection_amid_its_end_ends_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finalizer of the user's that closes a loader, or ends it as well, comes in at any moment."""
+    """A finalizer of the user's that closes a loader, or ends it, may run at any moment."""
     close = warm.Warm.close
 
     def collected(self: warm.Warm) -> None:
@@ -131,7 +132,10 @@ class Numbers:
 def test_loaders_share_nothing_of_the_users_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loader imports them anew: neither their state, nor their random numbers, nor their code of before."""
+    """Each loader imports them anew.
+
+    It has neither their state, nor their random numbers, nor their code of before.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
     found = []
     for version in (1, 2):
@@ -240,7 +244,10 @@ class Surrounded:
 
 
 def changed(change: str) -> None:
-    """Make loaders before and after a change; run in a process of its own, which keeps the change."""
+    """Make loaders before and after a change.
+
+    Run in a process of its own, which keeps the change.
+    """
     with loader_of(Surrounded()) as loader:
         next(iter(loader))
         before = warm_of(loader)
@@ -266,17 +273,18 @@ def test_what_a_process_takes_over_when_it_starts(change: str) -> None:
     )
 
 
-def test_no_more_than_two_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest two; a loader whose warm forkserver has ended goes on, and can replace its workers."""
+def test_no_more_than_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest one.
+
+    A loader whose warm forkserver has ended goes on, and can replace its workers.
+    """
     monkeypatch.setenv("WARM", "first")
     with loader_of(Oracle(40)) as loader:
         first = next(iter(loader))
         oldest = warm_of(loader)
         del first
-        for value in ("a", "b"):
-            monkeypatch.setenv("WARM", value)
-            spent(Oracle(4))
-        assert len(warm.pids()) == 2
+        monkeypatch.setenv("WARM", "second")
+        assert [spent(Oracle(4))] == warm.pids()
         assert not leftovers.runs(oldest)
         os.kill(pids(loader)[0], signal.SIGKILL)
         os.kill(pool_of(loader)._launcher._forkserver.pid, signal.SIGKILL)
@@ -288,7 +296,7 @@ def test_no_more_than_two_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("when", ["before", "amid", "after"])
 def test_it_may_be_killed_at_any_time(when: str) -> None:
-    """Killed before a loader asks for anything, before it has forked, or beside a loader that runs."""
+    """Killed before a loader needs it, before it has forked, or beside a loader that runs."""
     spent(Oracle(4))
     if when == "before":
         os.kill(warm.pids()[0], signal.SIGKILL)
@@ -307,7 +315,10 @@ def test_it_may_be_killed_at_any_time(when: str) -> None:
 
 
 def test_one_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is stopped: after ``timeout_s``, or ten seconds at least, another way is taken, and it is ended."""
+    """It is stopped, so it is ended after ``timeout_s``, and another way is taken.
+
+    It has ten seconds at least.
+    """
     monkeypatch.setattr(launchers, "ARRIVAL_S", 0.2)
     spent(Oracle(4))
     (stopped,) = warm.pids()
@@ -329,7 +340,10 @@ def test_one_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_it_ends_when_it_has_had_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After RINGFEED_WARM_S seconds without a loader, and never beside one; the next loader starts another."""
+    """After RINGFEED_WARM_S seconds without a loader, and never beside one.
+
+    The next loader starts another.
+    """
     monkeypatch.setenv("RINGFEED_WARM_S", "0.2")
     with loader_of(Oracle(40, sleep_s=0.05)) as loader:
         assert drain(loader) == list(range(40))  # for two seconds
@@ -431,7 +445,7 @@ class Saying:
 
 
 def test_workers_print_where_the_program_prints_now(tmp_path: Path) -> None:
-    """A program that sends its output elsewhere between two loaders has that of their workers there, too."""
+    """A program that sends its output elsewhere has that of later workers there, too."""
     spent(Oracle(4))
     saved = [os.dup(number) for number in (1, 2)]
     paths = tmp_path / "out", tmp_path / "err"

@@ -1,4 +1,4 @@
-"""`ringfeed.workers.roster`: workers that have begun or have filled something, and those that take too long."""
+"""`ringfeed.workers.roster`: workers that have begun, and those that take too long."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def watchdog(ring: Ring) -> Watchdog:
 
 
 def test_from_the_start_to_the_first_sample(ring: Ring, watchdog: Watchdog) -> None:
-    """A worker starts until it has claimed something, and is fresh until it has filled something."""
+    """A worker starts until it has claimed, and is fresh until it has filled something."""
     assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (True, True)
     ring.claims[1] = 1
     assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (False, True)
@@ -72,7 +72,10 @@ def test_progress_is_a_sample_more_or_one_in_the_making(ring: Ring, watchdog: Wa
 
 
 def test_a_worker_that_pauses_is_at_work(ring: Ring, watchdog: Watchdog) -> None:
-    """One that has filled samples, for a second; one that has filled nothing is no sign of progress."""
+    """One that has filled samples, for a second.
+
+    One that has filled nothing is no sign of progress.
+    """
     ring.samples[0] = 1
     assert (watchdog.progress([0, 1]), watchdog.progress([0, 1]), watchdog.progress([1])) == (
         True,
@@ -90,7 +93,10 @@ def test_those_inside_a_sample_are_due(ring: Ring, watchdog: Watchdog) -> None:
 
 
 def test_where_nobody_comes_all_are_due(ring: Ring, watchdog: Watchdog) -> None:
-    """Those that have worked at once, one that starts after its time; none where there is nothing to fill."""
+    """Those that have worked at once, one that starts after its time.
+
+    None where there is nothing to fill.
+    """
     ring.claims[0] = 1
     due_ns = watchdog.due_ns({0: 1, 1: 2}, HOUR_NS)
     assert due_ns[0] == 0
@@ -106,7 +112,7 @@ def test_only_the_stream_of_the_head_is_due(ring: Ring, watchdog: Watchdog) -> N
 
 
 def test_the_next_to_start_has_twice_as_long(ring: Ring, watchdog: Watchdog) -> None:
-    """Each that was ended at its start doubles it, until one has claimed something, or the id is another's."""
+    """Each that was ended at its start doubles it, until one has claimed something."""
     before = watchdog.due_ns({1: 1}, 100)[1]
     watchdog.mark_timed_out([1])
     watchdog.mark_timed_out([1])

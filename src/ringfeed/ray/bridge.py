@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ringfeed.ray.landing import Filled
     from ringfeed.ray.ray_fleet import RayFleet
     from ringfeed.system._system import Descriptor
-    from ringfeed.workers.worker_main import WorkerConfig
 
 LOOK_S = 0.05  # between two looks of the main thread
 LOOK_NS = 50_000_000
@@ -56,10 +55,9 @@ class Bridge:
     """One bridge's state."""
 
     def __init__(self, channel: Descriptor) -> None:
-        """Wait for the `WorkerConfig`, open the segment, and connect to the cluster."""
+        """Wait for the first message, open the segment, and connect to the cluster."""
         self._channel = channel
-        message, fds = channels.receive(channel)
-        config: WorkerConfig = message
+        config, fds = channels.receive(channel)
         terms, source = config.remote, config.source
         control, slots, stack, *dataset_fds = fds
         self._wake = dataset_fds.pop()

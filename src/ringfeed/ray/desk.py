@@ -25,7 +25,7 @@ from ringfeed.spec.form_kinds import Padded, Ragged
 from ringfeed.spec.layout import Layout
 from ringfeed.system import _system
 from ringfeed.transport import imports
-from ringfeed.transport.shared_dataset import opened, pieces_of
+from ringfeed.transport.unpacking import opened, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

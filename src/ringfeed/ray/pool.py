@@ -101,13 +101,6 @@ class Mixed(Processes):
         self._set_pace()
         self._bridge_launcher.begin(len(self._roster.bridges))
         super().start(dataset)
-        with self._lock:
-            try:
-                self._fill_up_bridges()
-            except BaseException:
-                self.stop()
-                raise
-        self._wake()
 
     def _fill_up(self) -> None:
         super()._fill_up()
@@ -141,7 +134,7 @@ class Mixed(Processes):
 
     def _introduce(self, number: int) -> None:
         """Send a bridge its first message."""
-        config, worker = self._config, self._roster.workers[number]
+        config = self._config
         place = number - self._roster.bridges.start
         stream = 0 if config.source.streams == 0 or not self._local else self._local + 1 + place
         terms = BridgeTerms(
@@ -154,11 +147,9 @@ class Mixed(Processes):
             max_attempts=config.max_attempts,
             timeout_s=config.timeout_s,
         )
-        self._watchdog.begin(number)
-        config.ring.note_pid(number, worker.pid)
         assert self._wake_fd is not None
         fds = self._boards[number].memfd.fileno(), self._wake_fd.fileno()
-        self._handshake.greet_bridge(number, worker, self._stacks.fd_of(number), terms, fds)
+        self._send_first(number, self._sent, fds, remote=terms)
 
     # ---- deaths ----
 

@@ -36,7 +36,7 @@ from ringfeed.sharing.names import (
 )
 from ringfeed.sharing.terms import Terms
 from ringfeed.system._system import Descriptor
-from ringfeed.transport.shared_dataset import unpack
+from ringfeed.transport.unpacking import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,6 +1,8 @@
-"""What the operating system gives, and allows: below the ring, which is one user of it among others.
+"""What the operating system gives and allows.
 
-    _system      descriptors, child processes, packets between them, a thread that guards, pages of files
+The ring is one user of it among others.
+
+    _system      descriptors, child processes, packets, a thread that guards, pages of files
     memory       memfds that processes share, reserved and sealed
     machine      how much of what there may be; asked before anything starts
     guard        processes that end with the one that they work for, and forks of it

@@ -31,7 +31,10 @@ def pair() -> tuple[Descriptor, Descriptor]:
 
 
 def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
-    """Send a message at once: a dead peer is an OSError, a peer that does not read a BlockingIOError."""
+    """Send a message at once.
+
+    A dead peer is an OSError, a peer that does not read a BlockingIOError.
+    """
     send_packet(end, pickle.dumps(message), fds)
 
 
@@ -48,7 +51,10 @@ def send_packet(end: HasFileno, packet: bytes, fds: tuple[int, ...] = ()) -> Non
 
 
 def receive(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
-    """Return the next message with its descriptors; PeerGoneError once the peer is gone, TimeoutError: none came."""
+    """Return the next message with its descriptors.
+
+    PeerGoneError once the peer is gone, TimeoutError: none came.
+    """
     packet, fds = receive_packet(end, timeout_s)
     return pickle.loads(packet), fds  # noqa: S301 - from our own process
 

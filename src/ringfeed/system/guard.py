@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import select
 import signal
 import sys
 from functools import partial
@@ -29,7 +28,10 @@ LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
 
 
 class Lifeline:
-    """Ends worker processes with this one: they die when it does, or when the pipe's only writer is closed."""
+    """Ends worker processes with this one.
+
+    They die when it does, or when the pipe's only writer is closed.
+    """
 
     def __init__(self) -> None:
         """Open a pidfd of this process and a pipe."""
@@ -47,7 +49,10 @@ class Lifeline:
             end.close()
 
     def close_others(self, channel: Descriptor) -> None:
-        """In a forked child: close every descriptor but the lifeline and its channel, so that it keeps no pipe open."""
+        """In a forked child: close every descriptor but the lifeline and its channel.
+
+        So it keeps no pipe open.
+        """
         _system.close_others(self._parent, self._reader, channel)
 
 
@@ -59,7 +64,9 @@ def flush_output() -> None:
 
 
 def fork(live: Callable[[], NoReturn]) -> Child:
-    """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
+    """Fork a process that becomes a worker or a forkserver in ``live()``.
+
+    Until then no signal runs our handlers in it.
 
     No collection there ends an object of this process: it would close descriptors that have these
     numbers there by then, or take a connection out of an epoll that both processes have. So none
@@ -82,12 +89,15 @@ def fork(live: Callable[[], NoReturn]) -> Child:
 
 
 def _begin(live: Callable[[], NoReturn], *, collects: bool) -> NoReturn:
-    """In the forked child: keep the parent's objects, and have multiprocessing's open connections of their own."""
+    """In the forked child: keep the parent's objects.
+
+    multiprocessing's open connections become its own.
+    """
     gc.freeze()
     if collects:
         gc.enable()
     if "multiprocessing.util" in sys.modules:
-        sys.modules["multiprocessing.util"]._run_after_forkers()  # noqa: SLF001 - as its own children do
+        sys.modules["multiprocessing.util"]._run_after_forkers()  # noqa: SLF001
     live()
 
 
@@ -99,11 +109,10 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     for fd in (parent_fd, lifeline_fd):
         os.set_inheritable(fd, False)  # noqa: FBT003 - what the dataset starts has no part in them
     _start_guard(parent_fd, lifeline_fd)
-    for name in (
-        "execv",
-        "execve",
-    ):  # all functions of os that put another program in this one's place end in these
-        setattr(os, name, partial(_execute, getattr(os, name), os.getpid(), parent_fd, lifeline_fd))
+    # All functions of os that put another program in this one's place end in these. The guard's
+    # thread would not survive that.
+    for name in ("execv", "execve"):
+        setattr(os, name, partial(_execute, getattr(os, name), os.getpid()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(
         signal.SIGHUP, signal.SIG_IGN
@@ -116,7 +125,7 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
 
 
 def join_family(family: dict[str, Any] | None, name: str, fds: list[Descriptor]) -> None:
-    """Be to multiprocessing what a child of the consumer's would be, by what `interpreter.family` says there.
+    """Be a child of the consumer's to multiprocessing, by what `interpreter.family` says there.
 
     The descriptor that comes with it is the last of those of its message, and is taken from them.
     So proxies of its managers open here, and shared memory that is opened here is for the
@@ -125,22 +134,15 @@ def join_family(family: dict[str, Any] | None, name: str, fds: list[Descriptor])
     """
     if family is None:
         return
-    import multiprocessing  # noqa: PLC0415 - for programs that use it
-    from multiprocessing import process, resource_tracker, util  # noqa: PLC0415 - likewise
+    from multiprocessing import process, resource_tracker, spawn  # noqa: PLC0415
 
-    own: Any = process.current_process()
-    own.name, own.authkey = name, family["authkey"]
-    parent = process._ParentProcess(family["name"], family["pid"], Worker.consumer_fd)  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing.spawn
-    process._parent_process = parent  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
-    if family["start_method"] is not None:
-        multiprocessing.set_start_method(family["start_method"], force=True)
-    if family["log_level"] is not None:
-        util.get_logger().setLevel(family["log_level"])
-    if family["log_to_stderr"]:
-        util.log_to_stderr()
-    sys.argv[:] = family["argv"]
+    own: Any = process
+    parent = own._ParentProcess(family["name"], family["pid"], Worker.consumer_fd)  # noqa: SLF001
+    own._parent_process = parent  # noqa: SLF001
+    spawn.prepare({"name": name, **family["preparation"]})
     tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - as above
-    tracker._fd, tracker._pid = (fds.pop().detach() if family["has_tracker"] else None), None  # noqa: SLF001 - as above
+    has_tracker = family["has_tracker"]
+    tracker._fd, tracker._pid = (fds.pop().detach() if has_tracker else None), None  # noqa: SLF001
 
 
 def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
@@ -148,38 +150,27 @@ def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
         _system.start_guard(parent_fd, lifeline_fd)
     except OSError as error:
         from ringfeed.errors import WorkerError  # noqa: PLC0415 - see below
-        from ringfeed.system.machine import reason  # noqa: PLC0415 - the guard comes before all that takes time
+
+        # The guard comes before all that takes time.
+        from ringfeed.system.machine import reason  # noqa: PLC0415
 
         raise WorkerError(
             f"the thread that guards a worker cannot be started: {reason(error)}"
         ) from error
 
 
-def _execute(
-    execute: Callable[..., NoReturn], home: int, parent_fd: int, lifeline_fd: int, *arguments: Any
-) -> NoReturn:
-    """Put another program in this one's place. No thread survives that: another process guards it in the same way."""
-    if os.getpid() != home:  # a child of the dataset's: it is in the guarded group
-        execute(*arguments)
-    myself = os.pidfd_open(home)
-    guard = fork(partial(_guard_program, parent_fd, lifeline_fd, myself))
-    try:
-        execute(*arguments)
-    finally:  # there is no such program
-        os.close(myself)
-        signal.pidfd_send_signal(guard.pidfd.fileno(), signal.SIGKILL)
-        guard.wait()
+def _execute(execute: Callable[..., NoReturn], home: int, *arguments: Any) -> NoReturn:
+    """Refuse to put another program in a worker's place.
 
-
-def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
-    """Kill a program, which was a worker, and its group when the consumer ends; end with it."""
-    poller = select.poll()
-    for fd in (parent_fd, lifeline_fd, program):
-        poller.register(fd, select.POLLIN)
-    if program not in dict(poller.poll()):
-        signal.pidfd_send_signal(program, signal.SIGKILL)
-        os.killpg(0, signal.SIGKILL)
-    os._exit(0)
+    What the dataset has forked may become one.
+    """
+    if os.getpid() == home:
+        message = (
+            "a worker process cannot become another program, since nothing would end that with the "
+            "training; start it with subprocess"
+        )
+        raise RuntimeError(message)
+    execute(*arguments)
 
 
 def channel_of(channel_fd: int) -> Descriptor:

@@ -1,4 +1,7 @@
-"""A fresh interpreter with this one's path, flags and environment; it never imports the user's main module."""
+"""A fresh interpreter with this one's path, flags and environment.
+
+It never imports the user's main module.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ with open(int(sys.argv.pop()), "rb") as file:
     order = marshal.load(file)
 class Library:
     def find_spec(name, path=None, target=None):
-        return PathFinder.find_spec(name, order["library"]) if path is None and name in order["names"] else None
+        if path is None and name in order["names"]:
+            return PathFinder.find_spec(name, order["library"])
 sys.meta_path.insert(0, Library)
 sys.path[:] = order["path"]
 order["lost"] and posix.chdir("/")
@@ -57,7 +61,7 @@ def explained() -> Iterator[None]:
 
 
 def surroundings() -> dict[str, Any]:
-    """Return what a new interpreter takes over of this one: the environment, the working directory, the modules' path.
+    """Return what a new interpreter takes over: environment, working directory, module path.
 
     The directory is "" where it is gone.
     """
@@ -70,7 +74,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
-    """Return what multiprocessing tells its children, and the descriptor of its resource tracker, if that runs.
+    """Return what multiprocessing tells its children, and the descriptor of its resource tracker.
 
     None where this program does not use multiprocessing.
     """
@@ -85,23 +89,29 @@ def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
         "multiprocessing.shared_memory" in sys.modules
     ):  # a worker may attach to what no one has here
         tracker.ensure_running()
-    logger: Any = util._logger  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing.spawn
-    own = process.current_process()
+    logger: Any = util._logger  # type: ignore[attr-defined]  # noqa: SLF001
+    own, start_method = process.current_process(), multiprocessing.get_start_method(allow_none=True)
+    preparation = {
+        "authkey": bytes(own.authkey),
+        "log_to_stderr": util._log_to_stderr,  # type: ignore[attr-defined]  # noqa: SLF001
+        "sys_argv": [*sys.argv],
+        **({} if logger is None else {"log_level": logger.getEffectiveLevel()}),
+        **({} if start_method is None else {"start_method": start_method}),
+    }
     told = {
         "name": own.name,
         "pid": os.getpid(),
-        "authkey": bytes(own.authkey),
-        "start_method": multiprocessing.get_start_method(allow_none=True),
-        "log_level": None if logger is None else logger.getEffectiveLevel(),
-        "log_to_stderr": util._log_to_stderr,  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
-        "argv": [*sys.argv],
+        "preparation": preparation,
         "has_tracker": tracker._fd is not None,  # noqa: SLF001 - as above
     }
     return told, () if tracker._fd is None else (tracker._fd,)  # noqa: SLF001 - as above
 
 
 def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
-    """Start an interpreter. Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others."""
+    """Start an interpreter.
+
+    Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others.
+    """
     if not sys.executable:
         message = (
             "sys.executable does not say which Python runs here, so no worker can be started; set "
@@ -109,7 +119,7 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
         )
         raise WorkerError(message)
     around = surroundings()
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
     with Descriptor(
         os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC
     ) as file:  # an argument is at most 128 KiB
@@ -131,7 +141,10 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
 
 
 def _order(module: str, fds: tuple[int, ...], around: dict[str, Any]) -> bytes:
-    """Return what `_CODE` reads: what to run, which descriptors to close, and where modules come from."""
+    """Return what `_CODE` reads.
+
+    It says what to run, which descriptors to close, and where modules come from.
+    """
     inherited = [fd for fd in _inherited() if fd not in fds]
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
     folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise
@@ -146,11 +159,15 @@ def _folder_of(name: str) -> str:
     """Return the folder from which a module was imported; "" where it comes from none."""
     module = sys.modules.get(name)  # another thread may have removed it meanwhile
     file = getattr(module, "__file__", None) or ""
-    return os.path.dirname(os.path.dirname(file) if hasattr(module, "__path__") else file)  # noqa: PTH120 - as above
+    package = os.path.dirname(file) if hasattr(module, "__path__") else file  # noqa: PTH120
+    return os.path.dirname(package)  # noqa: PTH120
 
 
 def _inherited() -> Iterator[int]:
-    """Yield the descriptors, but for the standard ones, that a program started here would be given."""
+    """Yield the descriptors that a program started here would be given.
+
+    The standard ones are left out.
+    """
     with suppress(FileNotFoundError):  # no /proc
         for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names are enough
             with suppress(OSError):  # closed meanwhile

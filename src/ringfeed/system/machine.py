@@ -1,4 +1,6 @@
-"""What this machine lets a loader have: descriptors, threads, system calls; asked before anything starts.
+"""What this machine lets a loader have: descriptors, threads, system calls.
+
+Asked before anything starts.
 
 How much memory it has free stands in `monitor.free_memory`. A worker imports this module: it stays
 light.
@@ -69,7 +71,10 @@ def check_processes(workers: int, own: int = 0) -> None:
 
 
 def check_futex() -> None:
-    """Raise WorkerError where the C library's own locks do not work: it would abort this process in the first wait."""
+    """Raise WorkerError where the C library's own locks do not work.
+
+    It would abort this process in the first wait.
+    """
     number = _system.futex_error()
     if number:
         raise WorkerError(
@@ -105,7 +110,8 @@ def _descriptors() -> tuple[int, int]:
         return sys.maxsize, 0
     try:
         listing = 1  # it has one too
-        return limit, sum(int(fd) < limit for fd in os.listdir("/proc/self/fd")) - listing  # noqa: PTH208
+        fds = os.listdir("/proc/self/fd")  # noqa: PTH208
+        return limit, sum(int(fd) < limit for fd in fds) - listing
     except FileNotFoundError:  # no /proc: the call that is refused one says so
         return sys.maxsize, 0
     except OSError:
@@ -149,9 +155,13 @@ def show_limit(limit: int) -> str:
 
 
 def beyond_caches(file: str = "/sys/devices/system/cpu/cpu0/cache/index3/size") -> int:
-    """Return how many bytes of slots are too many for a batch to be found in a cache, by the size of the last one."""
+    """Return how many bytes of slots are too many for a batch to be found in a cache.
+
+    The size of the last cache decides.
+    """
     try:
-        with open(file, encoding="ascii") as text:  # noqa: PTH123 - a worker imports no pathlib for it
+        # A worker imports no pathlib for it.
+        with open(file, encoding="ascii") as text:  # noqa: PTH123
             size = int(text.read().removesuffix("K\n")) * 1024
     except (OSError, ValueError):
         size = USUAL_CACHE

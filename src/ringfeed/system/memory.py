@@ -29,7 +29,10 @@ _WAYS = {
 
 
 def keep_standard_descriptors() -> None:
-    """Open /dev/null for each closed standard stream: C code would print into a memfd that got its number."""
+    """Open /dev/null for each closed standard stream.
+
+    C code would print into a memfd that got its number.
+    """
     while (opened := Descriptor(os.open, os.devnull, os.O_RDWR)).fileno() <= STDERR:
         os.set_inheritable(opened.detach(), True)  # noqa: FBT003 - the name says it
 

@@ -39,7 +39,9 @@ def map_array(
     writeable: bool,  # noqa: FBT001
     attributes: Any,
 ) -> object:
-    """Return an array over a stretch of a file; ``stretch`` is what np.memmap takes, ``layout`` what np.ndarray does.
+    """Return an array over a stretch of a file.
+
+    ``stretch`` is what np.memmap takes, ``layout`` what np.ndarray does.
 
     It is a np.memmap where there are attributes for one, else a plain ndarray.
     """
@@ -82,7 +84,10 @@ def reduce_tensor(tensor: Any) -> Any:
 
 
 def reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    """Take an array apart as a place in a file, or as one contiguous buffer; objects go NumPy's way."""
+    """Take an array apart as a place in a file, or as one contiguous buffer.
+
+    Objects go NumPy's way.
+    """
     in_file = _in_file(array)
     if in_file is not None:
         return in_file
@@ -155,7 +160,7 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Return the addresses of the first byte of an array that is not empty and of the one behind its last."""
+    """Return the addresses of an array's first byte, and past its last; it is not empty."""
     reach = [
         (length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)
     ]
@@ -164,7 +169,10 @@ def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
 
 
 def _may_be_written(low: int, high: int) -> bool:
-    """Whether this process has written to a private mapping between two addresses, or may have: its file lacks that."""
+    """Whether this process has written to a private mapping between two addresses, or may have.
+
+    Its file lacks what was written.
+    """
     inside = False
     try:
         lines = Path("/proc/self/smaps").read_text().splitlines()

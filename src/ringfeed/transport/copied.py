@@ -1,4 +1,6 @@
-"""A dataset as a worker has it, in the process that sends it: the first sample is read from this copy.
+"""A copy of a dataset, as a worker has it, in the process that sends it.
+
+The first sample is read from this copy.
 
 The dataset is pickled for the workers, and that pickle is opened here once. So what a sample opens,
 counts or changes belongs to the copy, and goes with it. What travels by value (a script's
@@ -23,7 +25,8 @@ import cloudpickle.cloudpickle as by_value
 
 from ringfeed._parts import Sent
 from ringfeed.errors import WorkerError
-from ringfeed.transport.shared_dataset import pack, pieces_of
+from ringfeed.transport.shared_dataset import pack
+from ringfeed.transport.unpacking import pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +38,10 @@ _T = TypeVar("_T")
 
 
 def of_copy(obj: object, use: Callable[[Any], _T]) -> _T:
-    """Return what ``use`` makes of a copy of a dataset, which a worker would have; errors as of `pack`."""
+    """Return what ``use`` makes of a copy of a dataset, which a worker would have.
+
+    Errors as of `pack`.
+    """
     packed = pack(obj)
     with _closing():
         return use(
@@ -99,7 +105,10 @@ def read_from(source: Source, packed: DatasetPickle, sent: SharedDataset | None)
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes anew what travels by value: cloudpickle would find the user's own classes and set them anew."""
+    """Makes anew what travels by value.
+
+    cloudpickle would find the user's own classes and set their attributes anew.
+    """
 
     def __init__(self, stream: memoryview, buffers: Sequence[memoryview]) -> None:
         super().__init__(io.BytesIO(stream), buffers=buffers)
@@ -133,7 +142,7 @@ class _Unpickler(pickle.Unpickler):
 
     def _own(self, number: str) -> type | None:
         """Return the user's class that was pickled under a number, if it is to stay that."""
-        own: type | None = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)  # noqa: SLF001 - the only place
+        own: type | None = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)  # noqa: SLF001
         if own is None or not _stays(own):
             return None
         self._kept.add(own)
@@ -144,7 +153,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _stays(own: type) -> bool:
-    """Whether a class is one of samples or errors, or one whose making runs code, as a registry's does."""
+    """Whether a class stays the user's: of samples, of errors, or one whose making runs code.
+
+    A registry is one whose making runs code.
+    """
     if issubclass(own, BaseException | enum.Enum) or hasattr(own, "_fields"):
         return True
     bases = [base for base in own.__mro__[1:-1] if base.__module__ not in sys.stdlib_module_names]

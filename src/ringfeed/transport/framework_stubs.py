@@ -1,10 +1,13 @@
-"""What takes a framework's place in a worker, so that no worker imports one unless its dataset uses it.
+"""What takes a framework's place in a worker.
+
+No worker imports a framework unless its dataset uses it.
 
     class DS(keras.utils.PyDataset)      ->  class DS(framework_stubs.PyDataset)
     class DS(torch.utils.data.Dataset)   ->  class DS(framework_stubs.Dataset)
     the global ``tf`` of a method        ->  LazyObject("tensorflow")
-    the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img"); when it is called,
-                                             `_helpers` answers, if it can
+    the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img")
+
+Where Keras' helpers are called, `keras_helpers` answers, if it can.
 
 A worker imports this module for nearly every dataset: it stays light, and so does all that it
 imports.
@@ -63,7 +66,10 @@ class _Standin(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
-        """Count classes on the real base too: they arrive where a user's own module imports the framework."""
+        """Count classes on the real base too.
+
+        They arrive where a user's own module imports the framework.
+        """
         return any(standin_for(base) is cls for base in other.__mro__) or NotImplemented
 
     def __getitem__(self, index: int) -> Any:
@@ -85,7 +91,7 @@ class PyDataset(_Standin):
         self.max_queue_size = max_queue_size
 
     workers = _setting("_workers", int, 1)
-    use_multiprocessing = _setting("_use_multiprocessing", bool, False)  # noqa: FBT003 - as Keras has it
+    use_multiprocessing = _setting("_use_multiprocessing", bool, False)  # noqa: FBT003
     max_queue_size = _setting("_max_queue_size", int, 10)
 
     @property
@@ -217,7 +223,7 @@ class LazyObject:
         """Call the real one, unless it is a helper whose answer is known."""
         helper = _HELPERS.get(self._path)
         if helper is not None and "keras" not in sys.modules:
-            from ringfeed.transport import keras_helpers as _helpers  # noqa: PLC0415 - imports NumPy
+            from ringfeed.transport import keras_helpers as _helpers  # noqa: PLC0415
 
             answer: object = _helpers.answer(helper, args, kwargs)
             if answer is not NotImplemented:
@@ -228,10 +234,12 @@ class LazyObject:
         return resolve(self._path)[parameters]  # type: ignore[index]
 
     def __instancecheck__(self, instance: object) -> bool:
-        return _is_here(self._path) and isinstance(instance, resolve(self._path))  # type: ignore[arg-type]
+        real: Any = resolve(self._path) if _is_here(self._path) else ()
+        return isinstance(instance, real)
 
     def __subclasscheck__(self, subclass: type) -> bool:
-        return _is_here(self._path) and issubclass(subclass, resolve(self._path))  # type: ignore[arg-type]
+        real: Any = resolve(self._path) if _is_here(self._path) else ()
+        return issubclass(subclass, real)
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[object, ...]:
         """Let a class that is made in the worker derive from the real one."""

@@ -1,4 +1,6 @@
-"""What it costs a worker to import a framework, and the line of the user's that asks for it: said in one warning.
+"""Warns of what it costs a worker to import a framework.
+
+The one warning also names the user's line that asks for the import.
 
 A worker imports this module for nearly every dataset: it stays light, and so does what it imports.
 """
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MEGABYTE = 10**6
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - a worker imports no pathlib for it
+# A worker imports no pathlib for it.
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120
 _LIBRARIES = (
     f"{os.sep}site-packages{os.sep}",
     f"{os.sep}dist-packages{os.sep}",
@@ -28,7 +31,10 @@ _LIBRARIES = (
 
 
 def is_of_library(file: str) -> bool:
-    """Whether a file is Python's own or an installed package's, which no program changes as it runs."""
+    """Whether a file is Python's own or an installed package's.
+
+    No program changes such a file as it runs.
+    """
     return any(library in file for library in _LIBRARIES)
 
 
@@ -44,7 +50,8 @@ class Place(NamedTuple):
         import linecache  # noqa: PLC0415 - for the one warning
 
         text = linecache.getline(self.file, self.line).strip()
-        return f"{os.path.basename(self.file)} line {self.line}" + (f" ({text})" if text else "")  # noqa: PTH119
+        place = f"{os.path.basename(self.file)} line {self.line}"  # noqa: PTH119
+        return f"{place} ({text})" if text else place
 
 
 class _State:
@@ -62,7 +69,9 @@ def frameworks_loaded() -> list[str]:
 
 
 def expect(packages: frozenset[str] | None, *, silent: bool) -> None:
-    """Say nothing of frameworks among the packages whose objects the samples hold, and nothing at all if ``silent``.
+    """Say nothing of frameworks among ``packages``, whose objects samples hold.
+
+    Where ``silent``, say nothing at all.
 
     None: no sample has been read. Then torch is not named either: its datasets mostly give tensors.
     """
@@ -71,7 +80,10 @@ def expect(packages: frozenset[str] | None, *, silent: bool) -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Warn of the frameworks that are imported inside, once in a process: what they cost, and what asked for them."""
+    """Warn once in a process of the frameworks that are imported inside.
+
+    The warning says what they cost, and what asked for them.
+    """
     if _State.watching or _State.silent:
         yield
         return
@@ -107,13 +119,16 @@ class _Finder:
     """Notes where the first framework is asked for; it finds nothing itself."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004 - importlib's
+    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
         if _State.place is None and name in FRAMEWORKS:
             _State.place = _place(frame_above(1))
 
 
 def _place(frame: FrameType | None) -> Place | None:
-    """Return the innermost line of the user's that led here; else the outermost one of an installed package."""
+    """Return the innermost line of the user's that led here.
+
+    Else the outermost one of an installed package.
+    """
     installed: Place | None = None
     while frame is not None:
         file = frame.f_code.co_filename
@@ -128,12 +143,18 @@ def _place(frame: FrameType | None) -> Place | None:
 
 
 def _is_program(frame: FrameType) -> bool:
-    """Whether this is the program that a worker is started with (`python -c`), and so no line of the user's."""
+    """Whether a frame is the program that a worker is started with (`python -c`).
+
+    It is no line of the user's.
+    """
     return (frame.f_code.co_filename, frame.f_code.co_name) == ("<string>", "<module>")
 
 
 def _private_bytes() -> int:
-    """Return the memory of this process that it shares with no other; 0 where /proc does not say."""
+    """Return the memory of this process that it shares with no other.
+
+    0 where /proc does not say.
+    """
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - see above
             resident, shared = file.read().split()[1:3]

@@ -1,4 +1,6 @@
-"""Keras' helpers for samples, made of NumPy and PIL: what they give is the same, and no framework is imported for it.
+"""Keras' helpers for samples, made of NumPy and PIL, so that no framework is imported for them.
+
+What they give is what Keras gives.
 
 Each answers the plain cases, in which Keras 3 of any version gives these values, bit for bit; for
 all others it returns NotImplemented, and Keras itself is asked.
@@ -52,7 +54,10 @@ def pad_sequences(  # noqa: PLR0913, PLR0917 - as Keras has it
     truncating: Any = "pre",
     value: Any = 0.0,
 ) -> Any:
-    """Return rows of one length, of lists of numbers; of deeper lists, strings and nothing: not here."""
+    """Return rows of one length, of lists of numbers.
+
+    Of deeper lists, strings and nothing: not here.
+    """
     plain = (
         type(sequences) in (list, tuple)
         and isinstance(value, _PLAIN)
@@ -134,7 +139,10 @@ def answer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @functools.cache
 def is_keras_3() -> bool:
-    """Whether ``keras`` is Keras 3 and tf.keras is the same, as far as files and the environment say."""
+    """Whether ``keras`` is Keras 3 and tf.keras is the same.
+
+    Files and the environment say so; nothing is imported.
+    """
     if os.environ.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true"):
         return False
     spec = importlib.util.find_spec("keras")
@@ -146,7 +154,10 @@ def is_keras_3() -> bool:
 
 @functools.cache
 def _settings() -> tuple[str | None, str | None]:
-    """Return Keras' layout and float of pictures: of its settings file, as Keras would read it in this process."""
+    """Return the layout and the float type of Keras' pictures.
+
+    They are read from its settings file, as Keras would do in this process.
+    """
     home = Path(os.environ.get("KERAS_HOME") or Path("~", ".keras").expanduser())
     found: dict[str, Any] = {}
     if (home / "keras.json").exists():

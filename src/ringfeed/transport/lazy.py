@@ -45,7 +45,10 @@ def lazily(value: Any) -> Any:
 
 
 def stays(kind: type) -> bool:
-    """Whether values of a type are never made lazy: they are no classes, no functions and of no framework."""
+    """Whether values of a type are never made lazy.
+
+    They are no classes, no functions and of no framework.
+    """
     return not issubclass(kind, type | FunctionType | BuiltinFunctionType) and not of_framework(
         kind.__module__
     )
@@ -68,7 +71,10 @@ def lazy_values(members: dict[str, Any]) -> dict[str, Any]:
 
 
 def lazy_members(cls: type, members: dict[str, Any]) -> dict[str, Any]:
-    """Return the same for a class, where a function is bound when it is looked up, and a lazy object is not."""
+    """Return a class's attributes, each made lazy where that is possible.
+
+    A function is bound when it is looked up, and a lazy object is not.
+    """
     lazy = lazy_values(members)
     if "__annotate_func__" in vars(
         cls
@@ -103,7 +109,10 @@ def _mentions(annotation: Any) -> bool:
 
 
 def reduce_code(code: CodeType) -> Any:
-    """Return code with the name of its file, for tracebacks: cloudpickle 3.1.3 writes another word in its place."""
+    """Return code with the name of its file, which tracebacks show.
+
+    cloudpickle 3.1.3 writes another word in its place.
+    """
     make, parts = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
@@ -126,7 +135,7 @@ def reduce_field(field: dataclasses.Field[Any]) -> Any:
 
 
 def on_demand(value: Any) -> Any:
-    """Return a class of the user on a framework's base (a model, say) as one that is imported when it is used."""
+    """Return a user's class on a framework's base, a model say, as one that is imported later."""
     if issubclass(type(value), type) and not issubclass(value, BaseException):
         bases = [base for base in value.__mro__ if of_framework(base.__module__)]
         if any(standin_for(base) is None for base in bases):
@@ -135,7 +144,10 @@ def on_demand(value: Any) -> Any:
 
 
 def named_lazily(cls: type) -> LazyObject:
-    """Return what imports a class by its name, as a base of another class also when that class is made."""
+    """Return what imports a class by its name.
+
+    As a base, it does so when the derived class is made.
+    """
     return LazyObject(f"{cls.__module__}:{cls.__qualname__}")
 
 

@@ -51,7 +51,10 @@ def home_of(obj: object) -> tuple[str, str] | None:
 
 
 def is_users(name: object) -> bool:
-    """Whether a module is the user's own: neither Python's nor installed, nor one of C code inside the interpreter."""
+    """Whether a module is the user's own.
+
+    It is neither Python's, nor installed, nor one of C code inside the interpreter.
+    """
     if name in _MAIN:
         return True
     file = getattr(sys.modules.get(str(name)), "__file__", None)
@@ -63,25 +66,12 @@ def is_users(name: object) -> bool:
 
 
 def is_installed(name: str) -> bool:
-    """Whether a module is Python's own or an installed package's, which no program changes as it runs."""
+    """Whether a module is Python's own or an installed package's.
+
+    No program changes such a module as it runs.
+    """
     has_file = isinstance(getattr(sys.modules.get(name), "__file__", None), str)
     return not is_users(name) if has_file else name in sys.builtin_module_names
-
-
-def frameworks_of(name: str) -> set[str]:
-    """Name the frameworks that the import of an installed module brings in, as far as its package shows them."""
-    root, found, to_do = name.partition(".")[0], set[str](), [name]
-    seen = {*to_do}
-    for each in to_do:  # which grows by the modules of the same package that it leads to
-        if of_framework(each):
-            found.add(each.partition(".")[0])
-        elif each.partition(".")[0] == root and isinstance(
-            module := sys.modules.get(each), ModuleType
-        ):
-            new = {each.rpartition(".")[0], *_owners(module)} - seen
-            seen |= new
-            to_do += new
-    return found
 
 
 def _is_own(module: ModuleType) -> bool:

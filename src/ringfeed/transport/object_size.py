@@ -1,4 +1,6 @@
-"""What a dataset takes in a worker once it is unpickled: Python objects, several times as large as their pickles.
+"""What a dataset takes in a worker once it is unpickled.
+
+Python objects are several times as large as their pickles.
 
 A list of a million numbers has 5 MB in the stream, and 40 MB in each worker. Counted are the
 objects that pickle came to see, as the interpreter and its allocator lay them out; what a class of
@@ -89,7 +91,10 @@ def _in_band(array: np.ndarray[Any, Any]) -> int:
 
 
 def advice(dataset: object) -> str:
-    """Name the largest list in a dataset, where that is large, and say how workers could share it; "" otherwise."""
+    """Name the largest list in a dataset, and say how workers could share it.
+
+    "" where no list is large.
+    """
     found = [(_about(items), labels, items) for labels, items in _lists(dataset, (), DEEPEST)]
     size, labels, items = max(found, key=lambda one: one[0], default=(0, (), ()))
     if size < LARGE:
@@ -106,7 +111,9 @@ def advice(dataset: object) -> str:
 def _lists(
     obj: object, labels: tuple[str, ...], depth: int
 ) -> Iterator[tuple[tuple[str, ...], Sequence[object]]]:
-    """Yield the long lists among the attributes of an object and the columns of a dict, each with the way to it.
+    """Yield the long lists in an object, each with the way to it.
+
+    They are among its attributes and the columns of its dicts.
 
     Arrays of objects are such lists, too: a column of strings in pandas is one.
     """

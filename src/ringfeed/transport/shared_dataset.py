@@ -1,12 +1,11 @@
-"""A dataset's way from the consumer to its workers: pickled once, its large buffers in shared memory.
+"""A dataset's way to its workers: pickled once, its large buffers in shared memory.
 
-    pack(dataset)           a DatasetPickle: cloudpickle, protocol 5; large buffers by reference, nothing reserved
-    to_shared_memory(...)   a SharedDataset: sealed memfds; what did not change stays in those of the last version
-    unpack(manifest, fds)   the dataset, in the worker: maps the memfds privately (`pieces_of`), unpickles (`opened`)
+    pack(dataset)           a DatasetPickle: by cloudpickle; it refers to large buffers
+    to_shared_memory(...)   a SharedDataset: sealed memfds; what did not change stays where it is
 
 A shared dataset is a list of pieces, each at an offset of one of its memfds: piece 0 is the pickle
-stream, the others are its buffers in order. The manifest is that list. Only what a worker needs too
-is imported at the top.
+stream, the others are its buffers in order. The manifest is that list. Workers read it by
+`unpacking`.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import pickle
 import weakref
 from collections import defaultdict
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import ShipError
 from ringfeed.system import _system
 from ringfeed.system._system import Descriptor
 from ringfeed.system.memory import reserve
-from ringfeed.transport.imports import watched
+from ringfeed.transport.unpacking import Piece, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,9 +35,8 @@ SAMPLED = 4096  # bytes of a buffer by which it is looked for among the old ones
 WHOLE = 1 << 24  # bytes up to which a buffer is compared whole, also where it is of the same array
 SPARSE = 1 << 12, 1 << 18  # of a longer one of the same array: the first bytes of each so many
 MAX_TWINS = 4  # old buffers with the same sample that a new one is compared with
-MAX_FILES = (
-    16  # memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default
-)
+# Memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default.
+MAX_FILES = 16
 
 _ADVICE = (
     "keep less in the dataset, read files on demand (a np.memmap travels as a file name), "
@@ -61,9 +59,8 @@ class DatasetPickle:
         self.out_of_band = sum(
             buffer.nbytes for buffer in self.buffers
         )  # bytes that all workers share
-        self.unpickled = (
-            unpickled  # bytes that each worker makes of what is in band, if they were asked for
-        )
+        # Bytes that each worker makes of what is in band, if they were asked for.
+        self.unpickled = unpickled
 
     @property
     def shared(self) -> int:
@@ -79,7 +76,9 @@ def pack(
     weigh: bool = False,
     previous: SharedDataset | None = None,
 ) -> DatasetPickle:
-    """Pickle ``obj`` without copying its contiguous buffers; ``weigh``: also say what it takes in each worker.
+    """Pickle ``obj`` without copying its contiguous buffers.
+
+    ``weigh``: also say what it takes in each worker.
 
     What ``previous`` has sent of the user's modules stays as it was, as modules do that were
     imported. ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
@@ -99,14 +98,6 @@ def pack(
     return DatasetPickle(name, pickled, parts, object_size.weigh(pickled.visited) if weigh else 0)
 
 
-class Piece(NamedTuple):
-    """Where a stream or a buffer lies."""
-
-    file: int  # index of its memfd in the shared dataset
-    offset: int  # bytes
-    length: int  # bytes
-
-
 class SharedDataset:
     """A pickled dataset in sealed memfds, whose descriptors it owns until ``close()``."""
 
@@ -120,7 +111,8 @@ class SharedDataset:
     ) -> None:
         self._files = files
         self.pieces = pieces
-        self.arrays = arrays  # for each piece a weak reference to the array it was copied of; None: it has none
+        # For each piece a weak reference to the array it was copied of; None: it has none.
+        self.arrays = arrays
         self.size = size  # bytes newly reserved for this version
         self.parts = parts
 
@@ -142,7 +134,9 @@ class SharedDataset:
 def to_shared_memory(
     packed: DatasetPickle, previous: SharedDataset | None = None
 ) -> SharedDataset | None:
-    """Put a pickled dataset into sealed memfds; None where workers that have ``previous`` have all of it already.
+    """Put a pickled dataset into sealed memfds.
+
+    None where workers that have ``previous`` have all of it already.
 
     What ``previous`` holds with the same content is not copied again: the new one refers to it by
     descriptors of its own, so that ``previous`` may be closed. PlanError when there is no room.
@@ -153,7 +147,7 @@ def to_shared_memory(
     old: list[memoryview] = []
     same: dict[int, Piece] = {}
     if previous is not None:
-        fds, old = previous.fds, _mapped(previous.fds, previous.pieces)
+        fds, old = previous.fds, mapped(previous.fds, previous.pieces)
         if len(sources) == len(old) and all(map(_is_unchanged, sources, old, previous.arrays)):
             previous.arrays = arrays
             return None
@@ -187,49 +181,6 @@ def to_shared_memory(
     return SharedDataset(files, pieces, size, packed.parts, arrays)
 
 
-def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
-    """Return the dataset, in a worker; the descriptors may be closed afterwards.
-
-    Its buffers are shared with all other workers until this one writes to them: then a page is
-    copied, 4 KiB also where the kernel has huge ones.
-    """
-    part_count, _, views = pieces_of(manifest, fds)
-    return opened(part_count, views)
-
-
-def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
-    """Return how many of its buffers are parts of modules; where its pieces lie; and the pieces, the stream first."""
-    part_count, pieces = pickle.loads(manifest)  # noqa: S301 - the consumer pickled it
-    stream = _mapped(
-        fds, pieces[:1]
-    )  # apart, so that a forkserver, which reads no more, keeps no page mapped
-    return part_count, pieces, [*stream, *_mapped(fds, pieces[1:])]
-
-
-def opened(part_count: int, views: Sequence[memoryview]) -> Any:
-    """Return the dataset of these pieces, wherever they lie; the first ``part_count`` buffers are parts of modules."""
-    stream, *buffers = views
-    with watched():
-        if part_count:
-            from ringfeed import _parts  # noqa: PLC0415 - for some datasets only
-
-            _parts.load(buffers[0], buffers[1:part_count])
-        return pickle.loads(stream, buffers=buffers[part_count:])  # noqa: S301 - the consumer pickled it
-
-
-def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
-    """Return the pieces as views of private mappings, which last as long as they do.
-
-    Private also where they are only read: before Linux 6.7 a write-sealed memfd cannot be mapped
-    shared.
-    """
-    ends = [1] * len(fds)
-    for piece in pieces:
-        ends[piece.file] = max(ends[piece.file], piece.offset + piece.length)
-    maps = [memoryview(_system.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
-    return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
-
-
 def _owner(source: memoryview) -> Any:
     """Return the object whose memory a buffer is: an array, or what its views are of."""
     owner: Any = source.obj
@@ -259,7 +210,7 @@ def _is_unchanged(source: memoryview, old: memoryview, array: Any) -> bool:
 
 
 def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> Iterator[tuple[int, int]]:
-    """Yield the number of each source that an old piece has the content of, and that piece's number.
+    """Yield each source that has the content of an old piece, and that piece, by their numbers.
 
     No piece is given twice. Two equal buffers are two pieces: a worker that writes to one must not
     change the other.

@@ -2,9 +2,10 @@
 
     pool (the consumer), threads, processes
                                ├── roster   those alive, those to replace
-                               └── process (spawned), or launchers ──▶ forkserver, or fork ──▶ worker_main
+                               └── process (spawned), or launchers ──▶ forkserver, fork
 
-    warm, warm_main   one process for all loaders, which has imported and holds nothing: forkservers are its forks
+    worker_main       what runs in a worker
+    warm, warm_main   one process for all loaders; it has imported, and forks the forkservers
     asked             sample 0, read in a fork
 
 Imports `reading`, `transport`, `monitor` and what lies below.

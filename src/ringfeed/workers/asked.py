@@ -1,4 +1,4 @@
-"""What a process finds out that is forked from this one: it reads the first sample, and nothing changes here.
+"""Reads the first sample in a process forked from this one, where nothing changes.
 
     answer_of(function)    what a function returns in such a process
     learn(source)          has a source know what it learns there
@@ -77,7 +77,10 @@ def answer_of(
 
 
 def _error_of(raised: bytes) -> BaseException:
-    """Return the error. The caller raises it at once, so no frame of its traceback keeps it: no cycle."""
+    """Return the error.
+
+    The caller raises it at once, so no frame of its traceback keeps it: no cycle.
+    """
     failure = decode(raised)
     return failure.error or WorkerError(failure.summary)
 
@@ -157,7 +160,7 @@ def _found_here(category: type[Warning]) -> type[Warning]:
 
 
 def _open_anew(kept: Collection[int], *, apart: bool) -> None:
-    """Have positions of its own in files that are read: a fork shares those of the process before it.
+    """Open anew the files that are read, since a fork shares positions with its parent.
 
     ``apart``: see `answer_of`. Without /proc there is no other way to open a file anew.
     """
@@ -174,7 +177,8 @@ def _open_anew(kept: Collection[int], *, apart: bool) -> None:
                 own = os.open(f"/proc/self/fd/{fd}", flags)
                 os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
             elif not apart or not (
-                stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or fd < 3  # noqa: PLR2004
+                fd in {0, 1, 2}
+                or any(is_kind(kind) for is_kind in (stat.S_ISREG, stat.S_ISFIFO, stat.S_ISSOCK))
             ):
                 continue
             os.dup2(own, fd, inheritable=False)

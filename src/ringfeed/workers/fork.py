@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 OPENING_S = 1.0  # what another thread may take to make its pipes, which is microseconds
 _INIT: Any = subprocess.Popen.__init__
-_EXECUTE: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
+_EXECUTE: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class Fork(Forker):
@@ -44,9 +44,10 @@ class Fork(Forker):
 
     sends_dataset = False
 
-    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002 - a fork needs none
+    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002
+        # A fork needs none.
         """Refuse what a fork must not share; also what was opened since the loader was made."""
-        from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415 - of no use but here
+        from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415
 
         refuse_to_share(dataset)
         _warn_of_threads()
@@ -69,7 +70,10 @@ class Fork(Forker):
         return WorkerProcess.of_child(child, ours)
 
     def _pipes_of_others(self) -> set[int]:
-        """Return what is to be closed: a number that Popen has closed meanwhile may be one of our lifeline now."""
+        """Return the pipes to close.
+
+        A number that Popen has closed meanwhile may be one of our lifeline now.
+        """
         return pipes_of_launches() - {_inode_of_pipe(fd) for fd in self.lifeline.fds}
 
     def _live(
@@ -98,7 +102,9 @@ def _warn_of_threads() -> None:
 
 
 def _computing() -> Iterator[str]:
-    """Name the frameworks that have begun to compute: threads that only an import starts hold up nothing.
+    """Name the frameworks that have begun to compute.
+
+    Threads that only an import starts hold up nothing.
 
     Torch is none of them: it computes in one thread in a worker.
     """
@@ -110,12 +116,13 @@ def _computing() -> Iterator[str]:
 
 
 def pipes_of_launches() -> set[int]:
-    """Return the inodes of the pipes that other threads' calls of Popen have made for themselves."""
+    """Return the inodes of the pipes that calls of Popen in other threads have made."""
     deadline = time.monotonic() + OPENING_S
     while True:
         pipes: set[int] = set()
         own = threading.get_ident()
-        frames = [frame for ident, frame in sys._current_frames().items() if ident != own]  # noqa: SLF001 - as above
+        stacks = sys._current_frames()  # noqa: SLF001
+        frames = [frame for ident, frame in stacks.items() if ident != own]
         are_made = [_add_pipes(frame, pipes) for frame in frames]
         if all(are_made) or time.monotonic() > deadline:
             return pipes
@@ -155,6 +162,6 @@ def close_pipes(inodes: Iterable[int]) -> None:
     """Close all descriptors of these pipes."""
     wanted = {*inodes}
     with suppress(FileNotFoundError):  # no /proc
-        for fd in map(int, os.listdir("/proc/self/fd") if wanted else ()):  # noqa: PTH208 - names are enough
+        for fd in map(int, os.listdir("/proc/self/fd") if wanted else ()):  # noqa: PTH208
             if _inode_of_pipe(fd) in wanted:
                 os.close(fd)

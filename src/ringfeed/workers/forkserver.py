@@ -1,4 +1,4 @@
-"""The forkserver: a process that holds the dataset and forks workers from itself, the first ones and replacements.
+"""The forkserver: a process that holds the dataset and forks workers from itself.
 
 It is forked from the consumer before the first batch (backend="fork"), or spawned when the loader
 is made ("forkserver"). It runs no user code but imports and the unpickling of the dataset, so that
@@ -40,7 +40,7 @@ OWN = (  # what each worker needs, whatever its dataset is: imported once for al
         "ringfeed.orders.rng",
     ),
     *(
-        "ringfeed.transport.shared_dataset",
+        "ringfeed.transport.unpacking",
         "ringfeed.ring.segment",
         "faulthandler",
         "encodings.ascii",
@@ -54,7 +54,10 @@ class ForkserverMain:
     _idle_ms: int | None = None  # how long it may have no child and nothing to do; None: for ever
 
     def __init__(self, channel: Descriptor, lifeline: tuple[int, int], dataset: Any = None) -> None:
-        """Do what is ordered through ``channel``; ``lifeline``: the descriptors that tie a worker to the consumer."""
+        """Do what is ordered through ``channel``.
+
+        ``lifeline``: the descriptors that tie a worker to the consumer.
+        """
         signal.signal(
             signal.SIGCHLD, signal.SIG_DFL
         )  # if inherited, SIG_IGN would bury our children
@@ -65,7 +68,8 @@ class ForkserverMain:
         self._imported: set[Private] = (
             set()
         )  # what imports have brought that processes cannot share
-        self._children: dict[int, Child] = {}  # by pidfd
+        # By pidfd, with the channel that is told of the end.
+        self._children: dict[int, tuple[Child, Descriptor]] = {}
 
     def run(self) -> None:
         """Fork workers and report their ends, until the consumer closes the channel."""
@@ -95,18 +99,22 @@ class ForkserverMain:
     def _obey(self, message: dict[str, Any], fds: list[Descriptor]) -> bool:
         if "preload" in message:
             before = private()
-            gc.disable()  # imports make no garbage, and a tenth of the time would go into looking for some
+            # Imports make no garbage, and a tenth of the time would go into looking for some.
+            gc.disable()
             preload(**message["preload"])
             gc.enable()
             self._imported |= private() - before
-            gc.freeze()  # a collection in a worker would copy every page that it looks at: tens of MB, half a second
+            # A collection in a worker would copy every page that it looks at: tens of MB, half a
+            # second.
+            gc.freeze()
         elif "manifest" in message:
             move_to(**message["surroundings"])
             join_family(message["family"], "ringfeed-forkserver", fds)
             if message["manifest"] is not None:
                 self._unpack(message["manifest"], fds)
         elif "pipes" in message:
-            from ringfeed.workers.fork import close_pipes  # noqa: PLC0415 - it is loaded where pipes were found
+            # It is loaded where pipes were found.
+            from ringfeed.workers.fork import close_pipes  # noqa: PLC0415
 
             close_pipes(message["pipes"])
         elif self._may_fork:
@@ -116,12 +124,13 @@ class ForkserverMain:
         return True
 
     def _unpack(self, manifest: bytes, fds: list[Descriptor]) -> None:
-        """Unpickle the dataset, unless that or an import makes something that forked workers would have in common.
+        """Unpickle the dataset, unless that or an import makes what workers must not share.
 
         Then each worker unpickles it for itself. Where it stays here without the dataset, this
         process must not fork.
         """
-        from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
+        # Imports NumPy, after the guard of a worker.
+        from ringfeed.transport.unpacking import unpack  # noqa: PLC0415
 
         before = private() - self._imported
         frozen = {found for found in self._imported if found[0] == "generator"}
@@ -137,26 +146,28 @@ class ForkserverMain:
         except OSError as error:
             channels.send(self._channel, {"refused": reason(error)})
         else:
-            self._children[child.pidfd.fileno()] = child
+            self._children[child.pidfd.fileno()] = child, self._channel
             channels.send(self._channel, {"pid": child.pid}, (child.pidfd.fileno(),))
 
     def _work(self, channel: Descriptor) -> None:
         """In the forked child: be a worker."""
         self._channel.close()
-        for child in self._children.values():
+        for child, _ in self._children.values():
             child.pidfd.close()
         become_worker(*self._lifeline)
         WorkerMain(channel, self._dataset).run()
 
     def _note_exit(self, pidfd: int) -> None:
-        child = self._children.pop(pidfd)
+        child, channel = self._children.pop(pidfd)
         status = child.wait()
         with suppress(OSError):
-            channels.send(self._channel, {"ended": child.pid, "status": status})
+            channels.send(channel, {"ended": child.pid, "status": status})
 
 
 def preload(packages: frozenset[str] | None, modules: Collection[str]) -> None:
-    """Import what unpickling the dataset will import. What cannot be imported fails there, and is explained there.
+    """Import what unpickling the dataset will import.
+
+    What cannot be imported fails there, and is explained there.
 
     The import of a framework starts no thread, so that what is forked afterwards is whole.
     """
@@ -186,7 +197,7 @@ def move_to(environment: dict[str, str], here: str, path: list[str]) -> None:
 
 
 def private() -> set[Private]:
-    """Return what each process must have for itself: open files, threads, and generators of random numbers.
+    """Return what each process must have of its own: open files, threads, random generators.
 
     Forked workers would share the position of a file, lack the threads, and draw the same numbers.
     """
@@ -195,7 +206,10 @@ def private() -> set[Private]:
 
 
 def _threads() -> Iterator[str]:
-    """Name the threads of this process, those of C code too: a framework starts some with its first tensor."""
+    """Name the threads of this process, those of C code too.
+
+    A framework starts some with its first tensor.
+    """
     main = threading.main_thread()
     yield from (thread.name for thread in threading.enumerate() if thread is not main)
     with suppress(FileNotFoundError):  # no /proc
@@ -203,9 +217,9 @@ def _threads() -> Iterator[str]:
 
 
 def _generators() -> Iterator[object]:
-    """Yield the generators of random numbers that are newer than what the garbage collector was told to skip."""
+    """Yield the generators of random numbers that were made after the last `gc.freeze()`."""
     import random  # noqa: PLC0415 - with NumPy, which is imported after the guard of a worker
-    from tempfile import _RandomNameSequence  # type: ignore[attr-defined]  # noqa: PLC0415 - likewise
+    from tempfile import _RandomNameSequence  # type: ignore[attr-defined]  # noqa: PLC0415
 
     from numpy.random import BitGenerator  # noqa: PLC0415 - see above
 
@@ -223,7 +237,10 @@ def _generators() -> Iterator[object]:
 
 
 def _readable() -> set[Private]:
-    """Return the number of each descriptor that can be read, and what it is open on: a log may be shared."""
+    """Return each descriptor that can be read, and what it is open on.
+
+    A log may be shared.
+    """
     found = set()
     with suppress(FileNotFoundError):  # no /proc
         for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are enough
@@ -245,7 +262,8 @@ def forget_the_consumer() -> None:
     if null:
         os.dup2(null, 0)
         os.close(null)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the old one may hold lines that are the consumer's
+    # The old one may hold lines that are the consumer's.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
 def begin_forked(lifeline: tuple[int, int]) -> None:
@@ -266,7 +284,10 @@ def run_forked(channel: Descriptor, lifeline: tuple[int, int], dataset: Any) -> 
 
 
 def _calm_torch() -> None:
-    """Have torch compute in one thread: those of its pool are not here, and it would wait for them."""
+    """Have torch compute in one thread.
+
+    The threads of its pool are not here, and it would wait for them.
+    """
     set_num_threads = getattr(
         sys.modules.get("torch"), "set_num_threads", None
     )  # None: still being imported

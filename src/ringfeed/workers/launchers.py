@@ -1,7 +1,7 @@
-"""Launchers that order their workers from a forkserver, a process that forks them from itself (`main`).
+"""Launchers that order their workers from a forkserver, which forks them from itself.
 
 Forker        the orders and the answers; a forkserver that has died is replaced
-  Forkserver  it is spawned, early: it imports while the user's program goes on, and is sent the dataset later
+  Forkserver  it starts early, imports while the user's program goes on, and is sent the dataset
   Fork        it is forked from this process, which holds the dataset (see `fork`)
 """
 
@@ -29,17 +29,15 @@ if TYPE_CHECKING:
 
     from ringfeed.system._system import Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
-    from ringfeed.workers.warm import Warm
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits
 END_S = 1.0
-ARRIVAL_S = (
-    10.0  # for an interpreter to come up, on whatever machine, and however short a sample's time is
-)
+REPORT_S = 5.0  # what the report of an end may take, which is a wake-up on a machine of its own
+# For an interpreter to come up, on whatever machine, and however short a sample's time is.
+ARRIVAL_S = 10.0
 CLOSED = "this loader is closed; make a new one"
-MOST_WAITING = (
-    8  # forkservers that wait for a first epoch: each is a process, and has four descriptors here
-)
+# Forkservers that wait for a first epoch: each is a process, and has four descriptors here.
+MOST_WAITING = 8
 
 
 class NoAnswerError(WorkerError):
@@ -95,7 +93,10 @@ class Forker(Launcher):
         raise AssertionError  # the loop returns or raises
 
     def _order(self) -> WorkerProcess:
-        """Have a worker forked. A forkserver that dies meanwhile may have forked one, which ends with its channel."""
+        """Have a worker forked.
+
+        A forkserver that dies meanwhile may have forked one, which ends with its channel.
+        """
         if self._forkserver is None:
             self._forkserver = self._open()
         ours, theirs = channels.pair()
@@ -106,12 +107,17 @@ class Forker(Launcher):
                 pid, pidfd = self._answer(self._forkserver.channel)
             except BaseException as error:
                 if not isinstance(error, (OSError, EOFError, WorkerError)):
-                    self._end_forkserver()  # Ctrl-C: its answer would pass for that to the next order
+                    # Ctrl-C: its answer would pass for that to the next order.
+                    self._end_forkserver()
                 raise
-        return WorkerProcess(pid, pidfd, ours, partial(self._status_of, pid, self._forkserver))
+        status = partial(_status_of, self._statuses, pid, self._forkserver.channel)
+        return WorkerProcess(pid, pidfd, ours, status)
 
     def _answer(self, channel: Descriptor, least_s: float = 0.0) -> tuple[int, Descriptor]:
-        """Return the pid and the pidfd of what was forked; wait for it for ``timeout_s``, and at least so long."""
+        """Return the pid and the pidfd of what was forked.
+
+        Wait for it for ``timeout_s``, and at least so long.
+        """
         wait_s = max(self._timeout_s, least_s)
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline and not self._is_stopping:
@@ -135,27 +141,6 @@ class Forker(Launcher):
         elif "refused" in message:
             text = f"no worker can be started: {message['refused']}"
             raise WorkerError(text)
-
-    def _status_of(self, pid: int, forkserver: WorkerProcess) -> int | None:
-        """Return a dead worker's exit code; None when its forkserver died before it could tell."""
-        deadline = time.monotonic() + END_S
-        while (
-            pid not in self._statuses
-            and self._forkserver is forkserver
-            and time.monotonic() < deadline
-        ):
-            try:
-                message, _ = channels.receive(forkserver.channel, LOOK_S)
-            except TimeoutError:
-                continue
-            except (OSError, EOFError):
-                self._end_forkserver()
-                break
-            with suppress(WorkerError):  # the forkserver's own end: the next order will find it
-                self._note(message)
-        # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1
-        # or a subreaper.
-        return self._statuses.pop(pid) if pid in self._statuses else wait_for(pid)
 
     def _end_forkserver(self) -> str:
         forkserver, self._forkserver = self._forkserver, None
@@ -193,14 +178,15 @@ class Forkserver(Forker):
         packages: frozenset[str] | None = None,
         modules: Collection[str] = (),
     ) -> None:
-        """Have the forkserver import ``modules``, and the frameworks among ``packages``, whose objects samples hold."""
+        """Have the forkserver import ``modules``, and the frameworks among ``packages``.
+
+        Samples hold objects of ``packages``.
+        """
         super().__init__(timeout_s)
         self._preload = {"packages": packages, "modules": sorted(modules)}
         self._sent: SharedDataset | None = None
         self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
-        self._ordered: tuple[Descriptor, Warm] | None = (
-            None  # the channel to one, and the warm one that is to fork it
-        )
+        self._ordered: Descriptor | None = None  # the channel to one that the warm one is to fork
 
     @classmethod
     def begun(cls, *terms: Any) -> Forkserver | None:
@@ -213,15 +199,17 @@ class Forkserver(Forker):
         return forkserver
 
     def begin(self, workers: int = 0) -> None:  # noqa: ARG002 - it forks as many as are asked for
-        """Start the forkserver, unless it has begun: it imports while this process does something else."""
+        """Start the forkserver, unless it has begun.
+
+        It imports while this process does something else.
+        """
         if self._begun is None and self._ordered is None:
             # Where something opens a file, each worker imports for itself: see
             # `ForkserverMain._unpack`.
             imports = self._preload if self.holds_dataset else {**self._preload, "modules": ()}
             self._ordered = None if self._is_alone else warm.begin(self.lifeline, **imports)
-            if self._ordered is not None:
-                channel = self._ordered[0]
-            else:
+            channel = self._ordered
+            if channel is None:
                 self._begun = spawn("ringfeed.workers.forkserver", self.lifeline)
                 channel = self._begun.channel
             with suppress(OSError):  # it is dead: `start` will find out
@@ -232,7 +220,9 @@ class Forkserver(Forker):
         self._sent = sent
 
     def start(self) -> WorkerProcess:
-        """Start a worker. Where the forkserver hangs in an import or in the dataset, each worker does both for itself.
+        """Start a worker.
+
+        Where the forkserver hangs in an import or in the dataset, each worker does both for itself.
 
         There it is watched: see `Watchdog`.
         """
@@ -268,41 +258,65 @@ class Forkserver(Forker):
         return {**super().forkservers(), **dict.fromkeys(warm.pids(), "warm forkserver")}
 
     def _arrived(self) -> WorkerProcess | None:
-        """Return what a warm forkserver was ordered to fork, once it has; None where there is no such."""
-        ordered, self._ordered = self._ordered, None
-        if ordered is None:
+        """Return what a warm forkserver was ordered to fork, once it has.
+
+        None where there is no such.
+        """
+        channel, self._ordered = self._ordered, None
+        if channel is None:
             return None
-        channel, by = ordered
         try:
             pid, pidfd = self._answer(channel, ARRIVAL_S)
         except (OSError, EOFError):
             return None
         except NoAnswerError:
-            by.close()  # it hangs in an import
+            warm.end()  # it hangs in an import
             raise
-        return WorkerProcess(pid, pidfd, channel, partial(by.status_of, pid))
+        status = partial(_status_of, self._statuses, pid, channel)
+        return WorkerProcess(pid, pidfd, channel, status)
 
     def close(self) -> None:
         """End the forkserver; its children end by the ring."""
         _waiting.discard(self)
-        ordered, self._ordered = self._ordered, None
-        if ordered is not None:
-            channel, by = ordered
-            with suppress(
-                OSError, EOFError, TimeoutError
-            ):  # it is not forked yet, and will find its channel closed
+        channel, self._ordered = self._ordered, None
+        if channel is not None:
+            # It is not forked yet, and will find its channel closed.
+            with suppress(OSError, EOFError, TimeoutError):
                 message, fds = channels.receive(channel, 0)
                 if "pid" in message:
-                    self._begun = WorkerProcess(
-                        message["pid"], fds[0], channel, partial(by.status_of, message["pid"])
-                    )
+                    status = partial(_status_of, self._statuses, message["pid"], channel)
+                    self._begun = WorkerProcess(message["pid"], fds[0], channel, status)
         if self._begun is not None:
             self._forkserver, self._begun = self._begun, None
         super().close()
 
 
+def _status_of(statuses: dict[int, int], pid: int, channel: Descriptor) -> int | None:
+    """Return the exit code of a dead process, which its parent tells through ``channel``.
+
+    None where the parent has died before it could tell. ``statuses``: of those that were told. No
+    launcher is referred to: it refers to its forkserver, and so that would be a cycle.
+    """
+    deadline = time.monotonic() + REPORT_S
+    while pid not in statuses and channel.fileno() >= 0 and time.monotonic() < deadline:
+        try:
+            message, _ = channels.receive(channel, LOOK_S)
+        except TimeoutError:
+            continue
+        except (OSError, EOFError):  # the next order finds the forkserver dead
+            break
+        if "ended" in message:
+            statuses[message["ended"]] = message["status"]
+    # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1
+    # or a subreaper.
+    return statuses.pop(pid) if pid in statuses else wait_for(pid)
+
+
 def _broken(failure: Failure) -> WorkerError:
-    """Return why the dataset could not be unpickled, with no reference to it in the frame that raises it: no cycle."""
+    """Return why the dataset could not be unpickled.
+
+    The frame that raises the error has no reference to it, so there is no cycle.
+    """
     if isinstance(failure.error, WorkerError):
         return failure.error
     found = WorkerError(f"the dataset could not be unpickled for the workers: {failure.summary}")

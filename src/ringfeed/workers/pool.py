@@ -1,4 +1,4 @@
-"""What fills the slots, as the engine sees it: a pool. Here, the consumer itself; `POOLS` names the others."""
+"""What fills the slots, as the engine sees it: a pool. Here, the consumer itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from ringfeed.ring import _ring
 from ringfeed.workers.roster import RestartPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Reader
     from ringfeed.errors import RingfeedError
@@ -59,14 +57,17 @@ class Remote(Protocol):
         """Return how many slots have rows for all of its workers."""
 
     def figures(self, source: Source) -> dict[str, int]:
-        """Return what a plan counts of it: the parameters ``more`` and ``flights_size`` of `make_plan`."""
+        """Return what a plan counts of it: ``more`` and ``flights_size`` of `make_plan`."""
 
     def make_pool(self, config: PoolConfig) -> Pool:
         """Return a pool of workers here and bridges; it runs nothing yet."""
 
 
 class Pool(ABC):
-    """What the loader asks of its workers; where a pool does not say otherwise, it has none that end or wait."""
+    """What the loader asks of its workers.
+
+    Where a pool does not say otherwise, it has none that end or wait.
+    """
 
     def __init__(self, config: PoolConfig) -> None:
         """Prepare to fill; nothing runs yet."""
@@ -82,15 +83,22 @@ class Pool(ABC):
 
     @property
     def scaled_down(self) -> tuple[int, str] | None:
-        """How many workers there may be and why, once more could not be had: `resize` stops there."""
+        """How many workers there may be and why, once more could not be had.
+
+        `resize` stops there.
+        """
         return self._policy.scaled_down
 
     @abstractmethod
     def start(self, dataset: Any) -> None:
         """Begin to work."""
 
-    def change(self, dataset: Any) -> Any:  # noqa: ARG002 - within this process it is the same object
-        """Return what of the dataset the workers have not, for `update`; None where they have all of it."""
+    def change(self, dataset: Any) -> Any:  # noqa: ARG002
+        # Within this process it is the same object.
+        """Return what of the dataset the workers have not, for `update`.
+
+        None where they have all of it.
+        """
         return None
 
     def update(self, changed: Any) -> None:  # noqa: B027 - as above
@@ -124,7 +132,10 @@ class Pool(ABC):
         return worker.describe(number, runs_as, _ring.now_ns(), name, stack)
 
     def kill_stuck(self, timeout_ns: int) -> int:  # noqa: ARG002 - only processes can be ended
-        """End the workers that are stuck for so long; returns when to look again, in ns, or 0: none can be ended."""
+        """End the workers that are stuck for so long.
+
+        Returns when to look again, in ns, or 0: none can be ended.
+        """
         return 0
 
     def pids(self) -> list[int]:
@@ -147,12 +158,18 @@ class Pool(ABC):
         self._config.ring.stop()
 
     def stop(self) -> None:
-        """End all workers; nothing in a forked child of the consumer, since they are its parent's."""
+        """End all workers.
+
+        Nothing in a forked child of the consumer, since they are its parent's.
+        """
         self._config.ring.stop()
 
 
 class InProcess(Pool):
-    """The consumer fills the batch it is about to take; the same code path, without other processes."""
+    """The consumer fills the batch it is about to take.
+
+    The same code path, without other processes.
+    """
 
     def __init__(self, config: PoolConfig) -> None:
         """Fill on demand."""
@@ -162,7 +179,8 @@ class InProcess(Pool):
 
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
-        from ringfeed.datasets.reader import Port  # noqa: PLC0415 - a consumer with worker processes has none
+        # A consumer with worker processes has none.
+        from ringfeed.datasets.reader import Port  # noqa: PLC0415
 
         config = self._config
         timeout_s = config.timeout_s
@@ -186,7 +204,9 @@ class InProcess(Pool):
             if filled is None:
                 self._give_up(self._reader)
             self._end.publish(cancelled=not filled)
-        except BaseException:  # Ctrl-C, perhaps right after the claim: no worker is to blame, and the ticket runs again
+        except BaseException:
+            # Ctrl-C, perhaps right after the claim: no worker is to blame, and the ticket runs
+            # again.
             self._config.ring.reap(0, blame=False)
             raise
         return True
@@ -205,24 +225,20 @@ class InProcess(Pool):
             self._reader.close()
 
 
-def _processes(config: PoolConfig) -> Pool:
-    from ringfeed.workers.processes import Processes  # noqa: PLC0415 - it imports this module
-
-    return Processes(config)
-
-
-def _threads(config: PoolConfig) -> Pool:
-    from ringfeed.workers.threads import Threads  # noqa: PLC0415 - likewise, and most loaders have none
-
-    return Threads(config)
-
-
-POOLS: dict[str, Callable[[PoolConfig], Pool]] = {"process": _processes, "thread": _threads}
-"""What may fill slots, by the loader's ``backend``: another pool is one file, and a line here."""
-
-
 def make_pool(backend: str, config: PoolConfig) -> Pool:
-    """Return a pool that runs nothing yet; without workers the consumer fills its batches itself."""
+    """Return a pool that runs nothing yet.
+
+    Without workers the consumer fills its batches itself.
+    """
     if config.remote is not None:
         return config.remote.make_pool(config)
-    return POOLS[backend](config) if config.workers else InProcess(config)
+    if not config.workers:
+        return InProcess(config)
+    # These import this module, and most loaders have no threads.
+    if backend == "thread":
+        from ringfeed.workers.threads import Threads  # noqa: PLC0415
+
+        return Threads(config)
+    from ringfeed.workers.processes import Processes  # noqa: PLC0415
+
+    return Processes(config)

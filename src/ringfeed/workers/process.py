@@ -1,4 +1,7 @@
-"""A worker process as the consumer sees it, and what starts it; backend="spawn": a fresh interpreter."""
+"""A worker process as the consumer sees it, and what starts it.
+
+Backend="spawn": a fresh interpreter.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ class WorkerProcess:
         *,
         is_child: bool = False,
     ) -> None:
-        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if that is known."""
+        """Know a process by its pid and pidfd.
+
+        ``status`` gives its exit code once it is dead, if that is known.
+        """
         self.pid = pid
         self._pidfd = pidfd
         self.channel = channel
@@ -67,7 +73,10 @@ class WorkerProcess:
         return bool(poller.poll(timeout_s * 1000))
 
     def exit_reason(self) -> str:
-        """Say how a dead process ended, and close its descriptors; a thread waits for one that SIGKILL does not end."""
+        """Say how a dead process ended, and close its descriptors.
+
+        A thread waits for one that SIGKILL does not end.
+        """
         if self.pidfd < 0:
             return "ended"
         try:
@@ -95,7 +104,10 @@ class WorkerProcess:
         )
 
     def send(self, message: object, fds: tuple[int, ...]) -> None:
-        """Send a message. A worker that cannot take it, and would wait for it, is killed; its replacement gets it."""
+        """Send a message.
+
+        A worker that cannot take it, and would wait for it, is killed; its replacement gets it.
+        """
         try:
             channels.send(self.channel, message, fds)
         except OSError:
@@ -119,7 +131,10 @@ class WorkerProcess:
 
 
 class Launcher(ABC):
-    """Starts worker processes; each start method has its own. What it owns ends when nothing refers to it any more."""
+    """Starts worker processes; each start method has its own.
+
+    What it owns ends when nothing refers to it any more.
+    """
 
     sends_dataset = True  # whether the dataset is sent in shared memory
     holds_dataset = False  # whether a worker that is started has the dataset already
@@ -133,7 +148,8 @@ class Launcher(ABC):
     def begin(self, workers: int) -> None:  # noqa: B027 - not every start method can
         """Begin to start so many workers, without the dataset."""
 
-    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: B027 - not every start method can
+    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: B027
+        # Not every start method can.
         """Have the workers that are started from now on hold the dataset, if possible."""
 
     @abstractmethod
@@ -163,7 +179,10 @@ class Spawner(Launcher):
         self._module = module
 
     def begin(self, workers: int) -> None:
-        """Start the first workers now, so that their interpreters come up while the dataset is packed."""
+        """Start the first workers now.
+
+        Their interpreters come up while the dataset is packed.
+        """
         self._begun = [spawn(self._module, self.lifeline) for _ in range(workers)]
 
     def start(self) -> WorkerProcess:
@@ -181,7 +200,7 @@ class Spawner(Launcher):
 
 @explained()
 def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
-    """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
+    """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter like this one."""
     ours, theirs = channels.pair()
     with theirs:
         process = start_interpreter(module, (theirs.fileno(), *lifeline.fds))
@@ -189,10 +208,13 @@ def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
 
 
 def terminate_all(workers: list[WorkerProcess], timeout_s: float) -> None:
-    """End the workers; SIGKILL those that do not leave within ``timeout_s``, and wait as long again."""
+    """End the workers.
+
+    SIGKILL those that do not leave within ``timeout_s``, and wait as long again.
+    """
     deadline = time.monotonic() + timeout_s
     for worker in workers:
-        worker.channel.shutdown()  # ends one that still waits for its `WorkerConfig`
+        worker.channel.shutdown()  # ends one that still waits for its first message
     for worker in workers:
         if not worker.is_dead(max(0.0, deadline - time.monotonic())):
             worker.kill()

@@ -1,4 +1,4 @@
-"""Worker processes: watched by a thread, which reaps the dead and starts others in their place."""
+"""Worker processes: what they are told, and the thread that reaps and replaces the dead."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import select
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.monitor.faults import Death
 from ringfeed.monitor.stacks import Stacks
 from ringfeed.system._system import Descriptor
+from ringfeed.system.interpreter import family
 from ringfeed.system.machine import check_processes, start_thread
-from ringfeed.workers.handshake import Handshake
+from ringfeed.transport.shared_dataset import pack, to_shared_memory
 from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import Spawner, terminate_all
 from ringfeed.workers.roster import Roster, Watchdog
@@ -23,13 +25,15 @@ if TYPE_CHECKING:
     from ringfeed.workers.pool import PoolConfig
     from ringfeed.workers.process import Launcher, WorkerProcess
 
-KILL_S = (
-    5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
-)
+# What SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined.
+KILL_S = 5.0
 
 
 class Processes(Pool):
-    """Worker processes, watched by a thread that reaps the dead and starts others in their place."""
+    """Worker processes.
+
+    A thread reaps the dead and starts others in their place.
+    """
 
     def __init__(self, config: PoolConfig) -> None:
         """Prepare ``config.workers`` processes."""
@@ -44,7 +48,12 @@ class Processes(Pool):
             config.initial_workers, 0 if config.launcher is None else config.launcher.descriptors
         )
         self._launcher = config.launcher or _launcher(config)
-        self._handshake = Handshake(config, self._launcher)
+        self._sent = config.sent  # the newest version of the dataset, as far as it is sent
+        self._version = 0
+        self._forked: bytes | None = None  # tells whether the dataset is still what was forked
+        self._bars: list[tuple[int, int]] = []  # epochs and elements of iterables, given up
+        self._streams: dict[int, int] = {}  # by worker: what it reads, also its place among them
+        self._starts = [0] * config.ring.ids
         self._wake_fd: Descriptor | None = Descriptor(
             os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK
         )
@@ -53,16 +62,15 @@ class Processes(Pool):
     # ---- starting ----
 
     def start(self, dataset: Any) -> None:
-        """Start the processes first, so that their interpreters come up while the dataset is packed."""
-        self._config.ring.set_worker_count(self._policy.wanted)
+        """Start the processes first.
+
+        Their interpreters come up while the dataset is packed.
+        """
         try:
             with self._lock:
                 self._launcher.begin(self._policy.wanted)
-                self._handshake.send_first(dataset)
-                for number in range(self._policy.wanted):
-                    self._roster.workers[number] = self._launch()
-                for number in self._roster.workers:
-                    self._configure(number)
+                self._hold(dataset)
+                self._fill_up()
             start_thread(self._watcher)
         except BaseException:
             self.stop()
@@ -73,33 +81,99 @@ class Processes(Pool):
 
     def _configure(self, number: int) -> None:
         """Send a worker its first message."""
-        worker = self._roster.workers[number]
-        self._watchdog.begin(number)
-        self._config.ring.note_pid(number, worker.pid)
-        self._handshake.greet(
-            number, worker, self._roster.staying - {number}, self._stacks.fd_of(number)
+        states = self._config.states
+        taken = {self._streams.get(other) for other in self._roster.staying - {number}}
+        self._streams[number] = next(
+            stream for stream in range(1, self._config.workers + 1) if stream not in taken
         )
+        kept = () if states is None or states.memfd is None else (states.memfd.fileno(),)
+        told, tracker = family()
+        self._send_first(
+            number,
+            None if self._launcher.holds_dataset else self._sent,
+            (*kept, *tracker),
+            family=told,
+            states_size=0 if states is None else states.size,
+        )
+        self._starts[number] += 1
+
+    def _send_first(
+        self, number: int, sent: SharedDataset | None, fds: tuple[int, ...], **more: Any
+    ) -> None:
+        """Send a process the segment, the source, and the dataset where it is ``sent``."""
+        config, worker, segment = self._config, self._roster.workers[number], self._config.segment
+        self._watchdog.begin(number)
+        config.ring.note_pid(number, worker.pid)
+        message = SimpleNamespace(
+            source=config.source,
+            offsets=config.offsets,
+            sizes=segment.sizes,
+            number=number,
+            stream=self._streams.get(number, 0),
+            workers=config.workers,
+            starts=self._starts[number],  # how often a worker of this number was started before
+            version=self._version,
+            manifest=None if sent is None else sent.manifest(),
+            bars=self._bars,
+            **more,
+        )
+        shared = segment.control_fd, segment.slots_fd, self._stacks.fd_of(number)
+        worker.send(message, (*shared, *(() if sent is None else sent.fds), *fds))
+
+    # ---- versions of the dataset ----
+
+    def _hold(self, dataset: Any) -> None:
+        """Have the workers that are started from now on hold the dataset, or be sent it."""
+        if self._launcher.sends_dataset and (changed := self.change(dataset)) is not None:
+            previous, self._sent = self._sent, changed
+            if previous is not None:
+                previous.close()
+        elif not self._launcher.sends_dataset and self._config.source.changes:
+            self._forked = _fingerprint(dataset)
+        self._launcher.hold(dataset, self._sent)
 
     def change(self, dataset: Any) -> SharedDataset | None:
-        """Return what has changed in the dataset since it was sent."""
-        return self._handshake.change(dataset)
+        """Return what has changed in the dataset, to be sent with `update`; None where nothing has.
+
+        Of what was forked nothing was sent, so all of it is.
+        """
+        is_forked = self._sent is None and not self._launcher.sends_dataset
+        if is_forked and self._is_as_forked(dataset):
+            return None
+        return to_shared_memory(pack(dataset, previous=self._sent), self._sent)
+
+    def _is_as_forked(self, dataset: Any) -> bool:
+        """Whether a dataset is as it was; one that cannot be compared is, unless it has hooks."""
+        if self._forked is None:
+            return not self._config.source.has_hooks
+        return self._forked == _fingerprint(dataset)
 
     def update(self, changed: SharedDataset) -> None:
-        """Send every worker what has changed; it arrives before the first batch that asks for it."""
+        """Send every worker what has changed.
+
+        It arrives before the first batch that asks for it.
+        """
         with self._lock:
-            workers = self._roster.workers
+            workers, previous = self._roster.workers, self._sent
             try:
-                self._handshake.send(changed, workers.values())
+                self._sent, self._version = changed, self._version + 1
+                self._launcher.holds_dataset = False  # what it has is out of date
+                message = {"version": self._version, "manifest": changed.manifest()}
+                for worker in workers.values():
+                    worker.send(message, changed.fds)
             except BaseException:  # Ctrl-C: some were not told
                 self._watchdog.timed_out.update(workers)
                 for worker in workers.values():
                     worker.kill()
                 raise
+            finally:
+                if previous is not None:
+                    previous.close()
 
     @property
     def version(self) -> int:
         """The version of the dataset that was sent last."""
-        return self._handshake.version
+        return self._version
 
     def resize(self, workers: int) -> None:
         """Set the number of workers; those that leave finish their ticket first."""
@@ -118,7 +192,10 @@ class Processes(Pool):
     # ---- watching ----
 
     def _watch(self) -> None:
-        """Restart dead workers until stop or failure; then terminate all of them, even if `stop()` was interrupted."""
+        """Restart dead workers until stop or failure.
+
+        Then terminate all of them, even if `stop()` was interrupted.
+        """
         while not self._stopping:
             try:
                 self._look()
@@ -155,16 +232,20 @@ class Processes(Pool):
                 self._replenish()
 
     def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
-        """Forget a dead worker and count its death; raise WorkerError where it must not be replaced."""
+        """Forget a dead worker and count its death.
+
+        Raise WorkerError where it must not be replaced.
+        """
         _, index, _, epoch, batch, row, given_up, stage = reaped
         if given_up:
-            self._handshake.bars = self._config.source.barred(
-                self._handshake.bars, epoch, row, index
-            )
+            self._bars = self._config.source.barred(self._bars, epoch, row, index)
         self._roster.remove(number, (batch, row) if given_up else None, stage)
 
     def _replenish(self) -> None:
-        """Start workers in the place of those that are gone; where that fails, go on without the optional ones."""
+        """Start workers in the place of those that are gone.
+
+        Where that fails, go on without the optional ones.
+        """
         while True:
             try:
                 self._fill_up()
@@ -217,11 +298,12 @@ class Processes(Pool):
             return lines
 
     def kill_stuck(self, timeout_ns: int) -> int:
-        """End the workers that are stuck for so long, and run their rows again, also where SIGKILL does not end one."""
+        """End the workers that are stuck for so long, and run their rows again.
+
+        Their rows run again also where SIGKILL does not end a worker.
+        """
         with self._lock:
-            streams = {
-                number: self._handshake.streams.get(number, 0) for number in self._roster.readers
-            }
+            streams = {number: self._streams.get(number, 0) for number in self._roster.readers}
             stuck, pause_ns = self._watchdog.stuck(streams, timeout_ns)
             inside = self._watchdog.inside(stuck)
             if self._roster.most_unkillable_in(inside.values()) >= self._config.max_attempts:
@@ -233,7 +315,10 @@ class Processes(Pool):
             return pause_ns
 
     def _quarantine(self, inside: dict[int, int | None]) -> None:
-        """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
+        """Have the rows of these workers run again elsewhere.
+
+        The workers may go on to write when they wake up.
+        """
         self._config.ring.requeue()
         self._roster.quarantine(inside)
         try:
@@ -255,7 +340,7 @@ class Processes(Pool):
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors of what was sent of the dataset."""
-        return self._handshake.descriptors()
+        return () if self._sent is None else self._sent.fds
 
     def _wake(self) -> None:
         """Have the watcher look again."""
@@ -266,7 +351,10 @@ class Processes(Pool):
     # ---- stopping ----
 
     def request_stop(self) -> None:
-        """Have the workers leave and the watcher close everything; from any thread, more than once."""
+        """Have the workers leave and the watcher close everything.
+
+        From any thread, more than once.
+        """
         if self._home != os.getpid():
             return
         self._stopping = True
@@ -294,7 +382,14 @@ class Processes(Pool):
             self._launcher.close()
             self._wake_fd = None
             self._stacks.close()
-            self._handshake.close()
+            if self._sent is not None:
+                self._sent.close()
+
+
+def _fingerprint(dataset: Any) -> bytes | None:
+    from ringfeed.transport.pickler import fingerprint  # noqa: PLC0415 - only where it is needed
+
+    return fingerprint(dataset)
 
 
 def _launcher(config: PoolConfig) -> Launcher:

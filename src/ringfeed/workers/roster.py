@@ -1,7 +1,7 @@
 """Which workers there are, by their ids, how each is getting on, and how many deaths are borne.
 
     Watchdog        each worker's progress: whether it has begun, has filled something, is stuck
-    RestartPolicy   the target number of workers, and when a death is the last: decisions in numbers alone
+    RestartPolicy   the target number of workers, and when a death is the last, in numbers alone
     Roster          those at work, leaving or in quarantine; how the others ended
 
 Workers beyond the most that have filled samples at the same time are optional: the tuner asked for
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from ringfeed.workers.process import WorkerProcess
 
 EARLY_DEATHS = 3
-FOR_WANT_OF_MEMORY = "was killed by SIGKILL"  # the words of `WorkerProcess.exit_reason` for how the kernel makes room
+# The words of `WorkerProcess.exit_reason` for how the kernel makes room.
+FOR_WANT_OF_MEMORY = "was killed by SIGKILL"
 PAUSE_NS = 10**9
-"""A worker that has filled samples and pauses no longer than this counts as working: the machine may be busy."""
+"""A worker that has filled samples may pause so long and still work, as on a busy machine."""
 
 
 class Watchdog:
@@ -40,7 +41,7 @@ class Watchdog:
         self.timed_out: set[int] = set()  # ended because they were stuck, or could not be told
         self._ring = ring
         self._observer = observer
-        self._started_ns = [0] * ring.ids  # when each was sent its `WorkerConfig`
+        self._started_ns = [0] * ring.ids  # when each was sent its first message
         self._slow_starts = [
             0
         ] * ring.ids  # in a row: workers ended because they took too long to start
@@ -63,7 +64,11 @@ class Watchdog:
         return self._observer.worker(number).samples == self._before[number][0]
 
     def progress(self, working: Collection[int]) -> bool:
-        """Whether samples were filled since the last call, or the workers ``working`` fill some, or pause up to 1 s."""
+        """Whether the workers make progress.
+
+        Samples were filled since the last call, or the workers ``working`` fill some, or pause for
+        up to 1 s.
+        """
         workers = self._observer.workers()
         before, self._filled = self._filled, sum(worker.samples for worker in workers)
         now_ns = time.monotonic_ns()
@@ -73,7 +78,10 @@ class Watchdog:
         return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
 
     def inside(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Return the sample that each of these workers is inside of; without those that are inside none."""
+        """Return the sample that each of these workers is inside of.
+
+        Without those that are inside none.
+        """
         found = {number: self._observer.worker(number).inside for number in numbers}
         return {number: index for number, index in found.items() if index is not None}
 
@@ -91,7 +99,10 @@ class Watchdog:
         self._slow_starts[number] = 0
 
     def stuck(self, streams: Mapping[int, int], timeout_ns: int) -> tuple[list[int], int]:
-        """Return the workers to kill now, and in how many ns to look again; 0: there is none to look at."""
+        """Return the workers to kill now, and in how many ns to look again.
+
+        0: there is none to look at.
+        """
         due_ns, now_ns = self.due_ns(streams, timeout_ns), time.monotonic_ns()
         stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
         if stuck:
@@ -99,7 +110,9 @@ class Watchdog:
         return [], min(due_ns.values()) - now_ns if due_ns else 0
 
     def due_ns(self, streams: Mapping[int, int], timeout_ns: int) -> dict[int, int]:
-        """Say when to kill each worker that is inside a sample; or each, where a batch waits and no worker claims it.
+        """Say when to kill each worker that is inside a sample.
+
+        Or each, where a batch waits and no worker claims it.
 
         Of the latter only workers whose stream the head batch is of: the others have nothing to do.
         A worker that still starts is given twice as long as the one before it, or none would ever
@@ -129,9 +142,8 @@ class RestartPolicy:
         self.wanted = initial_workers
         self.restarts = 0
         self.early_deaths = 0  # in a row
-        self.scaled_down: tuple[int, str] | None = (
-            None  # the highest target that could be reached, and why
-        )
+        # The highest target that could be reached, and why.
+        self.scaled_down: tuple[int, str] | None = None
         self._proved = initial_workers  # the most workers that have filled samples at the same time
 
     def resize(self, workers: int) -> None:
@@ -198,7 +210,10 @@ class Roster:
     """
 
     def __init__(self, ids: int, policy: RestartPolicy, watchdog: Watchdog) -> None:
-        """Begin with no worker; there are at most ``ids`` at a time, those that are quarantined included."""
+        """Begin with no worker.
+
+        There are at most ``ids`` at a time, those that are quarantined included.
+        """
         self.workers: dict[int, WorkerProcess] = {}
         self.leaving: set[int] = set()  # of the workers: asked to leave, and not replaced
         self.quarantined: dict[
@@ -225,7 +240,10 @@ class Roster:
         return self.workers
 
     def everyone(self) -> list[WorkerProcess]:
-        """Return all that may be alive; without the lock, too: list() of a dict's view is one step."""
+        """Return all that may be alive.
+
+        Without the lock, too: list() of a dict's view is one step.
+        """
         return [*list(self.workers.values()), *list(self.quarantined.values())]
 
     def pidfds(self) -> dict[int, int]:
@@ -236,7 +254,10 @@ class Roster:
         }
 
     def missing(self, wanted: int) -> list[int]:
-        """Return an id for each worker that is missing, as far as there are any: quarantined ones keep theirs."""
+        """Return an id for each missing worker, as far as ids are free.
+
+        Workers in quarantine keep theirs.
+        """
         free = [
             number
             for number in range(self._ids)
@@ -245,7 +266,10 @@ class Roster:
         return free[: max(0, wanted - len(self.staying))]
 
     def let_leave(self, wanted: int) -> AbstractSet[int]:
-        """Have no more than ``wanted`` stay; returns the workers that are to leave, those of earlier calls included."""
+        """Have no more than ``wanted`` stay.
+
+        Returns the workers that are to leave, those of earlier calls included.
+        """
         self.leaving.update(sorted(self.staying)[wanted:])
         return self.leaving & self.workers.keys()
 
@@ -256,7 +280,9 @@ class Roster:
         )
 
     def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
-        """Forget a dead worker and count its death; raise WorkerError where it must not be replaced.
+        """Forget a dead worker and count its death.
+
+        Raise WorkerError where it must not be replaced.
 
         ``given_up``: the batch and row that are tried no more, because of this death; ``stage``:
         the function of the user's that it came in, if that has all rows at once.

@@ -73,7 +73,8 @@ class Threads(Pool):
         """Run a thread."""
         try:
             reader.serve(0)
-        except BaseException as error:  # noqa: BLE001 - outside any sample: the consumer must hear of it
+        except BaseException as error:  # noqa: BLE001
+            # Outside any sample: the consumer must hear of it.
             self.failure = WorkerError(f"a worker could not start: {error}")
             self.failure.__cause__ = error.__cause__ or error
             self._config.ring.alarm()

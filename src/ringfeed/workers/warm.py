@@ -1,15 +1,15 @@
-"""The warm forkserver: it holds no dataset, serves all loaders that are open, and forks the forkserver of each.
+"""The warm forkserver forks the forkserver of each loader, and holds no dataset.
 
-    Forkserver.begin() ──▶ begin() ── order ──▶ WarmMain ──fork──▶ ForkserverMain of one loader ──fork──▶ its workers
+    begin() ── order ──▶ WarmMain ──fork──▶ ForkserverMain of one loader ──fork──▶ its workers
 
 It imports what loaders need of installed packages, so that only the first of them waits for that.
 The user's own modules, which may change between two loaders, are imported by each loader's
 forkserver, as is the dataset. What processes cannot share is not imported here either: see
 `ForkserverMain.private`.
 
-There is one for each set of frameworks, and it serves as long as this process is as it was when it
-started: see `_around`. The newest two are kept. They end with this process, by `end`, and when no
-loader has had a forkserver of theirs for `RINGFEED_WARM_S` seconds (60; 0: there is none): a
+There is one. It serves as long as this process is as it was when the warm forkserver started: see
+`_surroundings`; another takes its place then. It ends with this process, by `end`, and when no
+loader has had a forkserver of its own for `RINGFEED_WARM_S` seconds (60; 0: there is none): a
 program that makes a loader for each epoch waits once.
 
 No thread waits for the lock of this module for long: a user's finalizer may close a loader, and so
@@ -20,27 +20,23 @@ from __future__ import annotations
 
 import atexit
 import os
-import resource
 import select
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import FRAMEWORKS
 from ringfeed._process import Worker
 from ringfeed.errors import WorkerError
 from ringfeed.system import channel as channels
-from ringfeed.system._system import wait_for
 from ringfeed.system.guard import Lifeline
 from ringfeed.system.interpreter import surroundings
-from ringfeed.transport.modules import frameworks_of, is_installed
+from ringfeed.transport.modules import is_installed
 from ringfeed.workers.process import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from ringfeed.system._system import Descriptor
     from ringfeed.workers.process import WorkerProcess
@@ -48,9 +44,6 @@ if TYPE_CHECKING:
 IDLE_S = 60.0
 LOCK_S = 5.0  # that the lock is waited for; what is done under it takes milliseconds
 DEATH_S = 1.0  # what SIGKILL may take, which is milliseconds
-REPORT_S = 5.0  # what its report of an end may take, which is a wake-up on a machine of its own
-POLL_S = 0.001
-MOST_KEPT = 2
 OUTPUT = (1, 2)  # where workers print is where this process prints when the loader is made
 _OF_A_THREAD = (
     "Umask",
@@ -64,89 +57,52 @@ _OF_A_THREAD = (
     "Cpus_allowed",
     "Mems_a",
 )
-_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
 class Warm:
     """A warm forkserver, seen from the consumer."""
 
-    def __init__(self, around: object, idle_s: float) -> None:
+    def __init__(self, around: object) -> None:
         """Start one that has imported no more than every worker does."""
         self.around = around
-        self.frameworks: frozenset[str] | None = (
-            None  # that it has been told to import; None: nothing yet
-        )
-        self._modules: set[str] = set()
+        self._imported: set[str] | None = None  # that it was told to import; None: nothing yet
         self._lifeline = Lifeline()
         self.process = spawn("ringfeed.workers.warm_main", self._lifeline)
-        self._idle_s = idle_s
-        self._statuses: dict[int, int] = {}
 
-    def preload(
-        self, frameworks: frozenset[str], packages: frozenset[str] | None, modules: Iterable[str]
-    ) -> None:
+    def preload(self, packages: frozenset[str] | None, modules: Collection[str]) -> None:
         """Have it import what it has not imported yet."""
-        new = set(modules) - self._modules
-        if new or self.frameworks is None:
-            order = {"packages": packages, "modules": sorted(new)}
-            channels.send(self.process.channel, {"preload": order, "idle_s": self._idle_s}, OUTPUT)
-            self.frameworks = frameworks
-            self._modules |= new
+        known, wanted = self._imported or set(), {*modules, *(packages or ())}
+        if self._imported is None or not wanted <= known:
+            order = {"packages": packages, "modules": sorted({*modules} - known)}
+            channels.send(self.process.channel, {"preload": order, "idle_s": _idle_s()}, OUTPUT)
+            self._imported = known | wanted
 
     def fork(self, channel: Descriptor, lifeline: Lifeline) -> None:
-        """Have it fork a loader's forkserver, which says so through ``channel`` once there is one."""
+        """Have it fork a loader's forkserver, which sends its pid through ``channel``."""
         channels.send(self.process.channel, {}, (channel.fileno(), *lifeline.fds, *OUTPUT))
-
-    def is_dead(self) -> bool:
-        """Whether it has ended; note what it has told meanwhile."""
-        with suppress(OSError, EOFError, TimeoutError):
-            while self.process.pidfd >= 0:  # it is not closed
-                message, _ = channels.receive(self.process.channel, 0)
-                if "ended" in message:
-                    self._statuses[message["ended"]] = message["status"]
-                elif "unfit" in message:
-                    _Kept.unfit.update(message["unfit"])
-        return self.process.is_dead()
-
-    def status_of(self, pid: int) -> int | None:
-        """Return the exit code of a dead forkserver that it had forked; None where it was not told."""
-        deadline = time.monotonic() + REPORT_S
-        is_over = False
-        while True:
-            with _locked(0) as is_locked:
-                if is_locked:
-                    is_over = self.process.is_dead()  # asked first: then nothing more can come
-                    self.is_dead()  # notes what it has told
-                if pid in self._statuses:
-                    return self._statuses.pop(pid)
-            if is_over or time.monotonic() > deadline:
-                return wait_for(
-                    pid
-                )  # not told: an orphan. It may be ours to wait for, as PID 1 or a subreaper.
-            time.sleep(POLL_S)
 
     def close(self) -> None:
         """End it; what it has forked goes on."""
         self._lifeline.close()  # its guard ends it, also where signals by pidfd are refused
-        if self.process.pidfd >= 0:  # it is not closed already
-            with suppress(OSError):
-                self.process.kill()
+        with suppress(OSError):
+            self.process.kill()
         self.process.is_dead(DEATH_S)
-        self.is_dead()  # what it has told last
+        with suppress(OSError, EOFError, TimeoutError):
+            _Kept.unfit.update(channels.receive(self.process.channel, 0)[0]["unfit"])
         self.process.exit_reason()
 
 
 class _Kept:
-    """The warm forkservers of this process, the oldest first."""
+    """The warm forkserver of this process."""
 
     lock = threading.RLock()
-    all: list[Warm]
+    warm: Warm | None = None
     unfit: set[str]  # modules whose import makes what processes cannot share
 
     @classmethod
     def forget(cls) -> None:
-        """Have none; in a forked child those of its parent go on."""
-        cls.lock, cls.all, cls.unfit = threading.RLock(), [], set()
+        """Have none; in a forked child that of its parent goes on."""
+        cls.lock, cls.warm, cls.unfit = threading.RLock(), None, set()
 
 
 _Kept.forget()
@@ -154,10 +110,13 @@ os.register_at_fork(after_in_child=_Kept.forget)
 
 
 @contextmanager
-def _locked(wait_s: float = LOCK_S) -> Iterator[bool]:
-    """Hold the lock; gives False, and does not hold it, where another thread has it for so long."""
+def _locked() -> Iterator[bool]:
+    """Hold the lock.
+
+    Gives False, and does not hold it, where another thread has it for too long.
+    """
     lock = _Kept.lock
-    is_locked = lock.acquire(timeout=wait_s)
+    is_locked = lock.acquire(timeout=LOCK_S)
     try:
         yield is_locked
     finally:
@@ -166,91 +125,68 @@ def _locked(wait_s: float = LOCK_S) -> Iterator[bool]:
 
 
 def expect(framework: str | None = None) -> None:
-    """Have one come up, and import a framework, where samples will surely hold that."""
+    """Have it come up, and import a framework, where samples will surely hold that."""
     with _locked() as is_locked, suppress(OSError, WorkerError):
-        around = _around()
-        if around is None or not is_locked:
-            return
-        if framework is not None:
-            _one_for(around, frozenset((framework,)), frozenset((framework,)), ())
-        elif not _serving(around):
-            _new(around)
+        warm = _serving() if is_locked else None
+        if warm is not None and framework is not None:
+            warm.preload(frozenset((framework,)), ())
 
 
 def begin(
     lifeline: Lifeline, packages: frozenset[str] | None, modules: Collection[str]
-) -> tuple[Descriptor, Warm] | None:
-    """Order a loader's forkserver; returns the channel to it and what forks it, or None: this process must spawn one.
+) -> Descriptor | None:
+    """Order a loader's forkserver, and return the channel to it.
+
+    None where this process must spawn one.
 
     ``packages``: those whose objects samples hold.
     """
     with _locked() as is_locked, suppress(OSError, WorkerError):
-        around = _around()
-        installed = {module for module in modules if is_installed(module)} - _Kept.unfit
-        frameworks = (
-            frozenset(packages or ()).intersection(FRAMEWORKS).union(*map(frameworks_of, installed))
-        )
-        if around is None or not is_locked or frameworks & _Kept.unfit:
+        warm = _serving() if is_locked else None
+        if warm is None or not _Kept.unfit.isdisjoint(packages or ()):
             return None
-        warm = _one_for(around, frameworks, packages, installed)
+        warm.preload(packages, {name for name in modules if is_installed(name)} - _Kept.unfit)
         ours, theirs = channels.pair()
         with theirs:
             warm.fork(theirs, lifeline)
-        return ours, warm
+        return ours
     return None
 
 
 def end() -> None:
-    """End all of them. Loaders go on: their own forkservers are other processes."""
+    """End it. Loaders go on: their own forkservers are other processes."""
     with _locked():
-        _keep(0)
-
-
-def pids() -> list[int]:
-    """Return the processes."""
-    with _locked():
-        return [warm.process.pid for warm in _alive()]
+        warm, _Kept.warm = (
+            _Kept.warm,
+            None,
+        )  # first: a signal handler, or a finalizer, may come in here again
+        if warm is not None:
+            warm.close()
 
 
 atexit.register(end)
 
 
-def _one_for(
-    around: object,
-    frameworks: frozenset[str],
-    packages: frozenset[str] | None,
-    modules: Collection[str],
-) -> Warm:
-    """Return one that has imported this, or has been told to."""
-    serving = _serving(around)
-    fitting = [warm for warm in serving if warm.frameworks == frameworks]
-    fitting += [warm for warm in serving if warm.frameworks is None]
-    warm = fitting[0] if fitting else _new(around)
-    warm.preload(frameworks, packages, modules)
-    return warm
+def pids() -> list[int]:
+    """Return the process, if there is one."""
+    with _locked():
+        warm = _alive()
+        return [] if warm is None else [warm.process.pid]
 
 
-def _serving(around: object) -> list[Warm]:
-    return [warm for warm in _alive() if warm.around == around]
+def _alive() -> Warm | None:
+    if _Kept.warm is not None and _Kept.warm.process.is_dead():
+        end()
+    return _Kept.warm
 
 
-def _alive() -> list[Warm]:
-    for warm in [warm for warm in _Kept.all if warm.is_dead()]:
-        _end(warm)
-    return _Kept.all
-
-
-def _end(warm: Warm) -> None:
-    """End one. It is forgotten first: a signal handler, or a finalizer, may come in here again."""
-    with suppress(ValueError):  # it was forgotten
-        _Kept.all.remove(warm)
-    warm.close()
-
-
-def _new(around: object) -> Warm:
-    _keep(MOST_KEPT - 1)
-    warm = Warm(around, _idle_s())
-    _Kept.all.append(warm)
+def _serving() -> Warm | None:
+    """Return the one that may serve this process as it is now; None where there must be none."""
+    around, warm = _surroundings(), _alive()
+    if around is None or (warm is not None and warm.around == around):
+        return None if around is None else warm
+    end()
+    warm = _Kept.warm = Warm(around)
     with suppress(RuntimeError):  # no room for a thread: the next loader finds it dead
         threading.Thread(
             target=_await_end, args=(warm.process,), name="ringfeed-warm", daemon=True
@@ -259,7 +195,10 @@ def _new(around: object) -> Warm:
 
 
 def _await_end(process: WorkerProcess) -> None:
-    """Close what there is here of a process as soon as it has ended: it does so long after the last loader."""
+    """Close what this process has of another as soon as that has ended.
+
+    It ends long after the last loader.
+    """
     poller = select.poll()
     with suppress(ValueError):  # it is closed already
         poller.register(process.pidfd, select.POLLIN)
@@ -269,12 +208,6 @@ def _await_end(process: WorkerProcess) -> None:
             _alive()
 
 
-def _keep(most: int) -> None:
-    """End the oldest, so that no more than so many are left."""
-    while len(_Kept.all) > most:
-        _end(_Kept.all[0])
-
-
 def _idle_s() -> float:
     try:
         return float(os.environ.get("RINGFEED_WARM_S", IDLE_S))
@@ -282,7 +215,7 @@ def _idle_s() -> float:
         return IDLE_S
 
 
-def _around() -> object:
+def _surroundings() -> object:
     """Return what a process has from the one that starts it, and what imports may depend on.
 
     What an older process would have otherwise: another user, limit, container or environment
@@ -291,19 +224,19 @@ def _around() -> object:
     """
     if _idle_s() <= 0 or Worker.is_here:
         return None
+    texts, here = {}, "/proc/thread-self"
     try:
-        with open("/proc/thread-self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - quicker
-            status = [line for line in file if line.startswith(_OF_A_THREAD)]
-        with open("/proc/thread-self/cgroup", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - likewise
-            status.append(file.read())
-        links = [f"/proc/thread-self/ns/{name}" for name in os.listdir("/proc/thread-self/ns")]  # noqa: PTH208
-        namespaces = sorted(map(os.readlink, [*links, "/proc/thread-self/root"]))
+        for name in ("status", "cgroup", "limits"):
+            with open(f"{here}/{name}", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                texts[name] = file.readlines()
+        links = [f"{here}/ns/{name}" for name in os.listdir(f"{here}/ns")]  # noqa: PTH208
+        namespaces = sorted(map(os.readlink, [*links, f"{here}/root"]))
     except OSError:
         return None
-    limits = [resource.getrlimit(number) for number in _LIMITS]
+    texts["status"] = [line for line in texts["status"] if line.startswith(_OF_A_THREAD)]
     scheduling = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-    flags: Any = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn
-    around = {
-        name: value for name, value in surroundings().items() if name != "here"
-    }  # that is told each forkserver
-    return around, sys.executable, flags, status, namespaces, limits, scheduling
+    python: Any = subprocess
+    flags = python._args_from_interpreter_flags()  # noqa: SLF001
+    # The folder is told each forkserver.
+    around = {name: value for name, value in surroundings().items() if name != "here"}
+    return around, sys.executable, flags, texts, namespaces, scheduling

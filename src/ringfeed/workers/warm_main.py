@@ -1,4 +1,7 @@
-"""The process of a warm forkserver: it imports, and forks the forkservers of loaders; see `warm`."""
+"""The process of a warm forkserver: it imports, and forks the forkservers of loaders.
+
+See `warm`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ IDLE_MS = 60_000  # of one that no loader came to use
 
 
 class WarmMain(ForkserverMain):
-    """The loop of a warm forkserver: its children are forkservers that each have a channel and a lifeline of theirs."""
+    """The loop of a warm forkserver.
+
+    Its children are forkservers, each with a channel and a lifeline of its own.
+    """
 
     _idle_ms: int | None = IDLE_MS
 
@@ -57,8 +63,7 @@ class WarmMain(ForkserverMain):
             child = fork(partial(live, channel, partial(self._serve, *fds)))
         except OSError:
             return  # the loader finds its channel closed
-        self._children[child.pidfd.fileno()] = child
-        channel.close()
+        self._children[child.pidfd.fileno()] = child, channel
 
     def _serve(self, channel: Descriptor, *fds: Descriptor) -> None:
         """In the forked child: have nothing of the warm forkserver's but what it has imported."""

@@ -1,7 +1,9 @@
-"""A worker process: its guard, the dataset it is sent, and its last words. How it fills tickets stands in `data.base`.
+"""A worker process: its guard, the dataset it is sent, and its last words.
+
+How it fills tickets stands in `data.base`.
 
 A spawned process runs `main`, which starts the guard before the slow imports, then waits for its
-`WorkerConfig`.
+first message (`Processes`).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed.ring import _ring
 from ringfeed.system.guard import become_worker, channel_of, flush_output, join_family
@@ -20,33 +22,17 @@ if TYPE_CHECKING:
 
     from _typeshed import HasFileno
 
-    from ringfeed.datasets.base import Source
     from ringfeed.system._system import Descriptor
-
-
-class WorkerConfig(NamedTuple):
-    """The first message to a worker: what it fills slots from, and as which of the workers."""
-
-    source: Source
-    offsets: tuple[int, ...]  # of the fields of a slot
-    sizes: tuple[int, int]  # of the segment
-    number: int
-    stream: int  # that it reads, also its place among the workers, from 1 on
-    workers: int
-    starts: int  # how often a worker of this number was started before
-    version: int  # of the dataset
-    manifest: bytes | None  # of the dataset, where the worker does not hold it yet
-    bars: list[tuple[int, int]]
-    states_size: int = 0  # of what is kept of iterables; 0: nothing
-    remote: Any = None  # the terms of a bridge to a cluster; None: a worker
-    family: dict[str, Any] | None = None  # what multiprocessing tells its children
 
 
 class WorkerMain:
     """A worker process's state: its end of the ring, and the newest dataset it was sent."""
 
     def __init__(self, channel: Descriptor, dataset: Any = None) -> None:
-        """Wait for the `WorkerConfig` and open the segment; ``dataset`` is set in a forked worker."""
+        """Wait for the first message and open the segment.
+
+        ``dataset`` is set in a forked worker.
+        """
         import faulthandler  # noqa: PLC0415 - after the guard, like all that is slow
 
         from ringfeed.datasets.reader import Port  # noqa: PLC0415 - imports NumPy
@@ -55,7 +41,6 @@ class WorkerMain:
         from ringfeed.system import channel as channels  # noqa: PLC0415 - as above
 
         self._receive, self._channel = channels.receive, channel
-        config: WorkerConfig
         config, fds = self._receive(channel)
         self._source, self._version, number, starts = (
             config.source,
@@ -67,7 +52,7 @@ class WorkerMain:
         control, slots, self._stack = fds[:3]
         states = None
         if config.states_size:
-            from ringfeed.datasets.states import StreamStates  # noqa: PLC0415 - only where it is needed
+            from ringfeed.datasets.states import StreamStates  # noqa: PLC0415
 
             states = StreamStates.opened(fds.pop(), config.states_size, self._source.streams)
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
@@ -89,13 +74,19 @@ class WorkerMain:
         self._reader = self._source.reader(dataset, self._port)
 
     def run(self) -> None:
-        """Fill tickets until the ring stops, fetching the dataset's newer versions as batches ask for them."""
+        """Fill tickets until the ring stops.
+
+        Newer versions of the dataset are fetched as batches ask for them.
+        """
         claimed = False
         while claimed := self._reader.serve(self._version, claimed=claimed):
             self._fetch(self._port.end.version)
 
     def _fetch(self, version: int) -> None:
-        """Read messages up to the version that a batch asks for: it was sent before the batch was bound."""
+        """Read messages up to the version that a batch asks for.
+
+        The version was sent before the batch was bound.
+        """
         while self._version != version:
             message, fds = self._receive(self._channel)
             self._version = message["version"]
@@ -103,13 +94,15 @@ class WorkerMain:
 
 
 def _unpack(manifest: bytes, fds: list[Descriptor]) -> Any:
-    from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy
+    from ringfeed.transport.unpacking import unpack  # noqa: PLC0415 - imports NumPy
 
     return unpack(manifest, [fd.fileno() for fd in fds])
 
 
 def live(channel: HasFileno, body: Callable[[], object]) -> NoReturn:
-    """Run all that a process is for, and leave; the consumer is told what goes wrong outside any sample.
+    """Run all that a process is for, and leave.
+
+    The consumer is told what goes wrong outside any sample.
 
     The dataset's own threads and atexit hooks must not keep a process that is done.
     """
@@ -119,7 +112,8 @@ def live(channel: HasFileno, body: Callable[[], object]) -> NoReturn:
             body()
             status = 0
         except BaseException as error:  # noqa: BLE001 - reported, whatever it is
-            from ringfeed._failure import encode  # noqa: PLC0415 - in a process that is about to end
+            # In a process that is about to end.
+            from ringfeed._failure import encode  # noqa: PLC0415
             from ringfeed.system import channel as channels  # noqa: PLC0415 - likewise
 
             with contextlib.suppress(OSError):  # the consumer is gone

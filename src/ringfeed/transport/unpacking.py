@@ -1,0 +1,73 @@
+"""A shared dataset in a worker.
+
+Its memfds are mapped privately (`pieces_of`), and unpickled (`opened`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.system import _system
+from ringfeed.transport.imports import watched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Piece(NamedTuple):
+    """Where a stream or a buffer lies."""
+
+    file: int  # index of its memfd in the shared dataset
+    offset: int  # bytes
+    length: int  # bytes
+
+
+def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
+    """Return the dataset, in a worker; the descriptors may be closed afterwards.
+
+    Its buffers are shared with all other workers until this one writes to them: then a page is
+    copied, 4 KiB also where the kernel has huge ones.
+    """
+    part_count, _, views = pieces_of(manifest, fds)
+    return opened(part_count, views)
+
+
+def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
+    """Return how many of its buffers are parts of modules.
+
+    Where its pieces lie; and the pieces, the stream first.
+    """
+    part_count, pieces = pickle.loads(manifest)  # noqa: S301 - the consumer pickled it
+    stream = mapped(
+        fds, pieces[:1]
+    )  # apart, so that a forkserver, which reads no more, keeps no page mapped
+    return part_count, pieces, [*stream, *mapped(fds, pieces[1:])]
+
+
+def opened(part_count: int, views: Sequence[memoryview]) -> Any:
+    """Return the dataset of these pieces, wherever they lie.
+
+    The first ``part_count`` buffers are parts of modules.
+    """
+    stream, *buffers = views
+    with watched():
+        if part_count:
+            from ringfeed import _parts  # noqa: PLC0415 - for some datasets only
+
+            _parts.load(buffers[0], buffers[1:part_count])
+        # The consumer pickled it.
+        return pickle.loads(stream, buffers=buffers[part_count:])  # noqa: S301
+
+
+def mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
+    """Return the pieces as views of private mappings, which last as long as they do.
+
+    Private also where they are only read: before Linux 6.7 a write-sealed memfd cannot be mapped
+    shared.
+    """
+    ends = [1] * len(fds)
+    for piece in pieces:
+        ends[piece.file] = max(ends[piece.file], piece.offset + piece.length)
+    maps = [memoryview(_system.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
+    return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
