@@ -1,4 +1,4 @@
-"""`ringfeed.engine.copy_policy`: the caller keeps batches, and the workers keep a slot to fill."""
+"""`ringfeed.engine.settling`: the caller keeps batches, and the workers keep a slot to fill."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_garbage_is_collected_before_a_copy() -> None:
 
 def test_another_thread_that_lets_go_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is in another thread's hands for a moment is no reason to warn."""
-    monkeypatch.setattr("ringfeed.engine.copy_policy.SOON_NS", 20 * 10**9)
+    monkeypatch.setattr("ringfeed.engine.settling.SOON_NS", 20 * 10**9)
     with ringfeed.Loader(Oracle(40), batch_size=2, slots=3, workers=1) as loader:
         batches = iter(loader)
         kept = [next(batches), next(batches)]

@@ -13,7 +13,7 @@ import pytest
 import ringfeed
 from ahead import loader_with
 from datasets import Misbehaving, Oracle, check, flat
-from ringfeed.engine import settling
+from ringfeed.engine.settling import Settler
 from ringfeed.monitor._snapshot import Observer
 from watching import lose_patience, pool_of, wait_until
 
@@ -387,7 +387,7 @@ def test_ctrl_c_while_a_batch_is_settled_costs_nothing(monkeypatch: pytest.Monke
     with ringfeed.Loader(EachTenthFails(40), batch_size=4, workers=0, on_error="skip") as loader:
         batches = iter(loader)
         seen = check(next(batches))
-        monkeypatch.setattr(settling, "_loss", interrupted)
+        monkeypatch.setattr(Settler, "_loss", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         seen += [index for batch in batches for index in check(batch)]

@@ -12,7 +12,7 @@ import pytest
 
 import ringfeed
 from datasets import check, drain, flat
-from ringfeed.engine import resizer
+from ringfeed.engine import autotune
 from ringfeed.engine.autotune import Setting
 from ringfeed.errors import WorkerError
 from ringfeed.workers.processes import Processes
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 @pytest.fixture(autouse=True)
 def _looks_at_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resizer, "LOOK_NS", 0)
+    monkeypatch.setattr(autotune, "LOOK_NS", 0)
 
 
 class Rare(Slowly):

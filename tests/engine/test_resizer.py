@@ -14,8 +14,9 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check, drain, flat
+from ringfeed._units import show_bytes
 from ringfeed.datasets import reader
-from ringfeed.engine import resizer
+from ringfeed.engine import autotune
 from ringfeed.engine.autotune import Setting
 from ringfeed.errors import PlanError, WorkerError
 from scripting import ROOM, Slowly, scripted
@@ -31,7 +32,7 @@ BACKENDS = [{"backend": "thread"}, {"backend": "spawn"}, {"backend": "fork"}]
 
 @pytest.fixture(autouse=True)
 def _looks_at_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resizer, "LOOK_NS", 0)
+    monkeypatch.setattr(autotune, "LOOK_NS", 0)
 
 
 def reserved_slots(loader: ringfeed.Loader) -> float:
@@ -131,15 +132,15 @@ def test_a_slot_that_the_machine_has_no_room_for_is_refused(
 ) -> None:
     """Training goes on with the slots there are, and the tuner is told why."""
 
-    def full(size: int) -> None:
-        message = f"another slot needs {size} bytes"
-        raise PlanError(message)
+    def full(size: int, what: str) -> None:
+        assert size == loader.plan.slot_size
+        raise PlanError(what)
 
     loader, script = scripted(Oracle(100), (1, 3), (1, 5))
-    monkeypatch.setattr(resizer, "check_room", full)
+    monkeypatch.setattr(autotune, "check_free", full)
     with loader:
         assert drain(loader) == list(range(100))
-        assert script.refusals == [f"another slot needs {loader.plan.slot_size} bytes"]
+        assert script.refusals == [f"another slot needs {show_bytes(loader.plan.slot_size)}"]
         assert reserved_slots(loader) == 3
 
 

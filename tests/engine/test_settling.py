@@ -11,8 +11,8 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check
-from ringfeed.engine import settling
 from ringfeed.engine.engine import Engine
+from ringfeed.engine.settling import Settler
 from ringfeed.ring import _ring
 from watching import wait_until
 
@@ -39,15 +39,15 @@ def test_a_handler_that_takes_the_batch_being_settled(
         Gaps(60), batch_size=10, workers=1, backend="thread", slots=4, on_error="skip"
     ) as loader:
         batches = iter(loader)
-        original = getattr(settling, step)
+        original = getattr(Settler, step)
 
         def nested(*arguments: Any) -> Any:
-            monkeypatch.setattr(settling, step, original)
+            monkeypatch.setattr(Settler, step, original)
             found = original(*arguments)
             seen.extend(check(next(batches)))
             return found
 
-        monkeypatch.setattr(settling, step, nested)
+        monkeypatch.setattr(Settler, step, nested)
         for batch in batches:
             seen.extend(check(batch))
         assert seen == GOOD
@@ -69,17 +69,17 @@ def test_a_handler_that_ends_the_epoch_of_the_batch_being_settled(
     ) as loader:
         batches = iter(loader)
         newer: list[Any] = []
-        original = settling.find_place
+        original = Settler.find_place
 
-        def nested(engine: Engine, build: Any) -> None:
-            monkeypatch.setattr(settling, "find_place", original)
+        def nested(settler: Settler, build: Any) -> None:
+            monkeypatch.setattr(Settler, "find_place", original)
             if act == "close":
                 loader.close()
             else:
                 newer.append(iter(loader))
-            original(engine, build)
+            original(settler, build)
 
-        monkeypatch.setattr(settling, "find_place", nested)
+        monkeypatch.setattr(Settler, "find_place", nested)
         with pytest.raises(ringfeed.ClosedError if act == "close" else ringfeed.SupersededError):
             next(batches)
         if newer:

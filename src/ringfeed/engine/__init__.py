@@ -2,13 +2,12 @@
 
     open_source ──▶ options ──▶ plan ──▶ Engine: memory, ring, workers ──▶ batches, _iterator
                                             ├── lookahead   plans this epoch and the next
-                                            ├── settling    leaves out rows that failed
-                                            └── copy_policy which batch keeps its slot
+                                            └── settling    decides on rows that failed, and on slots
 
     sending              a dataset's way to the workers, ahead of the first epoch
     runner               begins one epoch after the other; says what was done so far
-    position, place, identity, hooks   where the user's code is in the order, as a state, and gone on from
-    autotune, resizer    what is "auto", changed while training runs
+    position, identity, hooks   where the user's code is in the order, as a state, and gone on from
+    autotune             what is "auto", changed while training runs
 
 Imports `workers` and what lies below.
 """

@@ -85,50 +85,37 @@ cdef class Intake:
         self.kept = lease
         return True
 
-    # Of the batch that is kept, by its number: a signal handler, or another thread, may have taken
-    # it meanwhile. Each of these is one step for Python, and says whether the batch was there
-    # still.
+    # The engine names the batch that is kept by its number: a signal handler, or another thread, may
+    # have taken it meanwhile. Each of these is one step for Python.
 
     cdef bint is_kept(self, uint64_t batch) noexcept:
         return self.kept is not None and self.kept.taken.batch == batch
 
     def keep_rows(self, uint64_t batch, uint32_t rows):
         """Know that all `rows` rows of the batch are good."""
-        if not self.is_kept(batch) or self.kept_rows is not None:
-            return False
-        self.kept_rows = rows
-        return True
+        if self.is_kept(batch) and self.kept_rows is None:
+            self.kept_rows = rows
 
     def close_gaps(self, uint64_t batch, uint32_t rows, good, stats, loss):
-        """Move the `good` ones of its rows together, and know that these are all it has; note the `Loss` of others."""
+        """Keep the `good` ones of its rows, moved together, or drop a batch without any; note the `Loss` of others."""
         if not self.is_kept(batch) or self.kept_rows is not None:
-            return False
-        if self.fields.forms:
-            self.fields.formed.finish(self.kept, <uint32_t>len(good), good)
-        for number, leaf in enumerate(self.fields.views(self.kept, rows)):
-            if not self.fields.fields[number].has_form:
-                leaf[:len(good)] = leaf[good]
-        self.kept_rows = len(good)
-        self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
-        self.lose(stats, loss)
-        return True
-
-    def drop(self, uint64_t batch, stats, loss):
-        """Deliver nothing of the batch; note the `Loss`."""
-        if not self.is_kept(batch):
-            return False
-        self.lose(stats, loss)
-        self.discard()
-        return True
-
-    cdef int lose(self, stats, loss) except -1:
+            return
+        if len(good):
+            if self.fields.forms:
+                self.fields.formed.finish(self.kept, <uint32_t>len(good), good)
+            for number, leaf in enumerate(self.fields.views(self.kept, rows)):
+                if not self.fields.fields[number].has_form:
+                    leaf[:len(good)] = leaf[good]
+            self.kept_rows = len(good)
+            self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
         stats.none_batches += loss.is_none
         stats.skipped += loss.skipped
         if loss.error is not None:
             self.error = loss.error
             self.error_epoch_id = self.kept_epoch_id
             self.error_place = self.kept.taken.place + 1
-        return 0
+        if not len(good):
+            self.discard()
 
     @cython.critical_section
     def settle(self, uint64_t batch, bint private):
@@ -139,12 +126,10 @@ cdef class Intake:
 
     @cython.critical_section
     def discard(self):
-        """Deliver nothing of the batch that is kept, if there is one; says whether there was."""
-        if self.kept is None:
-            return False
-        self.ring.note_undelivered(1, self.kept.taken.rows if self.kept_rows is None else self.kept_rows)
-        self.kept = self.kept_rows = None
-        return True
+        """Deliver nothing of the batch that is kept, if there is one."""
+        if self.kept is not None:
+            self.ring.note_undelivered(1, self.kept.taken.rows if self.kept_rows is None else self.kept_rows)
+            self.kept = self.kept_rows = None
 
     # ---- by iterators ----
 

@@ -1,39 +1,49 @@
-"""Which numbers of workers and slots to run with, decided from what waits for what while training runs.
+"""Workers and slots that are "auto": chosen from what waits for what while training runs, and set.
 
     training waits, the workers are busy   twice the workers, or as many as the throughput lacks
-    training waits, the workers wait       twice the slots, or as many workers; first what can gain more
+    training waits, the workers wait       twice the slots, or as many workers; what can gain more first
     the step pays                          keep it, and look again
     it does not, and the workers wait      twice the slots on top: bursts need several, workers one each
     it still does not                      one step back; from there, this is not tried again
 
 Where nothing is left to try, the setting stays until the share of the time that training waits is
-clearly another. That ends after a number of moves. No clocks and no processes in here.
+clearly another. That ends after a number of moves. `Tuner` knows no clocks and no processes;
+`Resizer` measures, and does what the tuner decides.
 """
 
 from __future__ import annotations
 
-import math
+from contextlib import suppress
+from copy import copy
 from dataclasses import astuple, dataclass
+from math import ceil, sqrt
+from operator import add
 from statistics import mean, median, stdev
 from typing import TYPE_CHECKING
 
+from ringfeed._units import show_bytes
+from ringfeed.errors import RingfeedError
+from ringfeed.monitor.free_memory import check_free
 from ringfeed.monitor.stats import Setting, Side, Step
-from ringfeed.ring.segment import MIN_SLOTS
+from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["Setting", "Side", "Step", "Tuner", "Window"]
+    from ringfeed.engine.engine import Engine
 
-LOOK_S, LOOK_BATCHES = 0.5, 8  # a shorter window says nothing
-FEW, MANY = 3, 12  # windows that are looked at of a setting
-SURE = 0.02  # standard error of a throughput, from which no more windows are needed
+# A shorter window says nothing.
+LOOK_S, LOOK_BATCHES = 0.5, 8
+# Windows that are looked at of a setting, unless the standard error of its throughput is this small.
+FEW, MANY, SURE = 3, 12, 0.02
 STARTING_S = 10.0  # that new workers may take to start
 BUSY = 0.9  # of the workers' time: above it they are what lacks, below it slots
-PAYS = 0.04  # more samples a second, for a step to be kept; training that waits less has all it can use
+# More samples a second, for a step to be kept; training that waits less has all it can use.
+PAYS = 0.04
 HEADROOM = 1.1  # over what the throughput lacks
 CHANGED = 0.05  # of the time, that training waits more or less than it did: another regime
 MOST_MOVES = 50  # after them a setting is looked for no more
+LOOK_NS = 10**8  # between two looks, which take microseconds
 
 
 @dataclass(frozen=True)
@@ -54,10 +64,8 @@ class Window:
     all_held: bool = False
 
     def __add__(self, other: Window) -> Window:
-        """Return both as one."""
-        return Window(
-            *(one + another for one, another in zip(astuple(self), astuple(other), strict=True))
-        )
+        """Return both windows as one."""
+        return Window(*map(add, astuple(self), astuple(other)))
 
 
 class Level:
@@ -65,47 +73,42 @@ class Level:
 
     def __init__(self, setting: Setting, most: int = MANY) -> None:
         self.setting, self._most = setting, most
-        self.windows: list[Window] = []
+        self._rates: list[float] = []
+        self._waits: list[float] = []
+        self._busy_s = self._elapsed_s = 0.0
+
+    def add(self, window: Window) -> None:
+        """Count a window."""
+        self._rates.append(window.samples / window.elapsed_s)
+        self._waits.append(window.stall_s / window.elapsed_s)
+        self._busy_s += window.busy_s
+        self._elapsed_s += window.elapsed_s
 
     @property
     def samples_per_s(self) -> float:
         """Throughput; 0 where nothing was seen."""
-        return median(self._rates) if self.windows else 0.0
+        return median(self._rates or [0.0])
 
     @property
     def waited(self) -> float:
         """Share of the time that the consumer waited."""
-        return (
-            min(1.0, median(one.stall_s / one.elapsed_s for one in self.windows))
-            if self.windows
-            else 0.0
-        )
+        return min(1.0, median(self._waits or [0.0]))
 
     @property
     def busy(self) -> float:
         """Share of their time that the workers were filling."""
-        elapsed_s = sum(one.elapsed_s for one in self.windows)
-        return min(
-            1.0,
-            sum(one.busy_s for one in self.windows) / (max(1, self.setting.workers) * elapsed_s),
-        )
+        return min(1.0, self._busy_s / (max(1, self.setting.workers) * self._elapsed_s))
 
     @property
     def is_sure(self) -> bool:
         """Whether more windows would not change the throughput much, or would take too long."""
-        count = len(self.windows)
-        sure = SURE * math.sqrt(count)
-        return count >= self._most or (
-            count >= FEW and stdev(self._rates) <= sure * mean(self._rates)
-        )
-
-    @property
-    def _rates(self) -> list[float]:
-        return [one.samples / one.elapsed_s for one in self.windows]
+        rates, count = self._rates, len(self._rates)
+        is_steady = count >= FEW and stdev(rates) <= SURE * sqrt(count) * mean(rates)
+        return count >= self._most or is_steady
 
 
 class Tuner:
-    """Decides on the settings of one loader, from ``least`` to ``most``; ``tuned`` says which of the two may change."""
+    """Decides on the settings of one loader, from ``least`` to ``most``; ``tuned`` may change."""
 
     def __init__(
         self, least: Setting, most: Setting, tuned: Collection[Side] = ("workers", "slots")
@@ -115,24 +118,19 @@ class Tuner:
         self.why = "too early to say"
         self._most, self._tuned = most, tuned
         self._batches = 0
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         """Look at a setting that needs no proof, as if it were the first."""
         self._level, self._seen = Level(self.setting), Window()
         self._since_s = 0.0  # the last move
         self._base = self._level  # the last one that was kept
-        self._closed: dict[
-            Side, str
-        ] = {}  # why there are not more: what did not pay from the base, or its limit
+        # Why there are not more: what did not pay from the base, or its limit.
+        self._closed: dict[Side, str] = {}
         self._trial: list[Side] = []  # what there is twice of, compared with the base
         self._outcome = ""  # of the last trial
-        self._usual: float | None = (
-            None  # share of the time that training has waited since it settled
-        )
-        self._decide: Callable[[], Step | None] = self._consider
-
-    # ---- looking ----
+        self._usual: float | None = None  # share of the time that training waits, once settled
+        self._decide: Callable[[], Step | None] = self._judge
 
     @property
     def is_short(self) -> bool:
@@ -147,32 +145,43 @@ class Tuner:
         seen = self._seen = self._seen + window
         if seen.elapsed_s < LOOK_S or seen.batches < LOOK_BATCHES or not seen.samples:
             return None
+        # A window still shows the move while slots run full, and while workers neither fill nor
+        # wait yet.
+        is_first, self._since_s = not self._since_s, self._since_s + seen.elapsed_s
+        there = (seen.busy_s + seen.back_pressure_s) / seen.elapsed_s
         self._seen = Window()
-        if self._is_starting(seen):
+        if is_first or (there < self.setting.workers - 0.5 and self._since_s < STARTING_S):
             return None
-        self._level.windows.append(seen)
+        self._level.add(seen)
         return self._decide() if self._level.is_sure else None
-
-    def _is_starting(self, window: Window) -> bool:
-        """Whether the window still shows the move: slots that run full, or workers that neither fill nor wait yet."""
-        is_first, self._since_s = not self._since_s, self._since_s + window.elapsed_s
-        there = (window.busy_s + window.back_pressure_s) / window.elapsed_s
-        return is_first or (there < self.setting.workers - 0.5 and self._since_s < STARTING_S)
 
     # ---- deciding ----
 
-    def _consider(self) -> Step | None:
-        """Take the setting as the base of what is tried next."""
-        self._base = self._level
+    def _judge(self) -> Step | None:
+        """Keep the trial, if there is one, as the base of what is tried next; or try another."""
+        level, base, trial = self._level, self._base, self._trial
+        if trial:
+            gain = level.samples_per_s / base.samples_per_s - 1
+            self._outcome = f"{named(trial[-1], level.setting.count(trial[-1]))} {gained(gain)}"
+            waits = level.waited >= PAYS
+            # Noise may hide the gain.
+            relieves = not waits and base.waited - level.waited >= PAYS and gain > -PAYS
+            if gain < PAYS and not relieves:
+                may_burst = waits and level.busy < BUSY and len(trial) == 1
+                if may_burst and self._has_more("slots", level.setting):
+                    return self._try("slots", level)
+                self._closed[trial[0]] = self._outcome
+                return self._next()
+        self._closed.clear()
+        self._base = level
         return self._next()
 
     def _next(self) -> Step | None:
         """Try what may pay from the base; settle where there is nothing of the kind."""
         base, self._trial = self._base, []
-        if base.waited >= PAYS:
-            for side in _lacking(base):
-                if side not in self._closed and self._has_more(side, base.setting):
-                    return self._try(side, base)
+        for side in _lacking(base) if base.waited >= PAYS else ():
+            if side not in self._closed and self._has_more(side, base.setting):
+                return self._try(side, base)
         return self._settle()
 
     def _has_more(self, side: Side, setting: Setting) -> bool:
@@ -185,48 +194,28 @@ class Tuner:
     def _try(self, side: Side, level: Level) -> Step:
         self._trial.append(side)
         self._decide = self._judge
-        count = min(_wanted(side, level), self._most.count(side))
-        outcome = f"{self._outcome}; " if self._outcome else ""
-        return self._go(
-            level.setting.having(side, count),
-            f"{outcome}{_shortage(side, level)}: {named(side, count)}",
-        )
-
-    def _judge(self) -> Step | None:
-        """Keep the trial, or go on to another."""
-        level = self._level
-        gain = level.samples_per_s / self._base.samples_per_s - 1
-        first, last = self._trial[0], self._trial[-1]
-        self._outcome = f"{named(last, level.setting.count(last))} {gained(gain)}"
-        waits = level.waited >= PAYS
-        relieves = not waits and self._base.waited - level.waited >= PAYS  # noise may hide the gain
-        if gain >= PAYS or (relieves and gain > -PAYS):
-            self._closed.clear()
-            return self._consider()
-        if (
-            waits
-            and level.busy < BUSY
-            and len(self._trial) == 1
-            and self._has_more("slots", level.setting)
-        ):
-            return self._try("slots", level)
-        self._closed[first] = self._outcome
-        return self._next()
+        now = level.setting.count(side)
+        count, wait = min(2 * now, self._most.count(side)), ", so they wait for slots"
+        if side == "workers":
+            count, wait = min(count, ceil(HEADROOM * now / max(1 - level.waited, 0.01))), ""
+        before = f"{self._outcome}; " if self._outcome else ""
+        shortage = f"{_show_wait(level.waited)} and the workers are {level.busy:.0%} busy{wait}"
+        why = f"{before}{shortage}: {named(side, count)}"
+        return self._go(level.setting.having(side, count), why)
 
     # ---- settled ----
 
     def _settle(self) -> Step | None:
         """Stay with what was kept."""
         base = self._base
-        reasons = [self._outcome, *(self._closed.values() if base.waited >= PAYS else ())]
-        reasons.append(f"training waits {_show_share(base.waited)} of the time")
+        limits = self._closed.values() if base.waited >= PAYS else ()
         self._decide = self._watch
         step = None
         if self.setting != base.setting:
-            counts = (
-                f"{named('workers', base.setting.workers)} and {named('slots', base.setting.slots)}"
-            )
+            workers, slots = astuple(base.setting)
+            counts = f"{named('workers', workers)} and {named('slots', slots)}"
             step = self._go(base.setting, f"{self._outcome}: back to {counts}")
+        reasons = [self._outcome, *limits, _show_wait(base.waited)]
         self.why = ", ".join(dict.fromkeys(filter(None, reasons)))
         self._level = Level(base.setting, FEW)
         return step
@@ -238,9 +227,9 @@ class Tuner:
             self._usual = level.waited
         is_usual = abs(level.waited - self._usual) < CHANGED or level.waited < PAYS
         if not is_usual and len(self.history) < MOST_MOVES:
-            waited = _show_share(self._usual)
-            self._begin()
-            self._outcome = f"training waited {waited} of the time before"
+            before = f"training waited {_show_share(self._usual)} of the time before"
+            self._start()
+            self._outcome = before
         return None
 
     # ---- moving ----
@@ -250,30 +239,28 @@ class Tuner:
         slots = self.setting.slots
         held = f"training holds all {named('slots', slots)}, so none can be filled"
         if self._has_more("slots", self.setting):
-            return self._restart(
-                self.setting.having("slots", slots + 1), f"{held}: {named('slots', slots + 1)}"
-            )
-        self.why = (
-            f"{held}, and {self._closed['slots'] if 'slots' in self._tuned else 'slots= is given'}"
-        )
+            more = self.setting.having("slots", slots + 1)
+            return self._restart(more, f"{held}: {named('slots', slots + 1)}")
+        self.why = f"{held}, and {self._closed.get('slots', 'slots= is given')}"
         return None
 
     def refuse(self, why: str) -> None:
         """Take the last move back, because it could not be made, and never go so far again."""
+        before = self._before
         for side in self._tuned:
-            if self.setting.count(side) > self._before.count(side):
-                self._most = self._most.having(side, self._before.count(side))
-        self._restart(Setting(*map(min, astuple(self._base.setting), astuple(self._before))), why)
+            if self.setting.count(side) > before.count(side):
+                self._most = self._most.having(side, before.count(side))
+        self._restart(Setting(*map(min, astuple(self._base.setting), astuple(before))), why)
 
     def make_do(self, workers: int, why: str) -> Step:
-        """Go on with so many workers, because those that were to come could not be had; never try more again."""
+        """Go on with so many workers, as the others could not be had, and never try more again."""
         self._most = self._most.having("workers", workers)
         base = self._base.setting
         return self._restart(base.having("workers", min(base.workers, workers)), why)
 
     def _restart(self, setting: Setting, why: str) -> Step:
         step = self._go(setting, why)
-        self._begin()
+        self._start()
         return step
 
     def _go(self, setting: Setting, why: str) -> Step:
@@ -282,12 +269,6 @@ class Tuner:
         self._before, self.setting, self.why = self.setting, setting, why
         self._level, self._seen, self._since_s = Level(setting), Window(), 0.0
         return self.history[-1]
-
-
-def make_tuner(auto: Collection[Side], most: Setting) -> Tuner:
-    """Return the tuner of what is "auto", from little to no more than ``most``."""
-    workers = min(1, most.workers) if "workers" in auto else most.workers
-    return Tuner(Setting(workers, MIN_SLOTS if "slots" in auto else most.slots), most, auto)
 
 
 def _lacking(level: Level) -> list[Side]:
@@ -300,23 +281,13 @@ def _lacking(level: Level) -> list[Side]:
     return ["workers", "slots"] if workers_first else ["slots", "workers"]
 
 
-def _wanted(side: Side, level: Level) -> int:
-    """Return how many to try."""
-    now = level.setting.count(side)
-    lacking = math.ceil(HEADROOM * now / max(1 - level.waited, 0.01))
-    return min(2 * now, lacking) if side == "workers" else 2 * now
-
-
-def _shortage(side: Side, level: Level) -> str:
-    """Return what is short, and how that shows."""
-    busy = f"the workers are {level.busy:.0%} busy"
-    what = busy if side == "workers" else f"{busy}, so they wait for slots"
-    return f"training waits {_show_share(level.waited)} of the time and {what}"
-
-
 def _show_share(share: float) -> str:
     """Return a share as people read it: ``63%``, ``1.5%``."""
     return f"{share:.0%}" if share >= CHANGED else f"{share:.1%}"
+
+
+def _show_wait(share: float) -> str:
+    return f"training waits {_show_share(share)} of the time"
 
 
 def named(side: Side, count: int) -> str:
@@ -329,3 +300,72 @@ def gained(gain: float) -> str:
     if abs(gain) < PAYS:
         return f"gained nothing ({round(gain, 2) + 0:+.0%})"
     return f"gained {gain:.0%}" if gain > 0 else f"lost {-gain:.0%}"
+
+
+# ---- what the tuner decides, done ----
+
+COUNTED = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samples")
+
+
+class Resizer:
+    """Opens and parks slots of a running engine, and starts and ends workers, as its tuner says."""
+
+    def __init__(self, tuner: Tuner, engine: Engine) -> None:
+        """Open as many slots as the tuner begins with."""
+        self._tuner, self._engine = tuner, engine
+        self._seen = copy(engine.count())
+        self._is_short = False
+        self.due_ns = _ring.now_ns() + LOOK_NS  # when to look again
+        engine.ring.set_open(tuner.setting.slots)
+
+    def look(self) -> None:
+        """Move, if it is time to look and the tuner wants to."""
+        if _ring.now_ns() < self.due_ns:
+            return
+        declined = self._engine.pool.scaled_down
+        if declined is not None and declined[0] < self._tuner.setting.workers:
+            self._make(self._tuner.make_do(*declined).setting)
+        self._ask(all_held=False)
+
+    def open_another(self) -> bool:
+        """Open a slot, if that is allowed, because the consumer holds all there are."""
+        before = self._engine.ring.open_slots
+        self._ask(all_held=True)
+        return self._engine.ring.open_slots > before
+
+    def _ask(self, *, all_held: bool) -> None:
+        now_ns, totals = _ring.now_ns(), copy(self._engine.count())
+        counted = {name: getattr(totals, name) - getattr(self._seen, name) for name in COUNTED}
+        self._seen, self.due_ns = totals, now_ns + LOOK_NS
+        step = self._tuner.look(Window(**counted, all_held=all_held))
+        if step is not None:
+            self._make(step.setting)
+        if self._tuner.is_short and not self._is_short:
+            self._engine.pool.note_shortage()
+        self._is_short = self._tuner.is_short
+        self._give_back()
+
+    def _make(self, setting: Setting) -> None:
+        segment, ring, pool = self._engine.segment, self._engine.ring, self._engine.pool
+        try:
+            for slot in range(ring.open_slots, setting.slots):
+                size = segment.slot_size
+                check_free(size, f"another slot needs {show_bytes(size)}")
+                segment.reserve_slot(slot)
+            ring.set_open(setting.slots)
+            pool.resize(setting.workers)
+        except RingfeedError as error:
+            # The machine has no more to give: training goes on with what there is.
+            self._tuner.refuse(str(error))
+            ring.set_open(self._tuner.setting.slots)
+            pool.resize(self._tuner.setting.workers)
+
+    def _give_back(self) -> None:
+        """Return the memory of slots that are parked by now."""
+        segment, ring = self._engine.segment, self._engine.ring
+        if beyond := [slot for slot in segment.reserved if slot >= ring.open_slots]:
+            states = self._engine.observer.states()
+            for slot in beyond:
+                if states[slot] == "parked":
+                    with suppress(OSError):  # locked in memory, say: it stays reserved
+                        segment.give_back(ring, slot)

@@ -20,9 +20,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._process import Forks
-from ringfeed.engine import settling
 from ringfeed.engine._iterator import Intake
-from ringfeed.engine.copy_policy import SOON_NS, CopyPolicy
 from ringfeed.engine.lookahead import Lookahead
 from ringfeed.errors import ClosedError
 from ringfeed.monitor._snapshot import Observer
@@ -41,10 +39,10 @@ if TYPE_CHECKING:
 
     from ringfeed.datasets.base import Source
     from ringfeed.engine._iterator import Progress
-    from ringfeed.engine.autotune import Tuner
+    from ringfeed.engine.autotune import Resizer, Tuner
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
-    from ringfeed.engine.resizer import Resizer
+    from ringfeed.engine.settling import Settler
     from ringfeed.monitor.memory import Memory
     from ringfeed.monitor.stats import Stats
     from ringfeed.orders.sampler import Epoch
@@ -55,6 +53,7 @@ if TYPE_CHECKING:
 
 FOREVER_NS = 2**62
 HELD_NS = 10**9  # how long to wait where views hold every slot
+SOON_NS = 10**7  # what a step may take to let go of its batch
 OWN_WAIT_NS = 50_000_000  # of an iterator by itself, before the engine is asked what may be wrong
 SPIN_NS = 20_000  # that a waiter looks again before it sleeps
 
@@ -124,12 +123,10 @@ class Engine:
         self.ledger = Ledger(stats, self.observer)
         self.resizer: Resizer | None = None
         if tuner is not None:
-            from ringfeed.engine.resizer import Resizer  # noqa: PLC0415 - only where it is needed
+            from ringfeed.engine.autotune import Resizer  # noqa: PLC0415 - only where it is needed
 
-            self.resizer = Resizer(tuner, self.segment, self.ring, self.pool, self.count)
-        self.copy_policy = CopyPolicy(
-            self.ring, self.observer, self.lease_tracker, self.resizer, self.timeout_ns
-        )
+            self.resizer = Resizer(tuner, self)
+        self._settler: Settler | None = None
         self.lookahead = Lookahead(self.ring, source, plan, drops=options.drop_remainder)
         self._epoch_id = 0
         self._feed: Feed | None = None  # the last that was attached
@@ -201,8 +198,8 @@ class Engine:
             self.intake.error = None  # of an epoch before
         self._epoch_id = epoch_id
         self.ledger.epochs.start()
-        self.copy_policy.begin()
-        self.intake.set_lets_go(False)
+        if self._settler is not None:
+            self._settler.begin()
         self.ring.begin(epoch_id)
         self._set_due()
         self.lookahead.top_up()
@@ -311,18 +308,26 @@ class Engine:
         resizer = self.resizer
         self.ring.set_due(-1 if self.intake.error is not None else resizer.due_ns if resizer else 0)
 
+    @property
+    def settler(self) -> Settler:
+        """What decides on batches that the ring does not hand out by itself."""
+        if self._settler is None:
+            from ringfeed.engine.settling import Settler  # noqa: PLC0415 - few loops need it
+
+            self._settler = Settler(self)
+        return self._settler
+
     def _settle(self, build: BuildBatch | None) -> None:
         """Have the batch handed out that was taken: without the rows that failed, in its slot or as a private copy."""
-        if self.intake.kept_rows is None and settling.find_rows(self):
+        if self.intake.kept_rows is None and self.settler.find_rows():
             self._break_off()
         if self.intake.kept_rows is not None and not self.intake.settled:
-            settling.find_place(self, build)
+            self.settler.find_place(build)
 
     def _judge(self, answer: int) -> None:
         """Raise what ended the ring, if it has ended."""
         if answer == _ring.STOPPED:
-            message = "the loader was closed while this iterator waited"
-            raise ClosedError(message)
+            raise ClosedError("the loader was closed while this iterator waited")
         if answer not in (_ring.ALARMED, _ring.DAMAGED):
             return
         if damage := self.ring.damage():  # first: it may be why workers do not start, or are stuck
@@ -420,8 +425,7 @@ class Engine:
                 return
         self._held_since_ns = 0
         if answer == _ring.HELD:
-            self.copy_policy.distrust()
-            self.intake.set_lets_go(False)
+            self.settler.distrust()
             raise slots_held(
                 self.observer, self.lease_tracker, "" if builder is None else builder.copied_by
             )

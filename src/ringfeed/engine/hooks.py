@@ -1,4 +1,4 @@
-"""A dataset's hooks, `on_epoch_begin()` and `on_epoch_end()`: run between epochs, and again where a state asks it."""
+"""A dataset's hooks, `on_epoch_begin()` and `on_epoch_end()`: run between epochs and for states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Counts:
 
 
 class Hooks:
-    """The hooks of one loader's dataset. What runs one returns whether the order may have changed."""
+    """Runs the hooks of a loader's dataset; each run returns whether the order may have changed."""
 
     def __init__(self, source: Source, timeout_s: float | None) -> None:
         """Run nothing yet; ``timeout_s``: how long running them again may take."""
@@ -77,62 +77,47 @@ class Hooks:
             return None
         if keeps_state(dataset):
             return {"dataset": copied(dataset.state_dict())}
-        broken_off = [
-            *counts.broken_off.items(),
-            *([(counts.ended, counts.begun)] if counts.begun else []),
-        ]
-        return {"hooks": counts.ended} | (
-            {"broken_off": [[*one] for one in broken_off]} if broken_off else {}
-        )
+        broken_off = counts.broken_off | ({counts.ended: counts.begun} if counts.begun else {})
+        pairs = {"broken_off": [*map(list, broken_off.items())]} if broken_off else {}
+        return {"hooks": counts.ended, **pairs}
 
     def restore(self, done: dict[str, Any] | None) -> bool:
-        """Have the dataset be as it was; without a state of its own, by running its hooks as often."""
+        """Bring the dataset to this state; without one of its own, by running its hooks as often.
+
+        StateError where hooks have run otherwise, which cannot be undone.
+        """
         if not done:
             return False
         if "dataset" in done:
             self._source.given.load_state_dict(copied(done["dataset"]))
             return self._source.is_sized
-        broken_off = dict(done.get("broken_off", ()))
-        self._check_before(done["hooks"], broken_off)
-        return self._run_again(done["hooks"], broken_off)
-
-    def _check_before(self, ended: int, broken_off: dict[int, int]) -> None:
-        """Raise StateError where hooks have run otherwise, which cannot be undone."""
-        counts, anew = self.counts, f"make the dataset and the loader anew, or {_REMEDY}"
+        counts, ended, broken_off = self.counts, done["hooks"], dict(done.get("broken_off", ()))
+        anew = f"make the dataset and the loader anew, or {_REMEDY}"
         if counts.ended > ended:
-            message = (
+            raise StateError(
                 f"the hooks of this dataset have run {counts.ended} times, and the state is of "
                 f"{ended}; {anew}"
             )
-            raise StateError(message)
         for at, count in broken_off.items():
-            if at < counts.ended and (here := counts.broken_off.get(at, 0)) < count:
-                here = max(here, 0)
-                message = (
+            here = max(counts.broken_off.get(at, 0), 0)
+            if at < counts.ended and here < count:
+                raise StateError(
                     f"after {at} epochs {here} were broken off of this dataset's, and the state is "
                     f"of {count}; {anew}"
                 )
-                raise StateError(message)
-
-    def _run_again(self, ended: int, broken_off: dict[int, int]) -> bool:
-        counts, changed, since_s = self.counts, False, clock()
-        told = Replay("the hooks of the dataset run", _REMEDY)
+        changed, since_s = False, clock()
+        replay = Replay("the hooks of the dataset run", _REMEDY)
         while True:
-            left = (
-                broken_off.get(counts.ended, 0) + (counts.ended < ended) - counts.begun
-                if self.has_begin
-                else 0
-            )
-            if left <= 0 and counts.ended == ended:
+            begins = broken_off.get(counts.ended, 0) + (counts.ended < ended) - counts.begun
+            is_begin = self.has_begin and begins > 0
+            if not is_begin and counts.ended == ended:
                 return changed
-            told.note(counts.ended, ended)
-            self._check_time(clock() - since_s, ended)
-            changed |= self.run("on_epoch_begin" if left > 0 else "on_epoch_end")
-
-    def _check_time(self, passed_s: float, ended: int) -> None:
-        if self._timeout_s is not None and passed_s > self._timeout_s:
-            message = (
-                f"the hooks of this dataset have run {self.counts.ended} times in {passed_s:.1f} s, and "
-                f"the state is of {ended}; {_REMEDY}, or raise timeout_s={self._timeout_s:g}"
-            )
-            raise StateError(message)
+            replay.note(counts.ended, ended)
+            passed_s = clock() - since_s
+            if self._timeout_s is not None and passed_s > self._timeout_s:
+                raise StateError(
+                    f"the hooks of this dataset have run {counts.ended} times in {passed_s:.1f} s, "
+                    f"and the state is of {ended}; {_REMEDY}, or raise "
+                    f"timeout_s={self._timeout_s:g}"
+                )
+            changed |= self.run("on_epoch_begin" if is_begin else "on_epoch_end")

@@ -159,11 +159,10 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
 def _remote(backend: Any) -> Remote:
     """Return a backend that is no word; TypeError where it is none."""
     if not hasattr(backend, "make_pool"):
-        message = (
+        raise TypeError(
             f"backend={backend!r}; choose one of 'process', 'thread', 'spawn', 'fork', or a "
             "ringfeed.ray.Ray"
         )
-        raise TypeError(message)
     found: Remote = backend
     return found
 

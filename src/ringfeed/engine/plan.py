@@ -136,11 +136,10 @@ def _cells(indices: int, slots: int, workers: int, more: int) -> int:
     while cells > 1 and _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
         cells //= 2
     if _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
-        message = (
+        raise PlanError(
             f"slots={slots} with {workers} workers needs a control block of more than 1 MiB; use "
             "fewer slots"
         )
-        raise PlanError(message)
     return cells
 
 
@@ -165,8 +164,7 @@ def make_plan(  # noqa: PLR0913 - what decides the others
     Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
     """
     if slots is not None and memory is not None:
-        message = "give slots= or memory=, not both: each decides the other"
-        raise ValueError(message)
+        raise ValueError("give slots= or memory=, not both: each decides the other")
 
     def with_slots(count: int) -> Plan:
         cells = _cells(1 if at_once else indices, count, workers, more)
@@ -182,8 +180,9 @@ def make_plan(  # noqa: PLR0913 - what decides the others
         return _most_within(memory, with_slots)
     slots = DEFAULT_SLOTS if slots is None else slots
     if slots < MIN_SLOTS:
-        message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
-        raise PlanError(message)
+        raise PlanError(
+            f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
+        )
     return with_slots(slots)
 
 
@@ -195,13 +194,12 @@ def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
         if plan.total <= budget:
             return plan
     rest = plan.total - plan.slots * plan.slot_size - plan.control_size
-    message = (
+    raise PlanError(
         f"memory={memory!r} is {show_bytes(budget)}, but {MIN_SLOTS} slots of "
         f"{show_bytes(plan.slot_size)}, the control block of {show_bytes(plan.control_size)} and "
         f"the dataset's {show_bytes(rest)} need {show_bytes(plan.total)}; allow that much, or make "
         "batch_size smaller"
     )
-    raise PlanError(message)
 
 
 def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> Plan:
@@ -240,9 +238,12 @@ def tuner_for(options: Options, plan: Plan) -> Tuner | None:
     """Return the tuner of what is "auto", up to the plan; None where nothing is."""
     if not options.auto:
         return None
-    from ringfeed.engine.autotune import make_tuner  # noqa: PLC0415 - only where it is needed
+    from ringfeed.engine.autotune import Tuner  # noqa: PLC0415 - only where it is needed
 
-    return make_tuner(options.auto, Setting(plan.workers - options.bridges, plan.slots))
+    most = Setting(plan.workers - options.bridges, plan.slots)
+    workers = min(1, most.workers) if "workers" in options.auto else most.workers
+    slots = MIN_SLOTS if "slots" in options.auto else most.slots
+    return Tuner(Setting(workers, slots), most, options.auto)
 
 
 def check_available(plan: Plan, tuner: Tuner | None, reserved: int = 0) -> None:

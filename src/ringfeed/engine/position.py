@@ -100,8 +100,9 @@ class Position:
         """Return the batches of an epoch; TypeError, with the reason, where the order does not know."""
         length = self.sampler.length
         if length is None:
-            message = f"the length of this loader is unknown: its {self.sampler.why_no_length}"
-            raise TypeError(message)
+            raise TypeError(
+                f"the length of this loader is unknown: its {self.sampler.why_no_length}"
+            )
         return self.shard.batches(length)
 
     # ---- where the user's code is ----
@@ -121,11 +122,10 @@ class Position:
     def _place_in(self, now: UnderWay, batches: int | None) -> Place:
         given = now.progress.given if batches is None else batches
         if given < 0:
-            message = (
+            raise StateError(
                 "tf.data and Keras read ahead of the step, so only the training loop knows how "
                 "far it is; give the batches of this epoch that it has had: state_dict(batches=n)"
             )
-            raise StateError(message)
         samples, left = given * self.shard.step, None
         if now.length is not None:
             # len() of a user's order may say less than the order has given.
@@ -157,20 +157,18 @@ class Position:
     def skip(self, batches: int, streams: int) -> None:
         """Leave out so many more batches of the next epoch; ValueError where it has fewer, or several streams."""
         if streams > 1 and batches:
-            message = (
+            raise ValueError(
                 f"skip(batches={batches}) of {streams} iterables in turn: only reading shows which "
                 "of them have ended by then; take so many batches, and drop them"
             )
-            raise ValueError(message)
         place = self.next
         samples, rest = batches * self.shard.step, self._samples_from(place)
         if rest is not None:
             if batches > (left := self.shard.batches(rest)):
-                message = (
+                raise ValueError(
                     f"skip(batches={batches}), but only {left} batches of epoch {place.epoch} are "
                     "left"
                 )
-                raise ValueError(message)
             samples = min(samples, rest)
         self.go_to(place._replace(samples=place.samples + samples))
 

@@ -411,14 +411,12 @@ class EpochRunner:
 
     def _check_open(self) -> None:
         if self._forks != Forks.count:
-            message = (
+            raise ClosedError(
                 "this loader belongs to the process that this one was forked from; make a new one "
                 "here"
             )
-            raise ClosedError(message)
         if self._closed:
-            message = "this loader is closed; make a new one"
-            raise ClosedError(message)
+            raise ClosedError("this loader is closed; make a new one")
 
     def stop_engine(self) -> None:
         """End the engine. What Ctrl-C keeps it from is done by the next call, or at the runner's end."""

@@ -1,20 +1,33 @@
-"""A batch that needs a decision: which of its rows are handed out, and whether in its slot.
+"""A batch that needs a decision: which of its rows are handed out, and whether it keeps its slot.
 
     taken ──▶ find_rows: failed rows are left out, or raised after the good ones
                  └──▶ find_place: in its slot, or as a private copy ──▶ handed out by the iterator
 
 The batch stays with the `Intake` meanwhile. A signal handler, or another thread, may take it, so
 each step names it. The loader's lock is held.
+
+Of the slots that the caller's arrays hold, one at least is left to the workers: a batch that would
+take the last slot that can be filled is handed out as a private copy. With two slots that is every
+batch of a plain loop, which drops a batch only when it has the next. There a single held slot does
+not count, once the loop was seen to do so: the second batch of such an epoch is a copy, and shows
+it.
 """
 
 from __future__ import annotations
 
+import gc
+import sys
+import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringfeed.monitor.faults import Loss, over_total, sample_failed, source_ended
+from ringfeed._callers import callers_depth
+from ringfeed.errors import SlotsHeldWarning
+from ringfeed.monitor.faults import Loss, over_total, sample_failed, slots_kept, source_ended
 from ringfeed.monitor.lease_tracker import Debug
+from ringfeed.ring import _ring
 from ringfeed.spec.builder import BatchBuilder
 
 if TYPE_CHECKING:
@@ -24,87 +37,149 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.builder import BuildBatch
 
+SOON_NS = 10**7  # what a step may take to let go of its batch
+OVER = (_ring.STOPPED, _ring.ALARMED)
 
-def find_rows(engine: Engine) -> bool:
-    """Know the rows to hand out; returns whether the epoch is over: each later batch says the same.
 
-    The gaps that failures have left are closed; a batch without any good row is dropped.
-    """
-    intake, stats = engine.intake, engine.stats
-    lease = intake.kept
-    if lease is None:
+class Settler:
+    """Decides on the batches of one engine, which made it for the first that needs a decision."""
+
+    def __init__(self, engine: Engine) -> None:
+        # Dropped engines end at once, without the garbage collector: this refers to none.
+        self._engine: Engine = weakref.proxy(engine)
+        self._wait_ns = engine.timeout_ns  # for a framework
+        self._has_warned = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an epoch, of whose caller nothing is known."""
+        self._lets_go = False  # whether the caller drops a batch when it has the next
+        # When the batch was taken that the caller had while the copy was made that shows it.
+        self._watched_ns = 0
+        self._keeps = False
+        self._engine.intake.set_lets_go(False)
+
+    def distrust(self) -> None:
+        """Note, until the epoch ends, that the caller keeps batches."""
+        self._lets_go, self._keeps = False, True
+        self._engine.intake.set_lets_go(False)
+
+    # ---- its rows ----
+
+    def find_rows(self) -> bool:
+        """Find the rows to hand out; returns whether the epoch is over: each later batch says so too.
+
+        The gaps that failures have left are closed; a batch without any good row is dropped.
+        """
+        engine = self._engine
+        intake, lease = engine.intake, engine.intake.kept
+        if lease is None:
+            return False
+        batch, rows = lease.batch, min(lease.rows, engine.plan.layout.rows)
+        if not lease.failed:
+            intake.keep_rows(batch, rows)
+            return False
+        delivery = engine.source.delivery(lease, rows, engine.lookahead.order)
+        good, loss = self._good_rows(rows, delivery), self._loss(lease, delivery)
+        if (over := engine.fields.needed(lease, rows)) is not None:
+            good, loss = good[:0], self._over_total(lease.indices(rows), *over)
+        del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
+        if loss.error is not None:
+            engine.ring.set_due(-1)  # ahead of the batch after this one, also where C code takes it
+        intake.close_gaps(batch, rows, good, engine.stats, loss)
+        return delivery.is_over
+
+    def _good_rows(self, rows: int, delivery: Delivery) -> Indices:
+        """Return the rows that are handed out of a batch with failures."""
+        options = self._engine.options
+        raises = delivery.failed and options.on_error == "raise"
+        is_short = options.drop_remainder and delivery.is_short
+        if raises or is_short or not delivery.keeps_others:
+            return np.empty(0, np.int64)
+        failed = [] if delivery.is_whole else [row for row, _, _ in delivery.failed]
+        return np.setdiff1d(np.arange(rows), failed)
+
+    def _loss(self, lease: Lease, delivery: Delivery) -> Loss:
+        """Return what is raised after the good rows of a batch with failures, or else counted."""
+        engine, failed, is_none = self._engine, delivery.failed, delivery.is_none
+        if engine.options.on_error == "skip":
+            error = None if delivery.ended is None else source_ended(*delivery.ended)
+            return Loss(error, [index for _, index, _ in failed], is_none)
+        if not failed:
+            return Loss(is_none=is_none)
+        attempts, death_of = engine.options.max_attempts, engine.pool.death_of
+        return Loss(sample_failed(lease, failed, engine.source, death_of, attempts))
+
+    def _over_total(self, indices: list[int], leaf: int, need: int) -> Loss:
+        """Return the loss of a batch without room for its samples: the workers decide which fit."""
+        source = self._engine.source
+        if self._engine.options.on_error == "skip":
+            return Loss(None, [*map(source.number_of, indices)])
+        return Loss(over_total(indices, source.spec.leaves[leaf], need, source))
+
+    # ---- its slot ----
+
+    def find_place(self, build: BuildBatch | None) -> None:
+        """Leave the batch in its slot, or have it handed out as a private copy."""
+        # No local is the lease, which a traceback would hold.
+        engine, intake = self._engine, self._engine.intake
+        builder = build if isinstance(build, BatchBuilder) else None
+        keeps = not engine.options.copy and (build is None or builder is not None)
+        batch = None if intake.kept is None else intake.kept.batch
+        private = keeps and not self._is_left(intake.kept, builder)
+        intake.set_lets_go(self._lets_go or not keeps)
+        if batch is None:
+            return
+        if Debug.since_ns and (slot := getattr(intake.kept, "slot", None)) is not None:
+            # The newest is this one's.
+            engine.lease_tracker.note(slot, engine.observer.held_since_ns()[-1])
+        intake.settle(batch, private)
+
+    def _is_left(self, lease: Lease | None, builder: BatchBuilder | None) -> bool:
+        """Whether a batch just taken may keep its slot; warns once if views are in the way."""
+        if lease is None or lease.has_room():
+            return True
+        *held, _ = self._engine.observer.held_since_ns()  # the newest is the lease's own
+        if len(held) == 1 and held[0] != self._watched_ns and not self._keeps:
+            self._lets_go, self._watched_ns = self._watched_ns > 0, held[0]
+            return self._lets_go
+        if not held or self._makes_room(lease, builder, len(held)):
+            return lease.has_room()
+        self.distrust()
+        if not self._has_warned and self._engine.ring.look() not in OVER:
+            del lease  # else a warning that is raised would hold the slot by its traceback
+            self._has_warned = True
+            self._warn("" if builder is None else builder.copied_by)
         return False
-    batch, rows = lease.batch, min(lease.rows, engine.plan.layout.rows)
-    if not lease.failed:
-        intake.keep_rows(batch, rows)
-        return False
-    delivery = engine.source.delivery(lease, rows, engine.lookahead.order)
-    good = _good_rows(engine, rows, delivery)
-    loss = _loss(engine, lease, delivery)
-    if (over := engine.fields.needed(lease, rows)) is not None:
-        good, loss = good[:0], _over_total(engine, lease.indices(rows), *over)
-    del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
-    if loss.error is not None:
-        engine.ring.set_due(-1)  # ahead of the batch after this one, also where C code takes it
-    if len(good):
-        intake.close_gaps(batch, rows, good, stats, loss)
-    else:
-        intake.drop(batch, stats, loss)
-    return delivery.is_over
 
+    def _makes_room(self, lease: Lease, builder: BatchBuilder | None, held: int) -> bool:
+        """Get a slot back without the caller: another is opened, or a framework lets go."""
+        engine, began_ns, waited_ns = self._engine, _ring.now_ns(), 0
+        if not self._has_warned:  # once in vain is enough
+            while engine.resizer is not None and engine.resizer.open_another():
+                if lease.has_room():
+                    return True
+            if lease.wait_room(SOON_NS):
+                return True
+        while (
+            builder is not None
+            and waited_ns < self._wait_ns
+            and builder.lets_go_later(waited_ns / 1e9, held)
+        ):
+            if lease.wait_room(SOON_NS) or engine.ring.look() in OVER:
+                self._wait_ns = engine.timeout_ns
+                return True
+            waited_ns = _ring.now_ns() - began_ns
+        if waited_ns:
+            self._wait_ns = SOON_NS  # until that was not in vain
+        if not self._has_warned:
+            gc.collect()  # tens of milliseconds beside a framework
+        return lease.has_room()
 
-def _good_rows(engine: Engine, rows: int, delivery: Delivery) -> Indices:
-    """Return the rows that are handed out of a batch with failures."""
-    options = engine.options
-    raises = delivery.failed and options.on_error == "raise"
-    is_short = options.drop_remainder and delivery.is_short
-    if raises or is_short or not delivery.keeps_others:
-        return np.empty(0, np.int64)
-    return np.setdiff1d(
-        np.arange(rows), [] if delivery.is_whole else [row for row, _, _ in delivery.failed]
-    )
-
-
-def _loss(engine: Engine, lease: Lease, delivery: Delivery) -> Loss:
-    """Return what is to be raised for a batch with failures, after its good rows; or else what is counted."""
-    if engine.options.on_error == "skip":
-        error = None if delivery.ended is None else source_ended(*delivery.ended)
-        return Loss(error, [index for _, index, _ in delivery.failed], delivery.is_none)
-    if delivery.failed:
-        attempts = engine.options.max_attempts
-        return Loss(
-            sample_failed(lease, delivery.failed, engine.source, engine.pool.death_of, attempts)
-        )
-    return Loss(None, [], delivery.is_none)
-
-
-def _over_total(engine: Engine, indices: list[int], leaf: int, need: int) -> Loss:
-    """Return what comes of a batch that has no room for its samples: which of them fit depends on the workers."""
-    source = engine.source
-    if engine.options.on_error == "skip":
-        return Loss(None, [*map(source.number_of, indices)])
-    return Loss(over_total(indices, source.spec.leaves[leaf], need, source))
-
-
-def find_place(engine: Engine, build: BuildBatch | None) -> None:
-    """Leave the batch in its slot, or have it handed out as a private copy."""
-    intake, policy = (
-        engine.intake,
-        engine.copy_policy,
-    )  # no lease here: as in `find_rows`, a traceback would hold it
-    builder = build if isinstance(build, BatchBuilder) else None
-    keeps = not engine.options.copy and (build is None or builder is not None)
-    batch = None if intake.kept is None else intake.kept.batch
-    private = keeps and not policy.is_left(intake.kept, builder)
-    intake.set_lets_go(policy.lets_go or not keeps)
-    if batch is None:
-        return
-    if Debug.since_ns and (slot := _slot_of(intake.kept)) is not None:
-        engine.lease_tracker.note(
-            slot, engine.observer.held_since_ns()[-1]
-        )  # the newest is this one's
-    intake.settle(batch, private)
-
-
-def _slot_of(lease: Lease | None) -> int | None:
-    return None if lease is None else lease.slot
+    def _warn(self, copied_by: str) -> None:
+        message = slots_kept(self._engine.observer, self._engine.lease_tracker)
+        if copied_by:
+            message += f" ({copied_by})"
+        if hasattr(sys, "ps1"):
+            message += "; Out and sys.last_traceback refer to arrays, too"
+        warnings.warn(message, SlotsHeldWarning, stacklevel=callers_depth())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from ringfeed._units import shorten
 from ringfeed.errors import StateError
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is an int of 0 or more, as a state counts."""
+    return type(value) is int and value >= 0
 
 
 def check_fields(state: Any, **fields: int | None) -> None:
@@ -16,13 +21,9 @@ def check_fields(state: Any, **fields: int | None) -> None:
     if not isinstance(state, dict) or fields.keys() - state.keys():
         refuse(state, f"expected a dict of {', '.join(fields)}")
     for name, size in fields.items():
-        if size is None:
-            continue
         value = state[name]
-        numbers = (value if isinstance(value, list) else []) if size else [value]
-        if len(numbers) != (size or 1) or not all(
-            type(number) is int and number >= 0 for number in numbers
-        ):
+        are_counts = isinstance(value, list) and len(value) == size and all(map(is_count, value))
+        if size is not None and not (are_counts if size else is_count(value)):
             expected = f"a list of {size} ints" if size else "an int"
             refuse(state, f"whose {name} is {value!r}, expected {expected} of 0 or more")
 
@@ -39,7 +40,8 @@ def check_at_most(state: Any, name: str, most: int, what: str) -> None:
         refuse(state, f"whose {name} is {state[name]}, expected at most {what}, {most}")
 
 
-def refuse(state: Any, why: str) -> None:
+def refuse(state: Any, why: str) -> NoReturn:
     """Raise StateError for a state of an order."""
-    message = f"the state's 'sampler' is {shorten(repr(state))}, {why}; it was changed since"
-    raise StateError(message)
+    raise StateError(
+        f"the state's 'sampler' is {shorten(repr(state))}, {why}; it was changed since"
+    )

@@ -107,12 +107,11 @@ class Custom(Sampler):
         if state is None:
             return
         if not keeps_state(self.source):
-            message = (
+            raise StateError(
                 f"the state has one of {self.parameter}'s own, and this one (a "
                 f"{type(self.source).__name__}) has no state_dict() and load_state_dict(); give "
                 f"the {self.parameter} that it was taken with"
             )
-            raise StateError(message)
         check_fields(state, position=0, of=None)
         check_at_most(state, "position", start, "the state's samples")
 
@@ -194,11 +193,10 @@ class Lists(Custom, SeededSampler):
             ):
                 self._begun.append(chain([first], lists))
             return len(first)
-        message = (
+        raise ValueError(
             "batch_sampler has no lists, so nothing says how many samples a batch has; give "
             "max_batch_size="
         )
-        raise ValueError(message)
 
     def check_ranks(self, world_size: int) -> None:
         """Raise ValueError for several ranks: lists may differ in length, so that no rank's part of one is known."""

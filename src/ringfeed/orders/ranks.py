@@ -36,19 +36,17 @@ def find() -> tuple[int, int, str]:
     found = {name: said for name, look in _KNOWN_BY.items() if (said := look()) is not None}
     for name, (rank, world_size) in found.items():
         if not 0 <= rank < world_size:
-            message = (
+            raise ValueError(
                 f"shard='auto' found rank {rank} of {world_size} in {name}, expected a rank from 0 "
                 f"to world size - 1; {_GIVE}"
             )
-            raise ValueError(message)
     if not found:
         raise ValueError(_NOTHING)
     if len(set(found.values())) > 1:
         each = ", ".join(
             f"rank {rank} of {world_size} in {name}" for name, (rank, world_size) in found.items()
         )
-        message = f"shard='auto' found {each}, which contradict each other; {_GIVE}"
-        raise ValueError(message)
+        raise ValueError(f"shard='auto' found {each}, which contradict each other; {_GIVE}")
     return *next(iter(found.values())), ", ".join(found)
 
 
@@ -81,11 +79,10 @@ def _variables(rank: str, world_size: str) -> tuple[int, int] | None:
     try:
         return int(values[0] or ""), int(values[1] or "")
     except ValueError:
-        message = (
+        raise ValueError(
             f"shard='auto' found {rank}={values[0]!r} and {world_size}={values[1]!r}, expected two "
             f"ints; {_GIVE}"
-        )
-        raise ValueError(message) from None
+        ) from None
 
 
 def _tf_config() -> tuple[int, int] | None:
@@ -102,17 +99,15 @@ def _tf_config() -> tuple[int, int] | None:
         )
         chiefs, workers = len(cluster.get("chief", ())), len(cluster.get("worker", ()))
     except (ValueError, KeyError, TypeError, AttributeError):
-        message = (
+        raise ValueError(
             f"shard='auto' found TF_CONFIG={text!r}, expected JSON as in "
             f'{{"cluster": {{"worker": ["host:port"]}}, "task": {{"type": "worker", "index": 0}}}}; {_GIVE}'
-        )
-        raise ValueError(message) from None
+        ) from None
     if kind not in {"chief", "worker"} or "ps" in cluster:
-        message = (
+        raise ValueError(
             f"shard='auto' found task type {kind!r} in a cluster of {', '.join(cluster)} in "
             f"TF_CONFIG, expected a chief or worker, and no parameter servers; {_GIVE}"
         )
-        raise ValueError(message)
     return (0 if kind == "chief" else chiefs + index), chiefs + workers
 
 

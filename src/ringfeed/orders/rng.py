@@ -107,11 +107,10 @@ def rng() -> np.random.Generator:
         return np.random.default_rng()
     index = context.index
     if index is None:
-        message = (
+        raise RuntimeError(
             "ringfeed.rng() belongs to one sample, and __getitems__ makes many; draw in "
             "__getitem__, and leave __getitems__ out"
         )
-        raise RuntimeError(message)
     if type(index) is _Drawn and index.epoch == context.epoch and index.seed == context.seed:
         return index.generator
     drawn = _Drawn(0 if isinstance(index, tuple) else index)

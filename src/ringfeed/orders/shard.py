@@ -70,13 +70,13 @@ class Shard(NamedTuple):
             return cls.find()
         this = cls(0, 1) if shard is None else shard
         if not isinstance(this, cls):
-            message = f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}"
-            raise ValueError(message)  # noqa: TRY004 - as of any other word
+            raise ValueError(f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}")  # noqa: TRY004 - as of any other word
         count = check_count("world_size", this.world_size, 1, MOST, none=False) or 1
         number = check_count("rank", this.rank, 0, MOST, none=False) or 0
         if number >= count:
-            message = f"rank={number} with world_size={count}; ranks go from 0 to {count - 1}"
-            raise ValueError(message)
+            raise ValueError(
+                f"rank={number} with world_size={count}; ranks go from 0 to {count - 1}"
+            )
         check_choice("uneven", this.uneven, ("pad", "drop", "keep"))
         return cls(number, count, this.uneven, this.found)
 
@@ -85,20 +85,18 @@ class Shard(NamedTuple):
         if self.world_size == 1:
             return
         if seed is None:
-            message = (
+            raise ValueError(
                 f"seed=None draws a seed, and each rank of {self.world_size} another; give all of "
                 "them one number"
             )
-            raise ValueError(message)
         if isinstance(sampler, SeededSampler):
             sampler.check_ranks(self.world_size)
         if "torch.DistributedSampler" in class_names(sampler):
-            message = (
+            raise ValueError(
                 f"sampler is a {type(sampler).__name__}, which gives the samples of one process, "
                 f"and {self} would get a part of these; leave it out and give shuffle=True, or "
                 "leave shard= out"
             )
-            raise ValueError(message)
 
 
 class Part(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 import ringfeed
-from ringfeed.engine import resizer
+from ringfeed.engine import autotune
 from ringfeed.engine.autotune import Setting
 from scripting import Script
 from watching import PATIENCE_S
@@ -35,7 +35,7 @@ def numbers(dataset: Any) -> list[int]:
 
 def test_an_epoch_is_whole_while_slots_and_workers_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """The op takes no more batches in a row than come between two looks."""
-    monkeypatch.setattr(resizer, "LOOK_NS", 0)
+    monkeypatch.setattr(autotune, "LOOK_NS", 0)
     with ringfeed.Loader(np.arange(2000), batch_size=4, slots="auto", workers="auto") as loader:
         script = Script((1, 2), (3, 6), (1, 2), (2, 8), (1, 3))
         loader._runner.tuner = script  # type: ignore[assignment]
