@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from ringfeed.engine._repeated import Repeated
-    from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.identity import Identity
     from ringfeed.engine.plan import Plan
+    from ringfeed.engine.runner import BatchIterator
     from ringfeed.frameworks.base import BatchStream, Epochs
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.device_slots import DeviceSlots
@@ -417,12 +417,10 @@ class Loader(Generic[Batch_co]):
 
         return Repeated(self, check_count("epochs", epochs, 0))
 
-    def _begin_epoch(
-        self, build: BuildBatch | None = None, *, wait_for_slots: bool = False
-    ) -> BatchIterator:
+    def _begin_epoch(self, build: BuildBatch | None = None) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
         _in_use.add(self)
-        return self._runner.begin(build, wait_for_slots=wait_for_slots, keeps=self)
+        return self._runner.begin(build, keeps=self)
 
     # ---- where it is ----
 

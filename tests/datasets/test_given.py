@@ -249,9 +249,9 @@ class Indexed:
 
 
 LOADER = foreign("torch.utils.data.dataloader.DataLoader", __iter__=lambda _: iter([X, X]))
-GIVES = (
-    "gives the batches of a loader, expected a dataset of samples; give the dataset of that "
-    "loader, or batch_size=None to have its batches as they are"
+MAKES = (
+    "makes batches itself, expected a dataset of samples; give the loader's .dataset, or "
+    "batch_size=None to have its batches as they are"
 )
 FRAME = (
     "has no rows by number, expected a dataset; give its columns: "
@@ -275,16 +275,8 @@ FRAME = (
         (foreign("pandas.core.frame.DataFrame", Tensor)(X), f"a DataFrame {FRAME}columns}}"),
         (foreign("polars.dataframe.frame.DataFrame", Tensor)(X), f"a DataFrame {FRAME}columns}}"),
         (foreign("pyarrow.lib.Table", Tensor)(X), f"a Table {FRAME}column_names}}"),
-        (
-            LOADER(),
-            "a DataLoader makes batches itself, expected a dataset of samples; give what it "
-            "loads, its .dataset, or batch_size=None to have its batches as they are",
-        ),
-        (
-            ringfeed.Loader((X, X), workers=0),
-            "a Loader makes batches itself, expected a dataset of samples; give what it loads, "
-            "its .dataset, or batch_size=None to have its batches as they are",
-        ),
+        (LOADER(), f"a DataLoader {MAKES}"),
+        (ringfeed.Loader((X, X), workers=0), f"a Loader {MAKES}"),
         (Indexed, "Indexed is a class, expected a dataset; give an instance: Indexed(...)"),
         (
             needy,
@@ -305,10 +297,10 @@ def test_what_gives_batches_of_a_loader_is_refused() -> None:
     with ringfeed.Loader((X, X), workers=0) as loader:
         assert (
             refusal(Epochs(stream_of(loader), lambda: iter(())), TypeError, batch_size=4)
-            == f"an Epochs {GIVES}"
+            == f"an Epochs {MAKES}"
         )
-        assert refusal(iter(loader), TypeError, batch_size=4) == f"a BatchIterator {GIVES}"
-        assert refusal(loader.repeat(), TypeError, batch_size=4) == f"a Repeated {GIVES}"
+        assert refusal(iter(loader), TypeError, batch_size=4) == f"a BatchIterator {MAKES}"
+        assert refusal(loader.repeat(), TypeError, batch_size=4) == f"a Repeated {MAKES}"
 
 
 def test_a_tf_dataset_is_read_here_alone() -> None:

@@ -11,7 +11,8 @@ import pytest
 from ringfeed.datasets.passes import PassOrder
 from ringfeed.datasets.round_robin import RoundRobinSampler
 from ringfeed.orders.custom import Custom
-from ringfeed.orders.sampler import Sequential, Shuffled
+from ringfeed.orders.permutation import Shuffled
+from ringfeed.orders.sampler import Sequential
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

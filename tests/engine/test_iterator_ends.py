@@ -111,10 +111,10 @@ def test_a_handler_that_takes_between_the_look_and_the_take(
         seen = [next(iterator)[0]]
         original = Engine.wait
 
-        def wait(self: Engine, build: Any, *, wait_for_slots: bool) -> None:
+        def wait(self: Engine, build: Any) -> None:
             monkeypatch.setattr(Engine, "wait", original)
             gate.opened.set()
-            original(self, build, wait_for_slots=wait_for_slots)
+            original(self, build)
             seen.extend([next(iterator)[0] for _ in range(3)])
 
         engine.intake.own_wait_ns = 0
@@ -186,14 +186,14 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(
     seen: list[int] = []
     original = Engine.wait
 
-    def wait(engine: Engine, build: Any, *, wait_for_slots: bool) -> None:
+    def wait(engine: Engine, build: Any) -> None:
         if len(seen) == 95 and not dataset.ended:
             wait_until(
                 lambda: engine.observer.states().count("ready") >= 3
             )  # behind it, as they were before
             feed.run_hook("on_epoch_end")
             dataset.changed.set()
-        original(engine, build, wait_for_slots=wait_for_slots)
+        original(engine, build)
 
     monkeypatch.setattr(Engine, "wait", wait)
     feed = DatasetFeed(dataset, workers=2, backend="thread", slots=6, timeout_s=FOREVER_S)

@@ -511,11 +511,11 @@ def in_the_slot(lease: Any, rows: int) -> Any:
 
 
 def test_a_slot_that_another_thread_lets_go_of_is_filled_here() -> None:
-    """Without workers a wait_for_slots wait ends with the release, since nothing else would fill the slot."""
+    """Without workers a wait for slots ends with the release, since nothing else would fill the slot."""
     with ringfeed.Loader(
         (np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=120
     ) as loader:
-        batches = loader._stream.epoch(in_the_slot, wait_for_slots=True)
+        batches = loader._stream.epoch(in_the_slot)
         held = [next(batches), next(batches)]
         threading.Timer(0.2, held.clear).start()
         assert next(batches).tolist() == [4, 5]
@@ -528,7 +528,7 @@ def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(
     with ringfeed.Loader(
         (np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=None
     ) as loader:
-        batches = loader._stream.epoch(in_the_slot, wait_for_slots=True)
+        batches = loader._stream.epoch(in_the_slot)
         held = [next(batches), next(batches)]
         monkeypatch.setattr(gc, "collect", held.clear)
         assert next(batches).tolist() == [4, 5]

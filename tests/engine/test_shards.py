@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.orders.sampler import Shuffled
+from ringfeed.orders.permutation import Shuffled
 
 pytestmark = pytest.mark.once
 

@@ -13,7 +13,7 @@ import pytest
 import fuzz
 import orders
 import ringfeed
-from ringfeed.engine.batches import BatchIterator
+from ringfeed.engine.runner import BatchIterator
 from ringfeed.workers import processes
 
 if TYPE_CHECKING:

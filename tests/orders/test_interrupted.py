@@ -12,7 +12,8 @@ from ringfeed.datasets.round_robin import RoundRobinEpoch
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.custom import Custom, Lists
 from ringfeed.orders.mix import MixSampler
-from ringfeed.orders.sampler import Positional, Sequential, Shuffled
+from ringfeed.orders.permutation import Shuffled
+from ringfeed.orders.sampler import Positional, Sequential
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:

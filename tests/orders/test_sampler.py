@@ -20,14 +20,8 @@ from ringfeed.datasets.round_robin import RoundRobinSampler
 from ringfeed.orders._permute import MAX_LENGTH
 from ringfeed.orders.custom import Custom
 from ringfeed.orders.making import make_sampler
-from ringfeed.orders.permutation import permute
-from ringfeed.orders.sampler import (
-    CHUNK,
-    Epoch,
-    Sampler,
-    Sequential,
-    Shuffled,
-)
+from ringfeed.orders.permutation import Shuffled, permute
+from ringfeed.orders.sampler import CHUNK, Epoch, Sampler, Sequential
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

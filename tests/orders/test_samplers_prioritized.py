@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.orders import sum_tree
+from ringfeed.orders import prioritized
+from ringfeed.orders.prioritized import SumTree
 from ringfeed.orders.rng import derive
-from ringfeed.orders.sum_tree import SumTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def test_what_broke_off_is_added_up_later(monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(sum_tree, "_least_above_0", interrupted)
+        patched.setattr(prioritized, "_least_above_0", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tree.total()
     tree.put(np.array([3]), np.array([0.5]))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ringfeed.orders import shard
 from ringfeed.orders.custom import Custom
-from ringfeed.orders.sampler import Epoch, Sequential, Shuffled
+from ringfeed.orders.permutation import Shuffled
+from ringfeed.orders.sampler import Epoch, Sequential
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:

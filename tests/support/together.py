@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 import warm
-from ringfeed.orders.sampler import Shuffled
+from ringfeed.orders.permutation import Shuffled
 
 WORLD = 2
 BATCH = 4

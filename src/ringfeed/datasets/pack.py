@@ -110,8 +110,9 @@ class Pack:
         window: int | None = None,
         segment_ids: bool = True,
     ) -> None:
+        from ringfeed.orders.checks import digest  # noqa: PLC0415 - no worker needs it
         from ringfeed.orders.packing import STRATEGIES  # noqa: PLC0415 - a worker unpickles the one that it needs
-        from ringfeed.orders.sampler import check_integer, digest  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.sampler import check_integer  # noqa: PLC0415 - no worker needs it
 
         _check_dataset(dataset)
         given = _checked_lengths(lengths)
@@ -177,7 +178,7 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def _checked_lengths(lengths: Any) -> Indices:
-    from ringfeed.orders.sampler import checked_array, refuse_where  # noqa: PLC0415 - no worker needs it
+    from ringfeed.orders.checks import checked_array, refuse_where  # noqa: PLC0415 - no worker needs it
 
     found = checked_array("lengths is", lengths, "iu", "integers")
     refuse_where(found < 0, "lengths", found, "an integer of 0 or more")
@@ -467,7 +468,8 @@ class PackSource(SampleSource):
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the rows; ValueError for any other, and for other lengths than the dataset has."""
         from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - no worker needs it
-        from ringfeed.orders.sampler import Sequential, Shuffled  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.sampler import Sequential  # noqa: PLC0415 - no worker needs it
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
             why = (

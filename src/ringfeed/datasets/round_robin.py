@@ -10,7 +10,7 @@ import numpy as np
 from ringfeed._classes import length_of
 from ringfeed.datasets.peekable import is_iterator
 from ringfeed.errors import StateError
-from ringfeed.orders.checks import check_fields, check_none, refuse
+from ringfeed.orders.checks import check_fields, refuse
 from ringfeed.orders.custom import MOST_STATES
 from ringfeed.orders.sampler import Epoch, Sampler
 
@@ -42,7 +42,7 @@ class RoundRobinSampler(Sampler):
         """Raise StateError for what is no state of so many iterables at this position."""
         count = len(self._iterables)
         if count == 1:
-            check_none(state, self.order)
+            super().check_state(start, state)
         elif state is not None or start:
             check_fields(state, given=0, read=count)
             turn, streams = state.get("turn"), [*range(count)]

@@ -1,6 +1,6 @@
 """One running loader: options become a plan, the plan a ring with workers, the ring batches.
 
-    open_source ──▶ options ──▶ plan ──▶ Engine: memory, ring, workers ──▶ batches, _iterator
+    open_source ──▶ options ──▶ plan ──▶ Engine: memory, ring, workers ──▶ _iterator: batches
                                             ├── lookahead   plans this epoch and the next
                                             └── settling    decides on rows that failed, and on slots
 

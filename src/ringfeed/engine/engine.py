@@ -268,14 +268,12 @@ class Engine:
 
     # ---- what the ring does not decide ----
 
-    def resolve(
-        self, answer: int, build: BuildBatch | None = None, *, wait_for_slots: bool = False
-    ) -> None:
+    def resolve(self, answer: int, build: BuildBatch | None = None) -> None:
         """Do what an answer of the ring asks for, so that it has another, or a batch; raises what ends the epoch."""
         if self.intake.kept is not None:
             self._settle(build)  # Ctrl-C came while it was settled
         elif answer == _ring.DUE:
-            self._look(build, wait_for_slots=wait_for_slots)
+            self._look(build)
         elif answer == _ring.PLAN or (answer == _ring.DRY and not self.lookahead.is_planned):
             self.lookahead.top_up()
         elif answer in (_ring.DRY, _ring.STALE):
@@ -286,11 +284,11 @@ class Engine:
             if self.intake.take(self._epoch_id):  # if it is there still
                 self._settle(build)
         elif answer in (_ring.PENDING, _ring.HELD):
-            self.wait(build, wait_for_slots=wait_for_slots)
+            self.wait(build)
         else:
             self._judge(answer)
 
-    def _look(self, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
+    def _look(self, build: BuildBatch | None) -> None:
         """Let the tuner look, and note where a batch is taken, as far as either is wanted."""
         if self.resizer is not None:
             self.resizer.look()
@@ -298,11 +296,7 @@ class Engine:
         if Debug.since_ns:
             self.lookahead.top_up()
             answer = self.ring.look()
-            self.resolve(
-                _ring.GAPS if answer == _ring.TAKEABLE else answer,
-                build,
-                wait_for_slots=wait_for_slots,
-            )
+            self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build)
 
     def _set_due(self) -> None:
         resizer = self.resizer
@@ -337,29 +331,27 @@ class Engine:
 
     # ---- the wait for a batch ----
 
-    def wait(self, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
+    def wait(self, build: BuildBatch | None) -> None:
         """Wait for the head batch, and for slots to fill."""
         began_ns = _ring.now_ns()
         if self._is_starting and self.observer.consumer().batches:
             self._note_start()
         starting = self._is_starting
         try:
-            self._wait_once(build, wait_for_slots=wait_for_slots)
+            self._wait_once(build)
         finally:
             stall_ns = _ring.now_ns() - began_ns
             self.stats.startup_s += starting * stall_ns / 1e9
             is_computing = None if starting else getattr(build, "is_computing", None)
             self.ring.note_stall(0 if is_computing and is_computing() else stall_ns)
 
-    def _wait_once(self, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
+    def _wait_once(self, build: BuildBatch | None) -> None:
         ring = self.ring
         answer = ring.look()
         while answer == _ring.PENDING and self.pool.step():
             answer = ring.look()
         if answer == _ring.HELD:
-            self._wait_for_views(
-                build, min(self.timeout_ns, FOREVER_NS if wait_for_slots else HELD_NS)
-            )
+            self._wait_for_views(build)
             ring.waited_ns = 0
         elif answer == _ring.PENDING:
             answer = self._wait_for_workers()
@@ -407,9 +399,12 @@ class Engine:
         waits = self.plan.workers and not self._is_starting
         self.intake.own_wait_ns = min(OWN_WAIT_NS, self.timeout_ns) if waits else 0
 
-    def _wait_for_views(self, build: BuildBatch | None, timeout_ns: int) -> None:
-        """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
+    def _wait_for_views(self, build: BuildBatch | None) -> None:
+        """Wait until views let go of a slot; garbage is collected only where none does soon."""
         ring = self.ring
+        builder = build if isinstance(build, BatchBuilder) else None
+        waits = build is not None if builder is None else builder.waits_for_slots
+        timeout_ns = min(self.timeout_ns, FOREVER_NS if waits else HELD_NS)
         self._held_since_ns = self._held_since_ns or _ring.now_ns()
         answer = ring.wait(min(timeout_ns, SOON_NS), held=True)
         while answer == _ring.HELD and self.resizer is not None and self.resizer.open_another():
@@ -417,7 +412,6 @@ class Engine:
         if answer == _ring.HELD:
             gc.collect()  # tens of milliseconds beside a framework
             answer = ring.wait(timeout_ns, held=True)
-        builder = build if isinstance(build, BatchBuilder) else None
         if answer == _ring.HELD and builder is not None:
             # The framework may let go of a slot by itself, as long as there is time left.
             waited_ns = _ring.now_ns() - self._held_since_ns

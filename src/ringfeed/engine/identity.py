@@ -91,7 +91,8 @@ class Identity:
         hooks = {name: state[name] for name in _OF_HOOKS if name in state} or None
         kept = state.get("sampler"), hooks, state.get("streams")
         place = Place(state["epoch"], state["samples"], *kept)
-        if hooks is None or not self._source.hooks or hooks == self._position.hooks.now():
+        here = self._position.hooks
+        if hooks is None or here is None or hooks == here.now():
             return self._checked(place, state, strict=strict)
         # The dataset's length may be that of the state when its hooks have run.
         check = partial(self._checked, state=state, strict=strict)
@@ -198,7 +199,7 @@ def _check_streams(place: Place, count: int) -> None:
             "give the iterables it was taken with"
         )
     for number, stream in enumerate(streams):
-        read = stream.get("read") if isinstance(stream, dict) and "of" in stream else None
+        read: Any = stream.get("read") if isinstance(stream, dict) and "of" in stream else None
         if stream is not None and not (is_count(read) and read <= place.samples):
             expected = f"None, or a dict of 'read', an int from 0 to {place.samples}, and 'of'"
             _refuse(f"streams[{number}]", stream, expected)

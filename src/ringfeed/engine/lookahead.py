@@ -98,11 +98,15 @@ class Lookahead:
     def top_up(self) -> None:
         """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
         ring = self._ring
-        part = self._unplanned()
-        while part is not None and ring.planned < min(ring.slots, part.most) and ring.room:
-            self._plan(part)
-            part = self._unplanned()
-        ring.set_low_water(0 if part is None else max(min(ring.planned, ring.slots) - 1, 0))
+        while (
+            (part := self._unplanned()) and ring.room and ring.planned < min(ring.slots, part.most)
+        ):
+            part.is_torn = True
+            # An order of the next epoch that cannot be read raises that when its epoch begins.
+            with suppress(*([] if part is self._now else [Exception])):
+                self._plan(part)
+                part.is_torn = False
+        ring.set_low_water(max(min(ring.planned, ring.slots) - 1, 0) if part else 0)
 
     def _unplanned(self) -> _Part | None:
         """Return the part to plan now: this epoch or, once it is planned, the next, beyond the border."""
@@ -111,23 +115,12 @@ class Lookahead:
             return now
         if self._next is None and following is not None:
             self._ring.set_border()
-            self._next = _Part(
-                following(now.number + 1), now.number + 1, now.most
-            )  # one step, for Ctrl-C
+            number = now.number + 1
+            self._next = _Part(following(number), number, now.most)  # one step, for Ctrl-C
         found = self._next
         return None if found is None or found.is_planned or found.is_torn else found
 
     def _plan(self, part: _Part) -> None:
-        part.is_torn = True
-        if part is self._now:
-            self._take(part)
-        else:
-            with suppress(
-                Exception
-            ):  # of an order that cannot be read: its own epoch raises that, when it begins
-                self._take(part)
-
-    def _take(self, part: _Part) -> None:
         """Plan what the order gives next; what Ctrl-C has kept from the plan, the next call plans.
 
         Orders move with the last step of a call, and are called from C: what they gave is kept, or
@@ -139,7 +132,6 @@ class Lookahead:
             count *= 1 if order.gives_lists else self._rows
             part.kept.extend(zip((count,), map(order.take, (count,)), strict=True))
         self._ring.plan_kept(part.kept, self._parts(part), self._rows, part.number, self.version)
-        part.is_torn = False
 
     def _parts(self, part: _Part) -> list[tuple[Indices, int]]:
         """Return what was given, in parts that may be planned together."""

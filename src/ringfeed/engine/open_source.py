@@ -26,8 +26,9 @@ _TABLES = {
     "polars.DataFrame": "columns",
     "pyarrow.Table": "column_names",
 }
-_MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
-_GIVES_BATCHES = {
+_OF_BATCHES = {
+    "torch.DataLoader",
+    "ringfeed.Loader",
     "ringfeed.Epochs",
     "ringfeed.LoaderAdapter",
     "ringfeed.BatchIterator",
@@ -153,15 +154,10 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
             f"a {kind} has no rows by number, expected a dataset; "
             f"give its columns: {{name: table[name].to_numpy() for name in table.{tables[0]}}}"
         )
-    if not _MAKES_BATCHES.isdisjoint(names) and batch_size is not None:
+    if not _OF_BATCHES.isdisjoint(names) and batch_size is not None:
         return (
-            f"a {kind} makes batches itself, expected a dataset of samples; give what it loads, "
-            "its .dataset, or batch_size=None to have its batches as they are"
-        )
-    if not _GIVES_BATCHES.isdisjoint(names) and batch_size is not None:
-        return (
-            f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the "
-            "dataset of that loader, or batch_size=None to have its batches as they are"
+            f"{_a(kind)} makes batches itself, expected a dataset of samples; give the loader's "
+            ".dataset, or batch_size=None to have its batches as they are"
         )
     if any(name.startswith("scipy.") for name in names) and hasattr(dataset, "toarray"):
         return (

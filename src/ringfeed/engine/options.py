@@ -88,15 +88,11 @@ class Options:
             most_workers = max(1, min(most_workers, concurrency))
         in_flight = _in_flight(source, concurrency, most_workers, is_auto="workers" in auto)
         count = None if "slots" in auto else check_count("slots", slots, 0)
-        if (source.whole or source.at_once) and slots is None and memory is None:
-            if "workers" in auto:
+        if slots is None and memory is None:
+            if "workers" in auto and (source.whole or source.at_once):
                 auto.add("slots")
             else:
-                count = most_workers + SPARE_SLOTS
-        if in_flight and slots is None and memory is None:
-            count = max(count or DEFAULT_SLOTS, ceil(in_flight / source.indices) + SPARE_SLOTS)
-        if remote is not None and slots is None and memory is None:
-            count = max(count or DEFAULT_SLOTS, remote.slots(source) + SPARE_SLOTS)
+                count = _default_slots(source, most_workers, in_flight, remote)
         return cls(
             workers=most_workers,
             readers=readers,
@@ -154,6 +150,17 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
     from ringfeed.reading.window_reader import concurrency_of  # noqa: PLC0415 - only where it is needed
 
     return concurrency_of(source, concurrency, workers, is_auto=is_auto)
+
+
+def _default_slots(
+    source: Source, workers: int, in_flight: int, remote: Remote | None
+) -> int | None:
+    """Return how many slots there are for a dataset that is filled by more than one batch at a time."""
+    least = workers + SPARE_SLOTS if source.whole or source.at_once else 0
+    at_once = ceil(in_flight / source.indices)
+    if remote is not None:
+        at_once = max(at_once, remote.slots(source))
+    return max(least or DEFAULT_SLOTS, at_once + SPARE_SLOTS) if at_once else least or None
 
 
 def _remote(backend: Any) -> Remote:

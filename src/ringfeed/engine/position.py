@@ -54,7 +54,7 @@ class Position:
     what may change.
     """
 
-    def __init__(self, sampler: Sampler, shard: Part, hooks: Hooks) -> None:
+    def __init__(self, sampler: Sampler, shard: Part, hooks: Hooks | None) -> None:
         """Be at the start of epoch 0."""
         self.sampler = sampler
         self.shard = shard
@@ -63,7 +63,7 @@ class Position:
         self.under_way: UnderWay | None = None
         """The last epoch that has begun."""
         self.hooks = hooks
-        """Those of the dataset."""
+        """Those of the dataset, where it has any."""
         self._has_moved = False  # since it began: the next place counts
 
     # ---- epochs begin ----
@@ -117,7 +117,9 @@ class Position:
         found = self.next if now is None else self._place_in(now, batches)
         if found.samples == 0 and found.state is None:
             found = found._replace(state=self.sampler.start_state)
-        return found if found.hooks is not None else found._replace(hooks=self.hooks.now())
+        if found.hooks is not None or self.hooks is None:
+            return found
+        return found._replace(hooks=self.hooks.now())
 
     def _place_in(self, now: UnderWay, batches: int | None) -> Place:
         given = now.progress.given if batches is None else batches
@@ -131,7 +133,7 @@ class Position:
             # len() of a user's order may say less than the order has given.
             rest = max(max(now.length, now.order.position or 0) - now.begun.samples, 0)
             samples, left = min(samples, rest), self.shard.global_batches(rest)
-        if now.progress.is_over or (left is not None and given >= left and not self.hooks):
+        if now.progress.is_over or (left is not None and given >= left and self.hooks is None):
             return Place(now.begun.epoch + 1)
         samples += now.begun.samples
         found = now.begun._replace(samples=samples, state=now.order.state(samples))

@@ -9,17 +9,17 @@ knows where the user's code is: see `resume`.
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import weakref
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed._checks import MOST
 from ringfeed._process import Exit, Finalizer, Forks
-from ringfeed.engine._iterator import Progress
-from ringfeed.engine.batches import BatchIterator
+from ringfeed.engine._iterator import Batches, Progress
 from ringfeed.engine.engine import Engine, memory_of
-from ringfeed.engine.hooks import Hooks
 from ringfeed.engine.plan import check_available, tuner_for
 from ringfeed.engine.position import Place, Position
 from ringfeed.engine.sending import Sending
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.datasets.base import Source
+    from ringfeed.engine._iterator import Intake
     from ringfeed.engine.engine import Feed
+    from ringfeed.engine.hooks import Hooks
     from ringfeed.engine.options import Options
     from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.orders.shard import Part
@@ -62,7 +64,11 @@ class EpochRunner:
         self.source = source
         self.options = options
         self._sending = Sending(source, options)
-        self._hooks = Hooks(source, options.timeout_s)
+        self._hooks: Hooks | None = None
+        if source.hooks:
+            from ringfeed.engine.hooks import Hooks  # noqa: PLC0415 - most datasets have none
+
+            self._hooks = Hooks(source, options.timeout_s)
         self._make_sampler = partial(source.sampler, shuffle=shuffle, sampler=sampler)
         order = self._sending.learn(self._make_sampler)
         self.position = Position(order, shard, self._hooks)
@@ -98,26 +104,29 @@ class EpochRunner:
 
     # ---- epochs ----
 
-    def begin(
-        self, build: BuildBatch | None = None, *, wait_for_slots: bool = False, keeps: object = None
-    ) -> BatchIterator:
-        """Begin the next epoch; see `BatchStream.epoch`. ``keeps``: what lives as long as the iterator."""
+    def begin(self, build: BuildBatch | None = None, *, keeps: object = None) -> BatchIterator:
+        """Begin the next epoch; see `BatchStream.epoch`. ``keeps`` lives as long as the iterator."""
+        return self._or_stay(partial(self._begin, build, keeps))
+
+    def prepare(self) -> None:
+        """Run what comes ahead of the next epoch now, where its length is needed before it begins."""
+        self._or_stay(self._prepare)
+
+    def _or_stay(self, begin: Callable[[], _Answer]) -> _Answer:
+        """Begin an epoch, or stay where the loader is: a hook may raise, and Ctrl-C come."""
         self._check_open()
         place = self.position.next
         try:
             with self.lock:
-                return self._begin(build, keeps, wait_for_slots=wait_for_slots)
-        except BaseException:  # a hook's, or Ctrl-C: nothing has begun
-            self.position.next = place
+                return begin()
+        except BaseException:
+            self.position.next, self._prepared = place, None
             raise
 
-    def _begin(
-        self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool
-    ) -> BatchIterator:
+    def _begin(self, build: BuildBatch | None, keeps: object) -> BatchIterator:
         self._is_resting = False
-        self._supersede(
-            _BY_NEWER
-        )  # before the hook, which may raise: C code does not look at the id here
+        # Before the hook, which may raise: C code does not look at the id here.
+        self._supersede(_BY_NEWER)
         hooks, self._prepared = self._prepare(), None
         self._check_open()  # the hook may have closed it, or another thread
         if self.engine is not None and (
@@ -141,33 +150,21 @@ class EpochRunner:
         part = shard.part_of(epoch.order)
         engine.begin(part, number, self.epoch_id, progress, pure=sampler.pure, following=following)
         position.enter(epoch)
-        intake = engine.intake
-        return BatchIterator(
-            self, intake, self.epoch_id, progress, build, wait_for_slots=wait_for_slots, keeps=keeps
-        )
-
-    def prepare(self) -> None:
-        """Run what comes ahead of the next epoch now, where its length must be known before it begins."""
-        self._check_open()
-        place = self.position.next
-        try:
-            with self.lock:
-                self._prepared = self._prepare()
-        except BaseException:  # as in `begin`
-            self.position.next = place
-            raise
+        return BatchIterator(self, engine.intake, progress, build, keeps)
 
     def _prepare(self) -> dict[str, Any] | None:
         """Run the hook of the next epoch; return what the hooks had done to the dataset before it."""
         if self._prepared is not None:
             return self._prepared
-        if self._hooks.restore(self.position.next.hooks):
+        hooks = self._hooks
+        if hooks is not None and hooks.restore(self.position.next.hooks):
             self._renew_order()
         if (place := self.position.next).check is not None:
             self.position.next = place.check(place)
-        hooks = self._hooks.now()
+        done = None if hooks is None else hooks.now()
         self._run_hook("on_epoch_begin")
-        return hooks
+        self._prepared = done
+        return done
 
     def _supersede(self, why: str) -> None:
         """Have no iterator that there is go on, but for the newest that is yet to be made."""
@@ -213,7 +210,7 @@ class EpochRunner:
         return engine is not None and engine.has_more
 
     def _run_hook(self, name: str) -> None:
-        if self._hooks.run(name):
+        if self._hooks is not None and self._hooks.run(name):
             self._renew_order()
 
     def _renew_order(self) -> None:
@@ -281,9 +278,7 @@ class EpochRunner:
                 engine.intake.kept is not None or engine.ring.look() == _ring.TAKEABLE
             )
 
-    def resolve(
-        self, epoch_id: int, answer: int, build: BuildBatch | None, *, wait_for_slots: bool
-    ) -> None:
+    def resolve(self, epoch_id: int, answer: int, build: BuildBatch | None) -> None:
         """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
         self._check_open()
         with self.lock:
@@ -295,7 +290,7 @@ class EpochRunner:
             if self.unfinished is not None:
                 self.unfinished()
             try:
-                return engine.resolve(answer, build, wait_for_slots=wait_for_slots)
+                return engine.resolve(answer, build)
             except StopIteration:
                 pass  # what the hook raises must not come "during handling" of this
             except RingfeedError as error:
@@ -444,3 +439,65 @@ class EpochRunner:
             self._sending.close()
             if self.launcher is not None:
                 self.launcher.close()  # what it has begun may be stopped, and not see that its lifeline ends
+
+
+class BatchIterator(Batches):
+    """Iterates over one epoch's batches. Dropping it before the end breaks the epoch off.
+
+    A batch that is there is taken by the base class, in one call; the engine resolves all else.
+    """
+
+    _finished = True  # until it has begun, if Ctrl-C lets it
+
+    def __init__(
+        self,
+        runner: EpochRunner,
+        intake: Intake,
+        progress: Progress,
+        build: BuildBatch | None,
+        keeps: object,
+    ) -> None:
+        """Iterate over the newest epoch's batches: arrays, copies, or what ``build`` makes of them.
+
+        ``keeps``: the loader, which lives as long as its iterators.
+        """
+        # Without a lock each wait is the engine's.
+        lock = None if getattr(build, "is_computing", None) else runner.lock
+        super().__init__(intake, runner.epoch_id, build, lock, progress, runner.options.copy)
+        self._runner, self._build, self._keeps = runner, build, keeps
+        self._finished = False
+        # Without a traceback, which would keep the loader.
+        self.failure: RingfeedError | None = None
+        """What ended the workers, and the epoch before its time."""
+
+    def resolve(self, answer: int) -> None:
+        """Have the engine do what an answer of the ring asks for; raises what ends the epoch."""
+        if self._finished:
+            raise StopIteration
+        try:
+            self.raise_kept()
+            self._runner.resolve(self.epoch_id, answer, self._build)
+        except StopIteration:
+            self._finished = True
+            self.progress.is_over = self._runner.engine is not None  # else the workers have failed
+            raise
+        except ClosedError:
+            Exit.park()
+            raise
+        except RingfeedError as error:
+            if self._runner.engine is None:
+                self.failure = copy(error)
+            raise
+
+    def ready(self) -> bool:
+        """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
+        try:
+            return not self._finished and self._runner.ready(self.epoch_id)
+        except ClosedError:
+            Exit.park()
+            raise
+
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Break the epoch off, unless it is over, or the interpreter ends: globals may be None then."""
+        if not is_exiting() and not self._finished:
+            self._runner.break_off(self.epoch_id)

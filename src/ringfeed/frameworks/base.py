@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ringfeed.engine._iterator import Progress
-    from ringfeed.engine.batches import BatchIterator
-    from ringfeed.engine.runner import EpochRunner
+    from ringfeed.engine.runner import BatchIterator, EpochRunner
     from ringfeed.frameworks.device_slots import DeviceSlots
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
@@ -52,10 +51,8 @@ class BatchStream:
     loader: lives as long as its streams. runner: runs its epochs, and knows where it is in its
         order.
     slots: what devices have to do with its slots.
-    epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build,
-        wait_for_slots=False)``. Older iterators raise SupersededError. ``wait_for_slots``: where
-        views hold every slot, wait for one up to ``timeout_s``, instead of one second: for
-        frameworks that let go of their views by themselves.
+    epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build)``. Older iterators
+        raise SupersededError.
     seed_is_drawn: whether the loader has drawn its own seed.
     """
 
@@ -209,7 +206,7 @@ class Epoch:
             runner = self._stream.runner
             runner.prepare()
             left = runner.position.left()
-            self._batches = self._stream.epoch(self._build, wait_for_slots=True)
+            self._batches = self._stream.epoch(self._build)
             self.told = self._batches.count_alone()
             self.told.given = (
                 UNKNOWN  # the training loop knows alone how far it is: its batches are read ahead

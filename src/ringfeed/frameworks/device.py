@@ -45,7 +45,7 @@ class DevicePrefetcher:
         self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the
         # program drops it.
-        self._batches = stream.epoch(_CopyAhead(stream.slots, device, builder), wait_for_slots=True)
+        self._batches = stream.epoch(_CopyAhead(stream.slots, device, builder))
         self._progress = self._batches.count_alone()
         if device.registrar is not None:
             stream.slots.register(device.registrar)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.engine._iterator import Progress
-    from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.engine import Engine
+    from ringfeed.engine.runner import BatchIterator
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.spec.builder import BuildBatch
 
@@ -97,10 +97,10 @@ class DatasetFeed:
             self._stream, epoch=cast("Any", self.begin)
         )  # Keras asks for no more of an iterator
 
-    def begin(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> RingPass:
+    def begin(self, build: BuildBatch | None = None) -> RingPass:
         """Begin the next pass over the dataset as it is now."""
         self._error, self._failed_at = None, None
-        batches = self._stream.epoch(build, wait_for_slots=wait_for_slots)
+        batches = self._stream.epoch(build)
         self._failed_at, self._rest_at = 0, None
         return RingPass(self, batches)
 

@@ -8,7 +8,7 @@
     custom        of the user's: numbers, or whole batches of them
     buckets       batches of samples of like length
     weighted subsets windows     ringfeed's own, given as sampler= or shuffle=
-    prioritized   drawn by what training says, and carried with weights (sum_tree)
+    prioritized   drawn by what training says, and carried with weights
     mix           of several datasets, by their proportions; packing: which samples make each row of a Pack
     rng           the numbers a sample draws
 

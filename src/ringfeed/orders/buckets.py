@@ -29,24 +29,17 @@ place a + i comes from place ``a + permute(i, n, seed_a, epoch)``, where seed_a 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from copy import copy
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed.orders.checks import check_length, checked_array, digest, refuse_where
 from ringfeed.orders.permutation import permute_few
 from ringfeed.orders.rng import seed_of
-from ringfeed.orders.sampler import (
-    Epoch,
-    Sampler,
-    SeededSampler,
-    check_integer,
-    check_length,
-    checked_array,
-    digest,
-    refuse_where,
-)
+from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
@@ -211,18 +204,8 @@ class Buckets(SeededSampler):
         if self._cost is None:
             return most if longest * most <= self._max_tokens else int(self._max_tokens // longest)
         self._check_fits(end)
-        low, high = 1, 2
-        while high <= most and self._cost_of(end - high, end) <= self._max_tokens:
-            low, high = high, 2 * high
-        high = min(high, most + 1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (
-                (middle, high)
-                if self._cost_of(end - middle, end) <= self._max_tokens
-                else (low, middle)
-            )
-        return low
+        costs = range(1, most + 1), self._max_tokens
+        return bisect_right(*costs, key=lambda count: self._cost_of(end - count, end))
 
     def _check_fits(self, end: int) -> None:
         """Refuse a sample that no batch can hold: the longest of those below ``end``."""

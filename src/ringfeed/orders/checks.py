@@ -1,11 +1,19 @@
-"""What an order adds to a loader's state, checked where it is loaded: the text names what, expected and got."""
+"""What users give to ringfeed's samplers, and what an order adds to a loader's state, checked.
+
+Each text names what it is about, what was expected, and what came.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
 
 from ringfeed._units import shorten
 from ringfeed.errors import StateError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def is_count(value: Any) -> bool:
@@ -28,12 +36,6 @@ def check_fields(state: Any, **fields: int | None) -> None:
             refuse(state, f"whose {name} is {value!r}, expected {expected} of 0 or more")
 
 
-def check_none(state: Any, order: str) -> None:
-    """Raise StateError for a state of an order that adds nothing to it."""
-    if state is not None:
-        refuse(state, f"expected none with order {order!r}")
-
-
 def check_at_most(state: Any, name: str, most: int, what: str) -> None:
     """Raise StateError where a number of the state is too large: it lies beyond ``what``."""
     if state[name] > most:
@@ -45,3 +47,58 @@ def refuse(state: Any, why: str) -> NoReturn:
     raise StateError(
         f"the state's 'sampler' is {shorten(repr(state))}, {why}; it was changed since"
     )
+
+
+# ---- what users give ----
+
+
+def digest(*parts: Any) -> str:
+    """Return 8 letters that differ, but for one in 2**32, where arrays or texts differ."""
+    from hashlib import blake2b  # noqa: PLC0415  (loads OpenSSL)
+
+    found = blake2b(digest_size=4)
+    for part in parts:
+        found.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).data)
+    return found.hexdigest()
+
+
+def checked_array(  # noqa: PLR0913 - what an error says
+    what: str,
+    given: Any,
+    kinds: str,
+    expected: str,
+    axis: str = "one axis",
+    *,
+    numbers: bool = False,
+) -> NDArray[Any]:
+    """Return an array of one axis; TypeError or ValueError for others, ``what`` ("weights are") begins their texts.
+
+    ``kinds``: of NumPy's dtypes, what is allowed. ``numbers``: they are sample numbers.
+    """
+    if not (hasattr(given, "__array__") or hasattr(given, "__iter__")):
+        raise TypeError(f"{what} {given!r}, expected an array or another iterable of {expected}")
+    found = np.asarray(given if hasattr(given, "__array__") else [*given])
+    if found.dtype.kind not in kinds and found.size:
+        mask = (
+            "; np.flatnonzero turns a mask into sample numbers"
+            if numbers and found.dtype.kind == "b"
+            else ""
+        )
+        raise TypeError(f"{what} an array of {found.dtype}, expected {expected}{mask}")
+    if found.ndim != 1:
+        raise ValueError(f"{what} an array of shape {found.shape}, expected {axis}")
+    return found
+
+
+def refuse_where(wrong: NDArray[np.bool_], name: str, given: NDArray[Any], expected: str) -> None:
+    """Raise ValueError for the first number that is wrong."""
+    if (rows := np.flatnonzero(wrong)).size:
+        raise ValueError(f"{name}[{rows[0]}] is {given[rows[0]]}, expected {expected}")
+
+
+def check_length(name: str, count: int, what: str, length: int | None) -> None:
+    """Raise ValueError where there are not as many as the dataset has samples."""
+    if length not in {None, count}:
+        raise ValueError(
+            f"{name} has {count} {what}, but the dataset has {length} samples; give one for each"
+        )

@@ -11,22 +11,21 @@ import operator
 import pickle
 import sys
 from collections import deque
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ringfeed._classes import class_names, copied, keeps_state, length_of
 from ringfeed.errors import StateError
-from ringfeed.orders.checks import check_at_most, check_fields
+from ringfeed.orders.checks import check_at_most, check_fields, checked_array
 from ringfeed.orders.replay import Replay
-from ringfeed.orders.sampler import Epoch, PositionalEpoch, Sampler, SeededSampler, checked_array
+from ringfeed.orders.sampler import Epoch, PositionalEpoch, Sampler, SeededSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices
@@ -371,26 +370,20 @@ def array_of(order: object, name: str) -> NDArray[Any]:
 
 
 def check_numbers(given: Any, position: int, name: str, dataset_length: int | None) -> Indices:
-    """Return numbers as indices; an error for the first that is no sample's, ``position``: of the first."""
+    """Return numbers as indices; IndexError for the first that is no sample's.
+
+    ``position``: that of the first number.
+    """
     if isinstance(given, list) and {*map(type, given)} != {int}:
         given = [_checked_number(number, name, row) for row, number in enumerate(given, position)]
     limit = sys.maxsize if dataset_length is None else dataset_length
-    try:
-        taken = np.array(given, dtype=np.int64)  # unsigned ones past its range become negative
-    except OverflowError:
-        _refuse(given, position, name, dataset_length, limit)
-    if (taken.view(np.uint64) >= np.uint64(limit)).any():  # negative ones are huge
-        _refuse(given, position, name, dataset_length, limit)
-    return taken
-
-
-def _refuse(
-    given: Sequence[int], position: int, name: str, dataset_length: int | None, limit: int
-) -> NoReturn:
-    """Raise IndexError for the first number that is no sample."""
-    row, number = next(
-        (row, one) for row, one in enumerate(map(int, given), position) if not 0 <= one < limit
-    )
+    with suppress(OverflowError):
+        # Negative numbers become huge ones, and unsigned ones past the range of int64 negative.
+        taken: Indices = np.array(given, dtype=np.int64)
+        if not (taken.view(np.uint64) >= np.uint64(limit)).any():
+            return taken
+    numbers = enumerate(map(int, given), position)
+    row, number = next((row, number) for row, number in numbers if not 0 <= number < limit)
     if dataset_length is None:
         has = f"expected a sample number from 0 to {limit - 1}"
     elif dataset_length == 0:

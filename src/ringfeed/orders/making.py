@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from ringfeed._checks import check_count
-from ringfeed.orders.sampler import (
-    SeededSampler,
-    Sequential,
-    Shuffled,
-    check_integer,
-    check_seed,
-    draw_seed,
-)
+from ringfeed.orders.sampler import SeededSampler, Sequential, check_integer, check_seed, draw_seed
 from ringfeed.orders.shard import Part, Shard
 
 if TYPE_CHECKING:
@@ -148,6 +141,8 @@ def make_sampler(
         from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415 - as above
 
         return WindowShuffle(window).bind(length, seed)
+    from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - as above
+
     return Shuffled(length, seed)
 
 

@@ -32,11 +32,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ringfeed.orders._permute import ROUNDS, walk
+from ringfeed.orders._permute import MAX_LENGTH, ROUNDS, walk
 from ringfeed.orders.rng import derive
+from ringfeed.orders.sampler import Positional
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ringfeed.orders.sampler import IndicesAt
 
 Indices: TypeAlias = "NDArray[np.int64]"
 Words: TypeAlias = "NDArray[np.uint64]"
@@ -76,3 +79,16 @@ def permute_few(positions: NDArray[np.int64], length: int, seed: int, epoch: int
 @lru_cache(maxsize=1024)  # of 8 kB at most
 def _whole(length: int, seed: int, epoch: int) -> NDArray[np.int16]:
     return permute(np.arange(length), length, seed, epoch).astype(np.int16)
+
+
+class Shuffled(Positional):
+    """Every sample once an epoch, in an order that is a function of (seed, epoch); nothing else is kept."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        if length > MAX_LENGTH:
+            raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
+
+        def begin(number: int) -> IndicesAt:
+            return lambda start, stop: permute(np.arange(start, stop), length, seed, number)
+
+        super().__init__("shuffled", length, begin)

@@ -25,22 +25,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from ringfeed.errors import StateError
-from ringfeed.orders.checks import refuse
+from ringfeed.orders.checks import checked_array, digest, refuse
 from ringfeed.orders.rng import fractions_at, key_of
-from ringfeed.orders.sampler import (
-    Epoch,
-    Sampler,
-    SeededSampler,
-    check_integer,
-    checked_array,
-    digest,
-)
-from ringfeed.orders.sum_tree import SumTree
+from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +45,8 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
 
 INDEX_BITS = 32
+SIDE = 16  # numbers that a least one is of: 16 bytes a number are those of the sums
+FEW = 8  # sums a changed one: with fewer, all are added up again
 KEPT = 64  # of the newest batches, and at least four times what an epoch begins with
 MOST_POWER = 2.0**900  # so that no sum is infinite
 LEAST_POWER = 2.0**-900  # of a priority above 0
@@ -128,7 +123,7 @@ class PrioritizedSampler(SeededSampler):
         num_samples: int | None = None,
         filled: int | None = None,
     ) -> None:
-        self._count = at_most("n", check_integer("n", n, 1), MOST_SAMPLES)
+        self._count = check_integer("n", n, 1, most=MOST_SAMPLES)
         self._alpha = checked_number(
             "alpha", alpha, sys.float_info.max, "a finite number of 0 or more"
         )
@@ -137,9 +132,7 @@ class PrioritizedSampler(SeededSampler):
             self._count if num_samples is None else check_integer("num_samples", num_samples, 1)
         )
         there = (
-            self._count
-            if filled is None
-            else at_most("filled", check_integer("filled", filled, 0), self._count)
+            self._count if filled is None else check_integer("filled", filled, 0, most=self._count)
         )
         self._lock = threading.RLock()  # a signal handler may come in again
         self._most = 1.0  # power so far
@@ -434,6 +427,92 @@ class _Kept(NamedTuple):
         return self.draws[position - self.first :]
 
 
+class SumTree:
+    """Numbers of 0 or more, their sum, their least, and which of them a point of their sums lies in.
+
+        sums     10
+                4   6        a number is the sum of the two below it
+               1 3 6 0       the numbers
+
+    A point goes down to one of the two, in O(log n). Each sum is that of its own two numbers and of
+    nothing that was there before. So the tree depends on the numbers alone, not on the order in
+    which they came, and does not drift. It takes 17 bytes a number. Changes are added up when
+    something is asked for. Not thread-safe.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Begin with zeros."""
+        self._sums = [np.zeros(_up(size, SIDE))]
+        while self._sums[-1].size > 2:  # noqa: PLR2004  (two numbers have one sum)
+            self._sums.append(np.zeros(_up(self._sums[-1].size // 2, 2)))
+        self._least = [np.full(_up(self._sums[0].size // SIDE, SIDE), np.inf)]
+        while self._least[-1].size > SIDE:
+            self._least.append(np.full(_up(self._least[-1].size // SIDE, SIDE), np.inf))
+        self.values = self._sums[0][:size]
+        """The numbers. Change them by `put`."""
+        self._changed: list[Indices] = []
+
+    def put(self, indices: Indices, values: Floats) -> None:
+        """Change some numbers; where an index comes twice, the last one counts."""
+        self._changed.append(indices)  # first: what breaks off in between is added up all the same
+        self.values[indices] = values
+
+    def total(self) -> float:
+        """Return the sum of all."""
+        self._add_up()
+        return float(self._sums[-1].sum())
+
+    def least(self) -> float:
+        """Return the least number above 0; infinity where there is none."""
+        self._add_up()
+        return float(self._least[-1].min())
+
+    def find(self, points: Floats) -> Indices:
+        """Return which number each point is in: the first whose sum with all before it exceeds the point.
+
+        Points are from 0 to below the total. A number of 0 has none, whatever was rounded on the
+        way.
+        """
+        self._add_up()
+        found, points = np.zeros(points.size, np.int64), points.copy()
+        for level in reversed(self._sums):
+            found <<= 1
+            left = level.take(found)
+            right = (points >= left) & (level.take(found + 1) > 0)
+            np.subtract(points, left, out=points, where=right)
+            found += right
+        return found
+
+    def _add_up(self) -> None:
+        """Bring the sums and the least numbers up to date."""
+        if count := len(self._changed):
+            changed = np.concatenate(self._changed[:count])
+            _update(self._sums, changed, 2, lambda pairs: pairs[:, 0] + pairs[:, 1])
+            _update([self._sums[0], *self._least], changed, SIDE, _least_above_0)
+            del self._changed[:count]  # last: Ctrl-C may have come before
+
+
+def _update(
+    levels: list[Floats], changed: Indices, side: int, combine: Callable[[Floats], Floats]
+) -> None:
+    """Make anew what depends on some changed numbers: each number is made of ``side`` of the level below."""
+    for below, above in pairwise(levels):
+        groups = below.reshape(-1, side)
+        changed = changed // side
+        if changed.size * FEW > len(groups):
+            changed = np.arange(len(groups))
+        above[changed] = combine(groups[changed])
+
+
+def _least_above_0(groups: Floats) -> Floats:
+    least: Floats = np.where(groups > 0, groups, np.inf).min(axis=1)
+    return least
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
 # ---- what users give ----
 
 
@@ -446,13 +525,6 @@ def checked_number(name: str, value: Any, most: float, expected: str) -> float:
     if not 0 <= value <= most:  # NaN neither
         raise ValueError(f"{name} is {value!r}, expected {expected}")
     return float(value)
-
-
-def at_most(name: str, value: int, most: int) -> int:
-    """Return a number; ValueError where it is too large."""
-    if value > most:
-        raise ValueError(f"{name} is {value}, expected at most {most}")
-    return value
 
 
 def checked_indices(indices: ArrayLike, count: int) -> Indices:
@@ -468,7 +540,19 @@ def checked_indices(indices: ArrayLike, count: int) -> Indices:
 
 def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
     """Return as many priorities to the power of ``alpha``; above 0 where they are."""
-    given = _checked_priorities(priorities, count)
+    axis = f"({count},): one for each index"
+    given = checked_array(
+        "priorities are", np.atleast_1d(np.asarray(priorities)), "biuf", "numbers", axis
+    )
+    if given.size != count:
+        raise ValueError(f"priorities are an array of shape {given.shape}, expected {axis}")
+    given = given.astype(np.float64)
+    if (wrong := np.flatnonzero(~(np.isfinite(given) & (given >= 0)))).size:
+        remedy = "; give the absolute value of an error" if given[wrong[0]] < 0 else ""
+        raise ValueError(
+            f"priorities[{wrong[0]}] is {given[wrong[0]]}, expected a finite number of 0 or "
+            f"more{remedy}"
+        )
     with np.errstate(over="ignore", under="ignore"):
         powers: Floats = np.maximum(given**alpha, LEAST_POWER)
     powers[given == 0] = 0.0
@@ -480,33 +564,9 @@ def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
     return powers
 
 
-def _checked_priorities(priorities: ArrayLike, count: int) -> Floats:
-    axis = f"({count},): one for each index"
-    given = checked_array(
-        "priorities are", np.atleast_1d(np.asarray(priorities)), "biuf", "numbers", axis
-    )
-    if given.size != count:
-        raise ValueError(f"priorities are an array of shape {given.shape}, expected {axis}")
-    found = given.astype(np.float64)
-    if (wrong := np.flatnonzero(~(np.isfinite(found) & (found >= 0)))).size:
-        remedy = "; give the absolute value of an error" if found[wrong[0]] < 0 else ""
-        raise ValueError(
-            f"priorities[{wrong[0]}] is {found[wrong[0]]}, expected a finite number of 0 or "
-            f"more{remedy}"
-        )
-    return found
-
-
-SHAPES = {
-    "powers": 1,
-    "draws": 1,
-    "alpha": 0,
-    "beta": 0,
-    "most": 0,
-    "updates": 0,
-    "epoch": 0,
-    "first": 0,
-}
+_ARRAYS = ("powers", "draws")
+_NUMBERS = ("alpha", "beta", "most", "updates", "epoch", "first")
+_CHANGED = "it was changed since"
 
 
 def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any]]:
@@ -514,40 +574,37 @@ def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any
     expected = "expected what PrioritizedSampler.state_dict() returned"
     if not isinstance(state, Mapping):
         raise StateError(f"the sampler's state is a {type(state).__name__}, {expected}")
-    found = {name: np.array(state[name]) for name in SHAPES if name in state}
-    for name, ndim in SHAPES.items():
-        if name not in found or found[name].ndim != ndim or found[name].dtype.kind not in "if":
-            _refuse(f"has no {name!r}", f"{expected}")
-    if found["powers"].size != count:
-        size = found["powers"].size
+    kept = {name: np.array(state.get(name)) for name in (*_ARRAYS, *_NUMBERS)}
+    for name, array in kept.items():
+        if array.ndim != (name in _ARRAYS) or array.dtype.kind not in "if":
+            _refuse(f"has no {name!r}", expected)
+    powers, their_alpha = kept["powers"], kept["alpha"]
+    if powers.size != count:
+        size = powers.size
         _refuse(f"is of {size} samples, and this sampler of {count}", f"make it with n={size}")
-    if found["alpha"] != alpha:
+    if their_alpha != alpha:
         _refuse(
-            f"was taken with alpha={found['alpha']}, and this sampler has alpha={alpha}",
+            f"was taken with alpha={their_alpha}, and this sampler has alpha={alpha}",
             "give it that alpha",
         )
-    if not (np.isfinite(found["powers"]) & (found["powers"] >= 0)).all():
-        _refuse("has powers that are negative or not finite", "it was changed since")
-    _check_rest(found, count)
-    return found
+    _check_values(kept, count)
+    return kept
 
 
-def _check_rest(found: Mapping[str, NDArray[Any]], count: int) -> None:
+def _check_values(kept: Mapping[str, NDArray[Any]], count: int) -> None:
     """Raise StateError for what would be drawn or counted wrongly, later."""
-    draws = found["draws"]
+    powers, draws = kept["powers"], kept["draws"]
+    if not (np.isfinite(powers) & (powers >= 0)).all():
+        _refuse("has powers that are negative or not finite", _CHANGED)
     for name in ("updates", "epoch", "first"):
-        if found[name].dtype.kind != "i" or found[name] < 0:
-            _refuse(
-                f"has {found[name]!s} for {name!r}, expected an int of 0 or more",
-                "it was changed since",
-            )
-    if draws.size and (
-        draws.dtype.kind != "i" or draws.min() < 0 or (index_of(draws) >= count).any()
-    ):
-        _refuse(f"has draws that are of no sample from 0 to {count - 1}", "it was changed since")
-    for name, most in (("powers", found["powers"].max()), ("most", found["most"])):
+        if kept[name].dtype.kind != "i" or kept[name] < 0:
+            _refuse(f"has {kept[name]!s} for {name!r}, expected an int of 0 or more", _CHANGED)
+    is_draw = draws.dtype.kind == "i" and (draws >= 0) & (index_of(draws) < count)
+    if not np.all(is_draw | (draws.size == 0)):
+        _refuse(f"has draws that are of no sample from 0 to {count - 1}", _CHANGED)
+    for name, most in (("powers", powers.max()), ("most", kept["most"])):
         if not 0 <= most <= MOST_POWER:
-            _refuse(f"has {most:g} in {name!r}, expected at most 2**900", "it was changed since")
+            _refuse(f"has {most:g} in {name!r}, expected at most 2**900", _CHANGED)
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:

@@ -22,8 +22,8 @@ The streams are part of the interface, and no later version may change them:
 - in ``batch_transform`` Philox is seeded by ``SeedSequence(entropy)``, entropy the little-endian
   integer of ``derive("batch", (seed, epoch, *indices of the batch's samples), 16)``.
 
-numpy.random and hashlib are imported by the first call that needs them: workers that draw nothing
-do not pay.
+numpy.random and hashlib are loaded by the first call that needs them: workers that draw nothing do
+not pay.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
 
@@ -102,8 +103,6 @@ def rng() -> np.random.Generator:
     """
     context = installed.context or making.get()
     if context is None:
-        import numpy as np  # noqa: PLC0415  (see the module's docstring)
-
         return np.random.default_rng()
     index = context.index
     if index is None:
@@ -115,10 +114,14 @@ def rng() -> np.random.Generator:
         return index.generator
     drawn = _Drawn(0 if isinstance(index, tuple) else index)
     drawn.seed, drawn.epoch = context.seed, context.epoch
+    sample = drawn.seed, drawn.epoch, *(index if isinstance(index, tuple) else (int(index),))
     if isinstance(index, tuple):
-        drawn.generator = _batch_generator(context.seed, context.epoch, index)
+        bits = np.random.Philox(np.random.SeedSequence(seed_of("batch", sample)))
     else:
-        drawn.generator = _generator(context.seed, context.epoch, int(index))
+        stream: Any = _Stream(sample)  # NumPy's stubs know no seed sequence but their own
+        counter = np.array([0, index, 0, drawn.epoch], dtype=np.uint64)
+        bits = np.random.Philox(stream, counter=counter)
+    drawn.generator = np.random.Generator(bits)
     context.index = drawn
     return drawn.generator
 
@@ -155,7 +158,7 @@ def _seed_legacy(purpose: str, numbers: tuple[int, ...]) -> None:
         modules["numpy.random"].seed(modules["numpy"].frombuffer(state[:16], "<u4"))
     if "random" in modules:
         modules["random"].seed(int.from_bytes(state[16:], "little"))
-    _Torch.seed_with(*numbers)
+    _Torch.seed_with(int.from_bytes(derive("torch", numbers, 7), "little"))
 
 
 class _Torch:
@@ -164,17 +167,15 @@ class _Torch:
     Torch that is not here yet is seeded as soon as it is imported: in the midst of a sample, say.
     """
 
-    numbers: tuple[int, ...] = ()  # the newest to seed with
-    seed: int | None = None  # in their place
-    said: int | None = (
-        None  # what torch.initial_seed() returns, whatever the generator is seeded with for a sample
-    )
+    seed = 0  # the newest to seed with
+    # What torch.initial_seed() returns, whatever the generator is seeded with for a sample.
+    said: int | None = None
     waiting: Mapping[Callable[[], object], None] = {}  # called when it is here, in this order
 
     @classmethod
-    def seed_with(cls, *numbers: int) -> None:
-        """Seed torch by what these numbers derive, now or when it comes."""
-        cls.numbers, cls.seed = numbers, None
+    def seed_with(cls, seed: int) -> None:
+        """Seed torch with this number, now or when it comes."""
+        cls.seed = seed
         cls.when_here(cls._seed)
 
     @classmethod
@@ -192,13 +193,8 @@ class _Torch:
         generator = getattr(sys.modules.get("torch"), "default_generator", None)
         if generator is None:
             return
-        seed = (
-            int.from_bytes(derive("torch", cls.numbers, 7), "little")
-            if cls.seed is None
-            else cls.seed
-        )
-        generator.manual_seed(seed)
-        if cls.said not in {None, seed}:
+        generator.manual_seed(cls.seed)
+        if cls.said not in {None, cls.seed}:
             state = generator.get_state()
             state[:8].numpy().view("u8")[0] = cls.said % 2**64
             generator.set_state(state)
@@ -208,17 +204,12 @@ class _Torch:
         """Find nothing but torch, as it would be found without this."""
         if name != "torch" or cls not in sys.meta_path:
             return None
+        from importlib.util import find_spec  # noqa: PLC0415 - only for torch
+
         sys.meta_path.remove(cls)
-        found = next(
-            (
-                spec
-                for finder in sys.meta_path
-                if (spec := finder.find_spec(name, None)) is not None
-            ),
-            None,
-        )
-        if found is not None and found.loader is not None:
-            execute = found.loader.exec_module
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
 
             def execute_and_seed(module: ModuleType) -> None:
                 execute(module)
@@ -226,8 +217,8 @@ class _Torch:
                 for call in calls:
                     call()
 
-            found.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
-        return found
+            spec.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
+        return spec
 
 
 def seed_torch(seed: int) -> None:
@@ -236,8 +227,8 @@ def seed_torch(seed: int) -> None:
     ``torch.initial_seed()`` returns it from now on, also where `reseed` has seeded torch for a
     sample.
     """
-    _Torch.seed = _Torch.said = seed
-    _Torch.when_here(_Torch._seed)  # noqa: SLF001 - its own
+    _Torch.said = seed
+    _Torch.seed_with(seed)
 
 
 when_torch_is_here = _Torch.when_here
@@ -259,23 +250,17 @@ def seed_of(purpose: str, numbers: tuple[int, ...]) -> int:
 
 def key_of(purpose: str, numbers: tuple[int, ...]) -> NDArray[np.uint64]:
     """Return a key of Philox: the two little-endian words in 16 bytes of `derive`."""
-    import numpy as np  # noqa: PLC0415
-
     return np.frombuffer(derive(purpose, numbers, 16), "<u8").astype(np.uint64)
 
 
 def fractions_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.float64]:
     """Return the upper 53 bits of some words as fractions, from 0 to below 1."""
-    import numpy as np  # noqa: PLC0415
-
     fractions: NDArray[np.float64] = (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53
     return fractions
 
 
 def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint64]:
     """Return some words of Philox4x64-10 with this key: word p is word p mod 4 of the block of counter p // 4 + 1."""
-    import numpy as np  # noqa: PLC0415
-
     stream = np.random.Philox(key=key, counter=start // 4)  # counts on before the first block
     words: NDArray[np.uint64] = stream.random_raw(stop - start + start % 4)
     return words[start % 4 :]
@@ -289,10 +274,8 @@ class _Stream:
     """
 
     def __init__(
-        self, sample: tuple[int, int, int], parent: np.random.SeedSequence | None = None
+        self, sample: tuple[int, ...], parent: np.random.SeedSequence | None = None
     ) -> None:
-        import numpy as np  # noqa: PLC0415
-
         np.random.bit_generator.ISpawnableSeedSequence.register(_Stream)
         self._sample = sample  # seed, epoch, index
         self._parent = parent  # of the children; made for the first of them
@@ -305,29 +288,12 @@ class _Stream:
 
     def spawn(self, n_children: int) -> list[np.random.SeedSequence]:
         """Return the next seeds for the Generators of ``rng().spawn()``, also a function of the sample."""
-        import numpy as np  # noqa: PLC0415
-
         if self._parent is None:
             self._parent = np.random.SeedSequence(seed_of("spawn", self._sample))
         return self._parent.spawn(n_children)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Stream, (self._sample, self._parent)
-
-
-def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    import numpy as np  # noqa: PLC0415
-
-    stream: Any = _Stream((seed, epoch, index))  # NumPy's stubs know no seed sequence but their own
-    counter = np.array([0, index, 0, epoch], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(stream, counter=counter))
-
-
-def _batch_generator(seed: int, epoch: int, indices: tuple[int, ...]) -> np.random.Generator:
-    import numpy as np  # noqa: PLC0415
-
-    entropy = seed_of("batch", (seed, epoch, *indices))
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 
 _key = lru_cache(maxsize=16)(key_of)

@@ -1,16 +1,13 @@
 """Which sample comes when: an epoch hands out sample numbers, in order and in constant memory.
 
     Sequential         0, 1, 2, ...
-    Shuffled           every number once, in the order of `permutation.permute`
-    Positional         any order that is a function of (epoch, position)
-    SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see `weighted`,
-                       `subsets`, `windows` and `prioritized`
+    Positional         any order that is a function of (epoch, position); one is `permutation.Shuffled`
+    SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see
+                       `weighted`, `subsets`, `windows` and `prioritized`
 
 A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9,
 seed=0).epoch(3).take(128)``. One that goes on where it was left begins at a position: ``.epoch(3, 5
 * 10**8)``. What a position alone does not say, the epoch keeps: see `Epoch.state`.
-
-The shuffled order is part of the interface; `permutation` says what it is.
 """
 
 from __future__ import annotations
@@ -23,14 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ringfeed.orders._permute import MAX_LENGTH
-from ringfeed.orders.checks import check_none
-from ringfeed.orders.permutation import permute
-
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.shard import Part
@@ -113,7 +104,10 @@ class Sampler(ABC):
 
     def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - most go on at any position
         """Raise StateError unless `epoch` can go on at position ``start`` with this state."""
-        check_none(state, self.order)
+        if state is not None:
+            from ringfeed.orders.checks import refuse  # noqa: PLC0415 - only for a wrong state
+
+            refuse(state, f"expected none with order {self.order!r}")
 
     @abstractmethod
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Any:
@@ -167,19 +161,6 @@ class Sequential(Positional):
         super().__init__("sequential", length, lambda _: np.arange)
 
 
-class Shuffled(Positional):
-    """Every sample once an epoch, in an order that is a function of (seed, epoch); nothing else is kept."""
-
-    def __init__(self, length: int, seed: int) -> None:
-        if length > MAX_LENGTH:
-            raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
-
-        def begin(number: int) -> IndicesAt:
-            return lambda start, stop: permute(np.arange(start, stop), length, seed, number)
-
-        super().__init__("shuffled", length, begin)
-
-
 class SeededSampler(ABC):
     """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders; it does not change."""
 
@@ -196,60 +177,10 @@ class SeededSampler(ABC):
         """Raise ValueError where several ranks cannot share it."""
 
 
-def digest(*parts: Any) -> str:
-    """Return 8 letters that differ, but for one in 2**32, where arrays or texts differ."""
-    from hashlib import blake2b  # noqa: PLC0415  (loads OpenSSL)
-
-    found = blake2b(digest_size=4)
-    for part in parts:
-        found.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).data)
-    return found.hexdigest()
-
-
-def checked_array(  # noqa: PLR0913 - what an error says
-    what: str,
-    given: Any,
-    kinds: str,
-    expected: str,
-    axis: str = "one axis",
-    *,
-    numbers: bool = False,
-) -> NDArray[Any]:
-    """Return an array of one axis; TypeError or ValueError for others, ``what`` ("weights are") begins their texts.
-
-    ``kinds``: of NumPy's dtypes, what is allowed. ``numbers``: they are sample numbers.
-    """
-    if not (hasattr(given, "__array__") or hasattr(given, "__iter__")):
-        raise TypeError(f"{what} {given!r}, expected an array or another iterable of {expected}")
-    found = np.asarray(given if hasattr(given, "__array__") else [*given])
-    if found.dtype.kind not in kinds and found.size:
-        mask = (
-            "; np.flatnonzero turns a mask into sample numbers"
-            if numbers and found.dtype.kind == "b"
-            else ""
-        )
-        raise TypeError(f"{what} an array of {found.dtype}, expected {expected}{mask}")
-    if found.ndim != 1:
-        raise ValueError(f"{what} an array of shape {found.shape}, expected {axis}")
-    return found
-
-
-def refuse_where(wrong: NDArray[np.bool_], name: str, given: NDArray[Any], expected: str) -> None:
-    """Raise ValueError for the first number that is wrong."""
-    if (rows := np.flatnonzero(wrong)).size:
-        raise ValueError(f"{name}[{rows[0]}] is {given[rows[0]]}, expected {expected}")
-
-
-def check_length(name: str, count: int, what: str, length: int | None) -> None:
-    """Raise ValueError where there are not as many as the dataset has samples."""
-    if length not in {None, count}:
-        raise ValueError(
-            f"{name} has {count} {what}, but the dataset has {length} samples; give one for each"
-        )
-
-
-def check_integer(name: str, value: object, least: int, expected: str = "") -> int:
-    """Return ``value`` as a Python int; TypeError or ValueError unless it is an integer of ``least`` or more."""
+def check_integer(
+    name: str, value: object, least: int, expected: str = "", most: int | None = None
+) -> int:
+    """Return a Python int; TypeError or ValueError unless it is an integer in these bounds."""
     expected = expected or f"an integer of {least} or more"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -259,6 +190,8 @@ def check_integer(name: str, value: object, least: int, expected: str = "") -> i
         raise TypeError(f"{name} is {value!r}, expected {expected}")
     if number < least:
         raise ValueError(f"{name} is {number}, expected {expected}")
+    if most is not None and number > most:
+        raise ValueError(f"{name} is {number}, expected at most {most}")
     return number
 
 

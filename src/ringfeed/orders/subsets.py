@@ -28,16 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed.orders.checks import check_length, checked_array, digest
 from ringfeed.orders.permutation import permute
 from ringfeed.orders.rng import seed_of
-from ringfeed.orders.sampler import (
-    CHUNK,
-    Positional,
-    SeededSampler,
-    check_length,
-    checked_array,
-    digest,
-)
+from ringfeed.orders.sampler import CHUNK, Positional, SeededSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,16 +26,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ringfeed.orders.checks import check_length, checked_array, digest, refuse_where
 from ringfeed.orders.rng import fractions_at, key_of, words_at
-from ringfeed.orders.sampler import (
-    Positional,
-    SeededSampler,
-    check_integer,
-    check_length,
-    checked_array,
-    digest,
-    refuse_where,
-)
+from ringfeed.orders.sampler import Positional, SeededSampler, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

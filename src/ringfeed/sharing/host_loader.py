@@ -44,6 +44,8 @@ class SharedInfo(NamedTuple):
 class _Leased(BatchBuilder):
     """Keeps the lease itself: arrays are made in the trainings."""
 
+    waits_for_slots = True
+
     def __call__(self, lease: Lease, rows: int) -> tuple[Lease, int]:
         return lease, rows
 
@@ -143,7 +145,7 @@ class HostLoader:
         if wish is not None:
             kind, value = wish
             (self.loader.set_epoch if kind == "epoch" else self.loader.load_state_dict)(value)
-        batches: Any = stream_of(self.loader).epoch(_Leased(), wait_for_slots=True)
+        batches: Any = stream_of(self.loader).epoch(_Leased())
         engine = runner_of(self.loader).engine
         assert engine is not None
         if self._engine is not engine:  # the first, or one after its workers have failed

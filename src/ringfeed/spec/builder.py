@@ -8,12 +8,14 @@ from typing import Any, TypeAlias
 from ringfeed.ring._ring import Lease
 
 BuildBatch: TypeAlias = Callable[[Lease, int], Any]
-"""Makes what is handed out from the lease of a batch and its rows."""
+"""Makes what is handed out from the lease of a batch and its rows; its user lets go of batches by itself."""
 
 
 class BatchBuilder:
     """A `BuildBatch` whose batches keep their slots, and which makes private copies as well."""
 
+    waits_for_slots = False
+    """Whether to wait up to ``timeout_s``, not a second, where views hold every slot: for what lets go by itself."""
     copied_by = ""
     """How a user copies what is to be kept."""
     is_computing: Callable[[], bool] | None = None

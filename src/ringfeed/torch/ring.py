@@ -51,7 +51,7 @@ from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.engine.runner import BatchIterator
     from ringfeed.torch.index_lists import IndexLists
 
 LOG = logging.getLogger("ringfeed.torch")

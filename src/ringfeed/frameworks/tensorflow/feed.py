@@ -21,7 +21,7 @@ from ringfeed.frameworks.tensorflow import _feed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.engine.runner import BatchIterator
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.ring._ring import Lease
 
@@ -59,7 +59,7 @@ class LoaderFeed:
         self._tell()
         check_whole(self._stream, self._count)
         with self._lock:
-            batches = self._stream.epoch(partial(_hand_over, self._stream), wait_for_slots=True)
+            batches = self._stream.epoch(partial(_hand_over, self._stream))
             batches.count_alone().given = UNKNOWN
             self._batches, self._all_taken = batches, False
         self._stream.runner.attach(self._feed)
