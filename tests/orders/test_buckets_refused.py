@@ -77,7 +77,7 @@ pytestmark = pytest.mark.once
             [3],
             {"batch_sizes": 2, "boundaries": (4, 8, 8)},
             ValueError,
-            "boundaries[2] is 8, expected more than boundaries[1], 8: give them in ascending order",
+            "boundaries[2] is 8, expected more than the one before it: give them in ascending order",
         ),
         (
             [3],
@@ -121,7 +121,12 @@ pytestmark = pytest.mark.once
             "batch_sizes= and max_tokens= exclude each other: give the one or the other; the "
             "loader's max_batch_size= bounds the samples that max_tokens= gives",
         ),
-        ([3], {"max_tokens": "9"}, TypeError, "max_tokens is '9', expected a number above 0"),
+        (
+            [3],
+            {"max_tokens": "9"},
+            TypeError,
+            "max_tokens is '9', expected a finite number above 0",
+        ),
         ([3], {"max_tokens": 0}, ValueError, "max_tokens is 0, expected a finite number above 0"),
         (
             [3],

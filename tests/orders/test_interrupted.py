@@ -53,7 +53,9 @@ def mix(weights: Any, **settings: Any) -> MixSampler:
 BUCKETS = Buckets([1 + i % 7 for i in range(30)], max_tokens=20, window=9)
 EPOCHS: dict[str, Callable[[], Epoch]] = {
     "in order": lambda: Sequential(30).epoch(1),
-    "shuffled, chunk by chunk": lambda: Positional("some", 30, Shuffled(30, 3)._begin, 4).epoch(1),
+    "shuffled, chunk by chunk": lambda: Positional(
+        "some", 30, Shuffled(30, 3)._indices_at, 4
+    ).epoch(1),
     "an array": lambda: Custom([*range(30)], 30).epoch(1),
     "a generator": lambda: Custom(lambda _: iter([*range(30)]), 30).epoch(1),
     "a sampler with a state": lambda: Custom(Counted(), 30).epoch(1),

@@ -317,14 +317,11 @@ def test_positions_are_asked_a_chunk_at_a_time() -> None:
     """Each once, and none past the end."""
     asked: list[tuple[int, int]] = []
 
-    def begin(_: int) -> Callable[[int, int], Any]:
-        def indices_at(start: int, stop: int) -> Any:
-            asked.append((start, stop))
-            return np.arange(start, stop, dtype=np.int64)
+    def indices_at(_: int, start: int, stop: int) -> Any:
+        asked.append((start, stop))
+        return np.arange(start, stop, dtype=np.int64)
 
-        return indices_at
-
-    epoch = Positional("mine", 25, begin, chunk=10).epoch(0, 3)
+    epoch = Positional("mine", 25, indices_at, chunk=10).epoch(0, 3)
     assert [epoch.take(count).tolist() for count in (4, 9, 99, 1)] == [
         [3, 4, 5, 6],
         [*range(7, 16)],

@@ -29,6 +29,7 @@ place a + i comes from place ``a + permute(i, n, seed_a, epoch)``, where seed_a 
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from copy import copy
 from itertools import pairwise
@@ -36,7 +37,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.orders.checks import check_length, checked_array, digest, refuse_where
+from ringfeed.orders.checks import (
+    check_length,
+    checked_array,
+    checked_number,
+    digest,
+    refuse_where,
+)
 from ringfeed.orders.permutation import permute_few
 from ringfeed.orders.rng import seed_of
 from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer
@@ -132,7 +139,11 @@ class Buckets(SeededSampler):
         parts = self._boundaries.size + 1
         _check_one(batch_sizes, max_tokens, cost)
         self._sizes = None if batch_sizes is None else _checked_sizes(batch_sizes, parts)
-        self._max_tokens = None if max_tokens is None else _checked_budget(max_tokens)
+        self._max_tokens = max_tokens
+        if max_tokens is not None:
+            bounds = sys.float_info.min, sys.float_info.max
+            expected = "a finite number above 0"
+            self._max_tokens = checked_number("max_tokens", max_tokens, *bounds, expected)
         self._cost = cost
         window = WINDOW if window is None and parts == 1 else window
         self._windows = (
@@ -380,12 +391,8 @@ def _numbers(name: str, given: Any) -> NDArray[Any]:
 
 def _ascending(boundaries: Any) -> NDArray[Any]:
     found = _numbers("boundaries", boundaries)
-    if (wrong := np.flatnonzero(np.diff(found) <= 0)).size:
-        place = wrong[0]
-        raise ValueError(
-            f"boundaries[{place + 1}] is {found[place + 1]}, expected more than "
-            f"boundaries[{place}], {found[place]}: give them in ascending order"
-        )
+    expected = "more than the one before it: give them in ascending order"
+    refuse_where(np.diff(found, prepend=-1) <= 0, "boundaries", found, expected)
     return found
 
 
@@ -423,13 +430,3 @@ def _checked_sizes(given: Any, parts: int) -> tuple[int, ...]:
             f"{parts - 1} boundaries divide the lengths into, or one number for all"
         )
     return sizes
-
-
-def _checked_budget(given: Any) -> float:
-    if isinstance(given, bool | np.bool_) or not isinstance(
-        given, int | float | np.integer | np.floating
-    ):
-        raise TypeError(f"max_tokens is {given!r}, expected a number above 0")
-    if not 0 < given < np.inf:
-        raise ValueError(f"max_tokens is {given!r}, expected a finite number above 0")
-    return given if isinstance(given, int | float) else given.item()

@@ -90,10 +90,27 @@ def checked_array(  # noqa: PLR0913 - what an error says
     return found
 
 
-def refuse_where(wrong: NDArray[np.bool_], name: str, given: NDArray[Any], expected: str) -> None:
-    """Raise ValueError for the first number that is wrong."""
+def refuse_where(
+    wrong: NDArray[np.bool_],
+    name: str,
+    given: NDArray[Any],
+    expected: str,
+    error: type[Exception] = ValueError,
+) -> None:
+    """Raise an error for the first number that is wrong."""
     if (rows := np.flatnonzero(wrong)).size:
-        raise ValueError(f"{name}[{rows[0]}] is {given[rows[0]]}, expected {expected}")
+        raise error(f"{name}[{rows[0]}] is {given[rows[0]]}, expected {expected}")
+
+
+def checked_number(name: str, value: Any, least: float, most: float, expected: str) -> float:
+    """Return an int or a float in these bounds; TypeError or ValueError for any other value."""
+    if isinstance(value, bool | np.bool_) or not isinstance(
+        value, int | float | np.integer | np.floating
+    ):
+        raise TypeError(f"{name} is {value!r}, expected {expected}")
+    if not least <= value <= most:  # NaN neither
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+    return value if isinstance(value, int | float) else value.item()  # type: ignore[no-any-return]
 
 
 def check_length(name: str, count: int, what: str, length: int | None) -> None:

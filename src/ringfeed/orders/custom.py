@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import pickle
 import sys
-from collections import deque
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -261,10 +260,8 @@ class Reading(Epoch):
         # Positions, and the source's states there as bytes: it may go on changing what it has
         # returned.
         self._keeps_state = keeps_state(order.source)
-        self._first: tuple[int, bytes] | None = None
-        self._newest: deque[tuple[int, bytes]] = deque(maxlen=MOST_STATES)
-        if self._keeps_state:
-            self._first = self._state_at(position)
+        self._states: list[tuple[int, bytes]] = []
+        self._note(0)
 
     def take(self, count: int) -> Any:
         """Return what comes next, checked."""
@@ -279,31 +276,25 @@ class Reading(Epoch):
         """Keep the source's state after the next ``count`` of what was read, if it is there.
 
         A source that has come to its end may be back at its start, so a state of its end is none of
-        these numbers.
+        these numbers. A state that cannot be pickled is not kept.
         """
         if not self._keeps_state or self._ahead[count:]:
             return
-        if (found := self._state_at(self.position + count)) is not None:
-            self._newest.append(found)
-        while (
-            len(self._newest) > 1
-            and sum(len(pickled) for _, pickled in self._newest) > MOST_STATES_SIZE
-        ):
-            self._newest.popleft()
-
-    def _state_at(self, position: int) -> tuple[int, bytes] | None:
-        """Ask for the source's state; None for one that cannot be pickled, and so not be kept either."""
-        state = self._order.source.state_dict()
-        try:
-            return position, pickle.dumps(state, 5)
-        except Exception:  # noqa: BLE001 - of the user's classes
-            return None
+        given = self._order.source.state_dict()
+        with suppress(Exception):  # of the user's classes
+            states = [*self._states, (self.position + count, pickle.dumps(given, 5))]
+            # The first and the newest stay.
+            while len(states) > MOST_STATES + 1 or (
+                len(states) > 2 and sum(len(kept) for _, kept in states) > MOST_STATES_SIZE  # noqa: PLR2004
+            ):
+                del states[1]
+            self._states = states
 
     def state(self, position: int) -> dict[str, Any] | None:
         """Return the newest of the source's states that is of this position, or of one before it."""
-        known = [*self._newest][::-1]  # at once: another thread may plan
-        found = next((one for one in known if one[0] <= position), self._first)
-        return None if found is None else {"position": found[0], "of": pickle.loads(found[1])}  # noqa: S301 - our own
+        states = self._states[::-1]  # at once: another thread may plan
+        at, kept = next((one for one in states if one[0] <= position), (0, b""))
+        return {"position": at, "of": pickle.loads(kept)} if kept else None  # noqa: S301 - our own
 
     def _read(self, count: int) -> list[Any]:
         """Return what the iterator gives next, as it is, until that is taken."""

@@ -39,8 +39,6 @@ from ringfeed.orders.sampler import Positional
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ringfeed.orders.sampler import IndicesAt
-
 Indices: TypeAlias = "NDArray[np.int64]"
 Words: TypeAlias = "NDArray[np.uint64]"
 
@@ -88,7 +86,7 @@ class Shuffled(Positional):
         if length > MAX_LENGTH:
             raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
 
-        def begin(number: int) -> IndicesAt:
-            return lambda start, stop: permute(np.arange(start, stop), length, seed, number)
+        def indices_at(number: int, start: int, stop: int) -> Indices:
+            return permute(np.arange(start, stop), length, seed, number)
 
-        super().__init__("shuffled", length, begin)
+        super().__init__("shuffled", length, indices_at)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from ringfeed.errors import StateError
-from ringfeed.orders.checks import checked_array, digest, refuse
+from ringfeed.orders.checks import checked_array, checked_number, digest, refuse, refuse_where
 from ringfeed.orders.rng import fractions_at, key_of
 from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer
 
@@ -124,9 +124,8 @@ class PrioritizedSampler(SeededSampler):
         filled: int | None = None,
     ) -> None:
         self._count = check_integer("n", n, 1, most=MOST_SAMPLES)
-        self._alpha = checked_number(
-            "alpha", alpha, sys.float_info.max, "a finite number of 0 or more"
-        )
+        expected = "a finite number of 0 or more"
+        self._alpha = float(checked_number("alpha", alpha, 0, sys.float_info.max, expected))
         self.beta = beta
         self._num_samples = (
             self._count if num_samples is None else check_integer("num_samples", num_samples, 1)
@@ -174,7 +173,7 @@ class PrioritizedSampler(SeededSampler):
         self._beta = (
             beta
             if callable(beta)
-            else checked_number("beta", beta, 1, f"{_BETA}, or a function to one")
+            else checked_number("beta", beta, 0, 1, f"{_BETA}, or a function to one")
         )
 
     def update(self, indices: ArrayLike, priorities: ArrayLike) -> None:
@@ -320,7 +319,7 @@ class PrioritizedSampler(SeededSampler):
     def _beta_now(self) -> float:
         if not callable(self._beta):
             return self._beta
-        return checked_number(f"beta({self._updates})", self._beta(self._updates), 1, _BETA)
+        return checked_number(f"beta({self._updates})", self._beta(self._updates), 0, 1, _BETA)
 
     # ---- where it is ----
 
@@ -516,51 +515,30 @@ def _up(number: int, multiple: int) -> int:
 # ---- what users give ----
 
 
-def checked_number(name: str, value: Any, most: float, expected: str) -> float:
-    """Return a number from 0 to ``most``; TypeError or ValueError for any other."""
-    if isinstance(value, bool | np.bool_) or not isinstance(
-        value, int | float | np.integer | np.floating
-    ):
-        raise TypeError(f"{name} is {value!r}, expected {expected}")
-    if not 0 <= value <= most:  # NaN neither
-        raise ValueError(f"{name} is {value!r}, expected {expected}")
-    return float(value)
-
-
 def checked_indices(indices: ArrayLike, count: int) -> Indices:
     """Return the numbers of samples as an array of one axis."""
     given = checked_array("indices are", np.atleast_1d(np.asarray(indices)), "iu", "integers")
-    if (wrong := np.flatnonzero((given < 0) | (given >= count))).size:
-        raise IndexError(
-            f"indices[{wrong[0]}] is {given[wrong[0]]}, expected 0 to {count - 1}: the sampler is "
-            f"of {count} samples"
-        )
+    expected = f"0 to {count - 1}: the sampler is of {count} samples"
+    refuse_where((given < 0) | (given >= count), "indices", given, expected, IndexError)
     return given.astype(np.int64)
 
 
 def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
     """Return as many priorities to the power of ``alpha``; above 0 where they are."""
-    axis = f"({count},): one for each index"
+    axis, name = f"({count},): one for each index", "priorities"
     given = checked_array(
         "priorities are", np.atleast_1d(np.asarray(priorities)), "biuf", "numbers", axis
     )
     if given.size != count:
         raise ValueError(f"priorities are an array of shape {given.shape}, expected {axis}")
     given = given.astype(np.float64)
-    if (wrong := np.flatnonzero(~(np.isfinite(given) & (given >= 0)))).size:
-        remedy = "; give the absolute value of an error" if given[wrong[0]] < 0 else ""
-        raise ValueError(
-            f"priorities[{wrong[0]}] is {given[wrong[0]]}, expected a finite number of 0 or "
-            f"more{remedy}"
-        )
+    expected = "a finite number of 0 or more, such as the absolute value of an error"
+    refuse_where(~(np.isfinite(given) & (given >= 0)), name, given, expected)
     with np.errstate(over="ignore", under="ignore"):
         powers: Floats = np.maximum(given**alpha, LEAST_POWER)
     powers[given == 0] = 0.0
-    if (wrong := np.flatnonzero(powers > MOST_POWER)).size:
-        raise ValueError(
-            f"priorities[{wrong[0]}] is {given[wrong[0]]}, which to the power of alpha={alpha:g} "
-            "is more than 2**900; divide all of them by the largest"
-        )
+    expected = f"at most 2**900 to the power of alpha={alpha:g}; divide all of them by the largest"
+    refuse_where(powers > MOST_POWER, name, given, expected)
     return powers
 
 

@@ -16,6 +16,7 @@ import operator
 import os
 import sys
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
 CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
 
-IndicesAt: TypeAlias = (
-    "Callable[[int, int], Indices]"  # the samples from one position to below another
-)
+IndicesAt: TypeAlias = "Callable[[int, int, int], Indices]"
+"""Returns the samples of an epoch from one position to below another."""
 
 
 class Epoch(ABC):
@@ -118,23 +118,24 @@ class Positional(Sampler):
     """An order whose every sample is a function of (epoch, position)."""
 
     def __init__(
-        self, order: str, length: int | None, begin: Callable[[int], IndicesAt], chunk: int = CHUNK
+        self, order: str, length: int | None, indices_at: IndicesAt, chunk: int = CHUNK
     ) -> None:
-        """``begin(epoch)`` returns what gives the samples at some positions; it is asked for ``chunk`` or more."""
+        """``indices_at`` is asked for ``chunk`` positions or more: they take hardly longer than one."""
         self.order, self._length = order, length
-        self._begin = begin
-        self._chunk = chunk
+        self._indices_at, self._chunk = indices_at, chunk
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> PositionalEpoch:  # noqa: ARG002
         """Return the order of epoch ``number``, of 0 or more, from position ``start`` on."""
         length = sys.maxsize if self._length is None else self._length
-        return PositionalEpoch(self._begin(number), length, start, self._chunk)
+        return PositionalEpoch(partial(self._indices_at, number), length, start, self._chunk)
 
 
 class PositionalEpoch(Epoch):
-    """Asks for a chunk at a time, since 16 thousand positions take hardly longer than a hundred."""
+    """One pass, read a chunk at a time."""
 
-    def __init__(self, indices_at: IndicesAt, length: int, start: int, chunk: int) -> None:
+    def __init__(
+        self, indices_at: Callable[[int, int], Indices], length: int, start: int, chunk: int
+    ) -> None:
         self._indices_at = indices_at
         self._length = length
         self._asked = start  # positions
@@ -152,13 +153,13 @@ class PositionalEpoch(Epoch):
 
 
 class Sequential(Positional):
-    """0, 1, 2, ... in every epoch; without end where the length is None, and the dataset itself has one."""
+    """0, 1, 2, ... in every epoch; without end where a dataset has no length, and itself no end."""
 
     counts_up = True
     why_no_length = "dataset has no len(), and goes on without end"
 
     def __init__(self, length: int | None) -> None:
-        super().__init__("sequential", length, lambda _: np.arange)
+        super().__init__("sequential", length, lambda _, start, stop: np.arange(start, stop))
 
 
 class SeededSampler(ABC):

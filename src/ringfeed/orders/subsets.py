@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import IndicesAt, Sampler
+    from ringfeed.orders.sampler import Sampler
 
 MOST_LABELS = 2**31
 
@@ -88,7 +88,7 @@ class SubsetSampler(SeededSampler):
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
         self._check_bounds(length)
-        return Positional(self._order, len(self), partial(self._begin, seed))
+        return Positional(self._order, len(self), partial(self._indices_at, seed))
 
     def _check_bounds(self, length: int | None) -> None:
         given, limit = self._indices, sys.maxsize if length is None else length
@@ -102,17 +102,10 @@ class SubsetSampler(SeededSampler):
             )
             raise IndexError(f"SubsetSampler has the index {wrong[0]}, {has}")
 
-    def _begin(self, seed: int, number: int) -> IndicesAt:
-        count = len(self)
-
-        def indices_at(start: int, stop: int) -> Indices:
-            places = np.arange(start, stop, dtype=np.int64)
-            return self._at(permute(places, count, seed, number) if self._shuffle else places)
-
-        return indices_at
-
-    def _at(self, places: Indices) -> Indices:
-        given = self._indices
+    def _indices_at(self, seed: int, number: int, start: int, stop: int) -> Indices:
+        places, given = np.arange(start, stop, dtype=np.int64), self._indices
+        if self._shuffle:
+            places = permute(places, len(self), seed, number)
         return given.start + places * given.step if isinstance(given, range) else given[places]
 
 
@@ -155,27 +148,20 @@ class StratifiedSampler(SeededSampler):
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
         check_length("StratifiedSampler", len(self), "labels", length)
-        begin = partial(
-            self._begin, [seed_of("stratum", (seed, stratum)) for stratum in range(self._classes)]
-        )
-        return Positional(self._order, len(self), begin, CHUNK * self._classes)
+        indices_at = partial(self._indices_at, seed)
+        return Positional(self._order, len(self), indices_at, CHUNK * self._classes)
 
-    def _begin(self, seeds: list[int], number: int) -> IndicesAt:
-        def indices_at(start: int, stop: int) -> Indices:
-            by_stratum = np.argsort(self._places[start:stop])
-            places = self._places[start:stop][by_stratum]
-            bounds = [*np.searchsorted(places, self._firsts), places.size]
-            for stratum in np.flatnonzero(np.diff(bounds)):
-                first, count = self._firsts[stratum], int(self._counts[stratum])
-                those = slice(bounds[stratum], bounds[stratum + 1])
-                places[those] = first + permute(
-                    places[those] - first, count, seeds[stratum], number
-                )
-            samples = np.empty_like(places)
-            samples[by_stratum] = self._members[places]
-            return samples
-
-        return indices_at
+    def _indices_at(self, seed: int, number: int, start: int, stop: int) -> Indices:
+        by_stratum = np.argsort(self._places[start:stop])
+        places = self._places[start:stop][by_stratum]
+        bounds = [*np.searchsorted(places, self._firsts), places.size]
+        for stratum in np.flatnonzero(np.diff(bounds)).tolist():
+            first, count = self._firsts[stratum], int(self._counts[stratum])
+            own, those = seed_of("stratum", (seed, stratum)), slice(*bounds[stratum : stratum + 2])
+            places[those] = first + permute(places[those] - first, count, own, number)
+        samples = np.empty_like(places)
+        samples[by_stratum] = self._members[places]
+        return samples
 
 
 def schedule(counts: NDArray[np.int64]) -> Indices:

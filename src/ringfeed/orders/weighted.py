@@ -21,7 +21,7 @@ depends on the CPU.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices, Words
-    from ringfeed.orders.sampler import IndicesAt, Sampler
+    from ringfeed.orders.sampler import Sampler
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -58,8 +58,8 @@ class WeightedSampler(SeededSampler):
     Each epoch draws anew. The order is a function of (the loader's seed, epoch, position), the same
     on every machine: `orders.weighted` says which. With replacement it can be read at any position
     at once; it takes 8 bytes a weight. Without, an epoch begins by sorting all keys, also where it
-    goes on in its midst; it takes 8 bytes a weight, and 24 more while an epoch is read. A weight
-    below 2**-53 of the sum of all may come out as 0, with replacement.
+    goes on in its midst; it takes 8 bytes a weight, and 24 more for each epoch that is read. A
+    weight below 2**-53 of the sum of all may come out as 0, with replacement.
 
     Raises TypeError for what is no array of numbers. ValueError for weights that are NaN, infinite
     or negative, for none above 0, for a ``num_samples`` below 1 or, without replacement, above the
@@ -94,28 +94,32 @@ class WeightedSampler(SeededSampler):
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples."""
         check_length("WeightedSampler", self._count, "weights", length)
-        begin = self._with_replacement if self._replacement else self._without_replacement
-        return Positional(self._order, self._num_samples, partial(begin, seed))
+        if self._replacement:
+            return Positional(self._order, self._num_samples, partial(self._drawn, seed))
+        sorted_of = lru_cache(maxsize=1)(partial(self._sorted, seed))
+        return Positional(
+            self._order,
+            self._num_samples,
+            lambda number, start, stop: sorted_of(number)[start:stop],
+        )
 
-    def _with_replacement(self, seed: int, number: int) -> IndicesAt:
+    def _drawn(self, seed: int, number: int, start: int, stop: int) -> Indices:
+        """Return draws with replacement."""
         key, sums = key_of("weighted", (seed, number, self._count)), self._weights
+        points = fractions_at(key, start, stop) * sums[-1]
+        ascending = np.argsort(points)  # with many weights, twice as fast as one after another
+        drawn = np.empty(points.size, np.int64)
+        drawn[ascending] = np.searchsorted(sums, points[ascending], side="right")
+        return drawn
 
-        def indices_at(start: int, stop: int) -> Indices:
-            points = fractions_at(key, start, stop) * sums[-1]
-            ascending = np.argsort(points)  # with many weights, twice as fast as one after another
-            drawn = np.empty(points.size, np.int64)
-            drawn[ascending] = np.searchsorted(sums, points[ascending], side="right")
-            return drawn
-
-        return indices_at
-
-    def _without_replacement(self, seed: int, number: int) -> IndicesAt:
+    def _sorted(self, seed: int, number: int) -> Indices:
+        """Return a whole epoch without replacement."""
         key, keys = key_of("weighted", (seed, number, self._count)), np.empty(self._count)
         for start in range(0, self._count, BLOCK):
             stop = min(start + BLOCK, self._count)
             keys[start:stop] = _sort_keys(words_at(key, start, stop), self._weights[start:stop])
-        order = np.argsort(keys, kind="stable")[: self._num_samples].astype(np.int64, copy=False)
-        return lambda start, stop: order[start:stop]
+        order = np.argsort(keys, kind="stable")[: self._num_samples]
+        return order.astype(np.int64, copy=False)
 
 
 def _sort_keys(words: Words, weights: Floats) -> Floats:

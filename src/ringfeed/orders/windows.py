@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import IndicesAt, Sampler
+    from ringfeed.orders.sampler import Sampler
 
 
 class WindowShuffle(SeededSampler):
@@ -84,13 +84,13 @@ class WindowShuffle(SeededSampler):
         if length > MAX_LENGTH:
             raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
 
-        def begin(number: int) -> IndicesAt:
-            block = min(
-                self._block, length + 1
-            )  # any that is longer than the dataset gives the same order
-            return _Windows(length, block, self._window // self._block, seed, number).indices_at
+        # Any block that is longer than the dataset gives the same order.
+        block, blocks = min(self._block, length + 1), self._window // self._block
 
-        return Positional(f"window:{self._window}:{self._block}", length, begin)
+        def indices_at(number: int, start: int, stop: int) -> Indices:
+            return _Windows(length, block, blocks, seed, number).indices_at(start, stop)
+
+        return Positional(f"window:{self._window}:{self._block}", length, indices_at)
 
 
 class _Windows:
