@@ -2,7 +2,7 @@
 
     open_source ──▶ options ──▶ plan ──▶ Engine: memory, ring, workers ──▶ _iterator: batches
                                             ├── lookahead   plans this epoch and the next
-                                            └── settling    decides on rows that failed, and on slots
+                                            └── settling    decides on failed rows, and on slots
 
     sending              a dataset's way to the workers, ahead of the first epoch
     runner               begins one epoch after the other; says what was done so far

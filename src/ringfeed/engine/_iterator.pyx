@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""Takes a batch that is there in one call; what the ring does not give out by itself, its engine resolves.
+"""Takes a batch that is there in one call; the engine resolves every other answer of the ring.
 
     __next__ ──▶ rf_next() ── a lease ──▶ views, or what the builder makes
                   │    ▲
@@ -23,7 +23,7 @@ from ringfeed.spec.nodes import flatness
 
 @cython.final
 cdef class Intake:
-    """Takes an engine's batches for its iterators: from the ring, or the one batch that the engine settles for them.
+    """Takes an engine's batches for its iterators: from the ring, or one that was settled.
 
     A batch is settled where rows of it have failed, or where it might take the last slot. It is
     kept here until it is handed out, also where Ctrl-C comes meanwhile. Iterators of several
@@ -66,7 +66,10 @@ cdef class Intake:
         self.terms.room = c.RF_OWN_ROOM if lets_go else c.RF_A_SLOT
 
     def let_go(self):
-        """Drop the reference to the ring, since iterators live longer. Nothing is taken afterwards."""
+        """Drop the reference to the ring, since iterators live longer.
+
+        Nothing is taken afterwards.
+        """
         if self.ring is not None:
             self.discard()
         self.ring = None
@@ -85,7 +88,7 @@ cdef class Intake:
         self.kept = lease
         return True
 
-    # The engine names the batch that is kept by its number: a signal handler, or another thread, may
+    # The engine names the batch that is kept by its number: a signal handler, or another thread,
     # have taken it meanwhile. Each of these is one step for Python.
 
     cdef bint is_kept(self, uint64_t batch) noexcept:
@@ -97,7 +100,10 @@ cdef class Intake:
             self.kept_rows = rows
 
     def close_gaps(self, uint64_t batch, uint32_t rows, good, stats, loss):
-        """Keep the `good` ones of its rows, moved together, or drop a batch without any; note the `Loss` of others."""
+        """Keep the `good` rows, moved together, or drop a batch without any.
+
+        Note the `Loss` of others.
+        """
         if not self.is_kept(batch) or self.kept_rows is not None:
             return
         if len(good):
@@ -128,13 +134,19 @@ cdef class Intake:
     def discard(self):
         """Deliver nothing of the batch that is kept, if there is one."""
         if self.kept is not None:
-            self.ring.note_undelivered(1, self.kept.taken.rows if self.kept_rows is None else self.kept_rows)
+            rows = self.kept.taken.rows if self.kept_rows is None else self.kept_rows
+            self.ring.note_undelivered(1, rows)
             self.kept = self.kept_rows = None
 
     # ---- by iterators ----
 
-    cdef Lease next(self, int64_t epoch_id, object lock, c.rf_answer *answer, uint32_t *rows, bint *private):
-        """Return the lease of the next batch, if no decision is due; None with the answer otherwise."""
+    cdef Lease next(
+        self, int64_t epoch_id, object lock, c.rf_answer *answer, uint32_t *rows, bint *private
+    ):
+        """Return the lease of the next batch, if no decision is due.
+
+        Returns None with the answer otherwise.
+        """
         cdef Ring ring  # held by this call, too: another thread may let go of it during the wait
         cdef Lease lease
         cdef c.rf_terms terms  # of this call: another thread's may come in
@@ -156,7 +168,8 @@ cdef class Intake:
         lease = Lease.__new__(Lease)
         terms.epoch_id = epoch_id
         answer[0] = ring.next(&terms, lease)
-        if answer[0] == c.RF_PENDING and self.own_wait_ns and lock is not None and self.wait(ring, epoch_id, lock):
+        may_wait = answer[0] == c.RF_PENDING and self.own_wait_ns and lock is not None
+        if may_wait and self.wait(ring, epoch_id, lock):
             if self.kept is not None:
                 return None
             answer[0] = ring.next(&terms, lease)
@@ -174,7 +187,10 @@ cdef class Intake:
                 self.kept = lease
 
     cdef bint wait(self, Ring ring, int64_t epoch_id, object lock) except -1:
-        """Wait for the head batch, with the loader's lock, where no other thread has it; whether the wait was ours."""
+        """Wait for the head batch with the loader's lock.
+
+        False where another thread has the lock.
+        """
         if not lock.acquire(False):
             return False
         try:
@@ -184,16 +200,21 @@ cdef class Intake:
         return True
 
     cdef object views(self, Lease lease, uint32_t rows, bint private):
-        """Return the batch in the structure of a sample, as arrays over the slot, or of their own."""
+        """Return the batch in the structure of a sample, as arrays over the slot, or copies."""
         cdef Py_ssize_t number
         if self.fields.forms:
             return self.formed(lease, rows, private)
         if self.flat == 1 and not private:
             return self.fields.wrap(0, lease.base(), 0, rows, lease)
-        leaves = [self.fields.wrap(number, lease.base(), 0, rows, lease) for number in range(self.fields.count)]
+        leaves = [
+            self.fields.wrap(number, lease.base(), 0, rows, lease)
+            for number in range(self.fields.count)
+        ]
         if private:
             leaves = [copy_of(leaf) for leaf in leaves]
-        return leaves[0] if self.flat == 1 else PyList_AsTuple(leaves) if self.flat == 2 else self.unflatten(leaves)
+        if self.flat == 1:
+            return leaves[0]
+        return PyList_AsTuple(leaves) if self.flat == 2 else self.unflatten(leaves)
 
     cdef object formed(self, Lease lease, uint32_t rows, bint private):
         """Return the same of a spec some of whose leaves have a form."""
@@ -212,14 +233,17 @@ cdef class Progress:
     """How far the user's code has come in one epoch."""
 
     cdef public int64_t given
-    """Planned batches that it was handed, or whose failure was raised, or that hold nothing; -1: only it knows."""
+    """Planned batches that are done with: handed out, raised or empty.
+
+    -1: only the caller knows.
+    """
     cdef public int64_t planned_before
     """How many batches were planned before this epoch."""
     cdef public bint is_over
 
 
 cdef class Batches:
-    """The iterator over one epoch's batches; a subclass has the engine `resolve` what the ring answers."""
+    """The iterator over one epoch's batches; a subclass asks the engine to `resolve` an answer."""
 
     cdef Intake intake
     cdef public Progress progress
@@ -230,9 +254,18 @@ cdef class Batches:
     cdef bint copy
 
     def __init__(
-        self, Intake intake not None, int64_t epoch_id, build, lock, Progress progress not None, bint copy=False
+        self,
+        Intake intake not None,
+        int64_t epoch_id,
+        build,
+        lock,
+        Progress progress not None,
+        bint copy=False,
     ):
-        """Iterate over this epoch, what build(lease, rows) makes of it, or copies; without a lock it never waits."""
+        """Iterate over this epoch: views, copies, or what build(lease, rows) makes of them.
+
+        Without a lock it never waits by itself.
+        """
         self.intake = intake
         self.progress = progress
         self.epoch_id = epoch_id
@@ -262,10 +295,11 @@ cdef class Batches:
             batch = self.made(lease, rows, private)
         except Exception:
             raise
-        except BaseException:  # Ctrl-C in a user's or a framework's Python: the next call hands it out
+        except BaseException:  # Ctrl-C in Python code: the next call hands it out
             self.intake.put_back(lease, rows, private, self.epoch_id)
             raise
-        self.note(lease.taken.place + 1)  # last: what Ctrl-C has kept from the user's code is not handed out
+        # Last: what Ctrl-C has kept from the user's code is not handed out.
+        self.note(lease.taken.place + 1)
         return batch
 
     cdef object made(self, Lease lease, uint32_t rows, bint private):
@@ -283,11 +317,12 @@ cdef class Batches:
     def raise_kept(self):
         """Raise the error that the engine has kept for this epoch, if no batch comes before it."""
         cdef Intake intake = self.intake
-        if intake.error is not None and intake.error_epoch_id == self.epoch_id and intake.kept is None:
+        is_mine = intake.error_epoch_id == self.epoch_id
+        if intake.error is not None and is_mine and intake.kept is None:
             raise intake.error
 
     def count_alone(self):
-        """Return the progress, which the caller is to keep up to date from now on: it keeps batches for later."""
+        """Return the progress; the caller keeps it up to date from now on, as it keeps batches."""
         told = self.progress
         self.progress = Progress()
         self.progress.planned_before = told.planned_before

@@ -32,7 +32,7 @@ cdef class Repeated:
         self.lock = RLock()
 
     def __len__(self):
-        """Return the batches of so many whole epochs; TypeError where there is no end, or a length is unknown."""
+        """Return the batches of so many whole epochs; TypeError where that is not known."""
         if self.count is None:
             raise TypeError("repeat() goes on without end")
         return len(self.epochs) * self.count
@@ -48,7 +48,8 @@ cdef class Repeated:
                     self.idle = 0
                     return batch
             except SupersededError:
-                with self.lock:  # which another thread holds until the epoch that it has begun is in place
+                # Another thread holds the lock until the epoch that it has begun is in place.
+                with self.lock:
                     if batches is self.batches:
                         raise
             self.begin(batches)
@@ -58,7 +59,8 @@ cdef class Repeated:
         with self.lock:
             if self.batches is not ended:
                 return
-            is_idle = self.count is None and self.idle > 1  # one alone may be the rest of an epoch that was cut
+            # One idle epoch may be the rest of an epoch that was cut.
+            is_idle = self.count is None and self.idle > 1
             if self.left == 0 or is_idle or (ended is not None and ended.failure is not None):
                 raise StopIteration
             self.batches = iter(self.epochs)

@@ -1,9 +1,9 @@
 """Workers and slots that are "auto": chosen from what waits for what while training runs, and set.
 
     training waits, the workers are busy   twice the workers, or as many as the throughput lacks
-    training waits, the workers wait       twice the slots, or as many workers; what can gain more first
+    training waits, the workers wait       twice the slots or the workers; what can gain more first
     the step pays                          keep it, and look again
-    it does not, and the workers wait      twice the slots on top: bursts need several, workers one each
+    it does not, and the workers wait      twice the slots on top: bursts need several slots
     it still does not                      one step back; from there, this is not tried again
 
 Where nothing is left to try, the setting stays until the share of the time that training waits is
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # A shorter window says nothing.
 LOOK_S, LOOK_BATCHES = 0.5, 8
-# Windows that are looked at of a setting, unless the standard error of its throughput is this small.
+# Windows that are looked at of a setting. Fewer do where its throughput has so small an error.
 FEW, MANY, SURE = 3, 12, 0.02
 STARTING_S = 10.0  # that new workers may take to start
 BUSY = 0.9  # of the workers' time: above it they are what lacks, below it slots

@@ -1,12 +1,14 @@
-"""One running ring: its memory and workers, the plan kept full, batches waited for, failures turned into errors.
+"""One running ring: memory, workers, a plan kept full, waits for batches, and failures as errors.
 
 An iterator takes a batch that is there by itself. With any other answer of the ring it comes to
 `Engine.resolve`:
 
     PLAN      more batches are planned
     GAPS, CROWDED   the batch is taken, and `settling` decides what is handed out of it
-    PENDING   filled here with workers=0; else waited for up to `timeout_s`, then StallError or the stuck are killed
-    HELD      views hold every slot: waited for a second, or up to `timeout_s` where a framework lets go by itself
+    PENDING   filled here with workers=0; else waited for up to `timeout_s`, then StallError, or
+              stuck workers are killed
+    HELD      views hold every slot: waited for a second, or up to `timeout_s` where a framework
+              lets go by itself
     ALARMED, DAMAGED   the workers have failed, or wrote over shared memory: raised
 
 The loader decides when an epoch begins and ends. Not thread-safe: the loader's lock is held.
@@ -69,7 +71,7 @@ class Feed(Protocol):
 
 
 class Engine:
-    """Runs one ring: a segment, the pool that fills it, and the batches of one epoch after the other."""
+    """Runs one ring: a segment, the pool that fills it, and the batches of each epoch."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - made in one place
         self,
@@ -81,10 +83,10 @@ class Engine:
         launcher: Launcher | None,
         sent: SharedDataset | None = None,
     ) -> None:
-        """Reserve the plan's memory, or with a tuner as much of it as it begins with; no worker runs yet."""
+        """Reserve the plan's memory, or what the tuner begins with; no worker runs yet."""
         self._forks = Forks.count
         self.on_stop: list[Callable[[], None]] = []
-        """Called in this order by `stop`, when the workers have ended and the slots are still mapped."""
+        """Called by `stop`, in order, when the workers have ended and slots are still mapped."""
         self.plan, self.source, self.options, self.stats = plan, source, options, stats
         shared = plan.workers > 0 and options.backend == "process"
         at_first = tuner.setting if tuner else Setting(plan.workers - options.bridges, plan.slots)
@@ -143,7 +145,10 @@ class Engine:
         return FOREVER_NS if timeout_s is None else int(min(timeout_s * 1e9, FOREVER_NS))
 
     def count(self) -> Stats:
-        """Return the statistics, brought up to date, from any thread; in a forked child as they were."""
+        """Return the statistics, brought up to date; any thread may call.
+
+        A forked child gets old ones.
+        """
         waiting, rows = self.intake.kept, self.intake.kept_rows
         self.ledger.count(
             self.pool.restarts, None if waiting is None else waiting.rows if rows is None else rows
@@ -153,7 +158,7 @@ class Engine:
     # ---- epochs ----
 
     def start(self, dataset: Any) -> None:
-        """Start the workers; a forkserver imports and unpickles before it forks them, which is a wait for the start."""
+        """Start the workers, and count the time until a forkserver has forked them."""
         self.ledger.launch.start()
         try:
             self.pool.start(dataset)
@@ -161,8 +166,12 @@ class Engine:
             self.ledger.launch.stop()
 
     def update(self, changed: Any) -> None:
-        """Have the coming batches read from the dataset as it is now; those that are read already are dropped."""
-        self.cancel()  # first: a worker that starts after the update has no ticket of an older dataset
+        """Send the changed dataset to the workers.
+
+        Batches that were read from the old one are dropped.
+        """
+        # First: a worker that starts after the update has no ticket of an older dataset.
+        self.cancel()
         self.pool.update(changed)
 
     def is_ahead(self, number: int) -> bool:
@@ -234,7 +243,7 @@ class Engine:
             self.pool.stop()
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Have the workers leave, where an interrupted `stop` has not come so far; at the exit they end anyway."""
+        """End the workers where `stop` was interrupted; at the exit they end anyway."""
         pool = None if is_exiting() else getattr(self, "pool", None)
         if pool is not None and self._forks == Forks.count:
             pool.request_stop()
@@ -269,7 +278,10 @@ class Engine:
     # ---- what the ring does not decide ----
 
     def resolve(self, answer: int, build: BuildBatch | None = None) -> None:
-        """Do what an answer of the ring asks for, so that it has another, or a batch; raises what ends the epoch."""
+        """Do what an answer of the ring asks for; the next answer is another one, or a batch.
+
+        Raises what ends the epoch.
+        """
         if self.intake.kept is not None:
             self._settle(build)  # Ctrl-C came while it was settled
         elif answer == _ring.DUE:
@@ -312,7 +324,7 @@ class Engine:
         return self._settler
 
     def _settle(self, build: BuildBatch | None) -> None:
-        """Have the batch handed out that was taken: without the rows that failed, in its slot or as a private copy."""
+        """Settle the batch that was taken: leave out failed rows, and copy it or not."""
         if self.intake.kept_rows is None and self.settler.find_rows():
             self._break_off()
         if self.intake.kept_rows is not None and not self.intake.settled:
@@ -360,7 +372,7 @@ class Engine:
         self._judge(answer)
 
     def _wait_for_workers(self) -> int:
-        """Wait until the head batch is there; StallError, or an end of what is stuck, after `timeout_s`."""
+        """Wait for the head batch; after `timeout_s` raise StallError, or end what is stuck."""
         ring, streams, timeout_ns = self.ring, self.streams, self.timeout_ns
         answer = ring.wait(streams.look_in_ns(timeout_ns - ring.waited_ns), epoch_id=self._epoch_id)
         streams.look()
@@ -371,7 +383,10 @@ class Engine:
         return answer
 
     def stalled(self) -> int:
-        """Raise StallError, or end the workers that are stuck; returns how long to wait before the next look."""
+        """Raise StallError, or end the workers that are stuck.
+
+        Returns the time until the next look.
+        """
         options = self.options
         pause_ns = self.pool.kill_stuck(self.timeout_ns) if options.on_stall == "restart" else 0
         if pause_ns:
@@ -386,7 +401,7 @@ class Engine:
         )
 
     def _note_start(self) -> None:
-        """Note that workers which were started have filled a batch: what is waited for from now on is no start."""
+        """Note that the first workers have filled a batch: later waits are not for their start."""
         self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
         self._end_start()
 
@@ -395,7 +410,7 @@ class Engine:
         self._set_own_wait()
 
     def _set_own_wait(self) -> None:
-        """Set how long an iterator waits by itself: not for what is filled here, or for workers that start."""
+        """Set how long an iterator waits by itself: not for workers that start, or for none."""
         waits = self.plan.workers and not self._is_starting
         self.intake.own_wait_ns = min(OWN_WAIT_NS, self.timeout_ns) if waits else 0
 
@@ -426,8 +441,11 @@ class Engine:
 
 
 def memory_of(plan: Plan, engine: Engine | None) -> Memory:
-    """Ask the kernel about the memory of a loader; at any moment, from any thread. None: nothing is reserved."""
-    from ringfeed.monitor.memory import Held, Memory, look  # noqa: PLC0415 - only where it is needed
+    """Ask the kernel about the memory of a loader, from any thread.
+
+    Without an engine it has none.
+    """
+    from ringfeed.monitor.memory import Held, Memory, look  # noqa: PLC0415 - if needed
 
     if engine is None:
         return Memory(plan)

@@ -85,7 +85,10 @@ class Identity:
         return result
 
     def place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
-        """Return the place of a state; StateError where it is of another loader, with ``strict``."""
+        """Return the place of a state.
+
+        Raises StateError where it is of another loader, with ``strict``.
+        """
         _check(state)
         state = copied(dict(state))
         hooks = {name: state[name] for name in _OF_HOOKS if name in state} or None

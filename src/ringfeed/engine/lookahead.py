@@ -1,4 +1,4 @@
-"""The batches that are planned ahead of the consumer: those of its epoch, then the next epoch's, beyond a border.
+"""The batches planned ahead of the consumer: this epoch's, then the next one's beyond a border.
 
     plan      4 5 6 7 8 9 | 0 1 2 3
               taken       border    as far as the ring has room, at most to the end of that epoch
@@ -34,7 +34,10 @@ class _Part:
         self.kept: list[tuple[int, Any]] = []
         """What the order was asked for and has given, until it is planned: at most once."""
         self.is_torn = False
-        """Whether planning broke off; beyond the border it does not go on, and that epoch begins anew."""
+        """Whether planning broke off.
+
+        Beyond the border it does not go on: that epoch begins anew.
+        """
 
     @property
     def is_planned(self) -> bool:
@@ -62,12 +65,12 @@ class Lookahead:
     def begin(
         self, order: Epoch, number: int, most: int, following: Callable[[int], Epoch] | None
     ) -> None:
-        """Plan an epoch, at most ``most`` batches ahead, then the one that ``following(number + 1)`` gives, if any."""
+        """Plan an epoch, at most ``most`` batches ahead, then ``following(number + 1)``."""
         self._now = _Part(order, number, most)
         self._following = following
 
     def is_beyond(self, number: int) -> bool:
-        """Whether what is planned beyond the border is this epoch, from its start and without a gap."""
+        """Whether this epoch is planned beyond the border, from its start and without a gap."""
         return self._next is not None and self._next.number == number and not self._next.is_torn
 
     def cross(self, following: Callable[[int], Epoch] | None) -> None:
@@ -96,7 +99,7 @@ class Lookahead:
         )
 
     def top_up(self) -> None:
-        """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
+        """Plan ahead: as far as a pure sampler gives indices at once, or a batch for each slot."""
         ring = self._ring
         while (
             (part := self._unplanned()) and ring.room and ring.planned < min(ring.slots, part.most)
@@ -109,7 +112,7 @@ class Lookahead:
         ring.set_low_water(max(min(ring.planned, ring.slots) - 1, 0) if part else 0)
 
     def _unplanned(self) -> _Part | None:
-        """Return the part to plan now: this epoch or, once it is planned, the next, beyond the border."""
+        """Return the part to plan now: this epoch or, once that is planned, the next."""
         now, following = self._now, self._following
         if not now.is_planned:
             return now

@@ -37,7 +37,9 @@ _OF_BATCHES = {
 
 
 def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
-    """Decide once what a dataset is, or say what is wrong with it; nothing is read before `Source.learn`.
+    """Decide what a dataset is, or say what is wrong with it.
+
+    `Source.learn` is the first to read it.
 
     ``functions``: what the workers do with its samples, in the order of `Functions`; None: nothing.
 
@@ -55,7 +57,7 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
         return ArraySource(dataset, columns, terms)
     elements = BatchSource if terms.batch_size is None else SampleSource
     if is_iterable(dataset):
-        from ringfeed.datasets.streams import StreamSource  # noqa: PLC0415 - only where it is needed
+        from ringfeed.datasets.streams import StreamSource  # noqa: PLC0415 - if needed
 
         return StreamSource(dataset, terms, elements)
     _check_indexable(dataset, terms.batch_size)
@@ -66,7 +68,7 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
 
 
 def _columns_of(dataset: Any, terms: Terms) -> Any:
-    """Return NumPy arrays in the place of columns of any package, and any other dataset as it is."""
+    """Return NumPy arrays in the place of columns of any package; other datasets as they are."""
     if not isinstance(dataset, tuple | list | dict) and _SERIES.isdisjoint(class_names(dataset)):
         return dataset
     leaves = [*leaves_of(dataset)]
@@ -115,9 +117,12 @@ def add_weights(source: Source) -> None:
 
 
 def open_readers(source: Source, concurrency: int, readers: int, max_attempts: int) -> None:
-    """Have a worker read so many samples at a time, or some workers read for the others; 0: neither."""
+    """Let each worker read many samples at a time, or some workers read for the others.
+
+    0: neither.
+    """
     if concurrency:
-        from ringfeed.reading.window_reader import open_waiting  # noqa: PLC0415 - only where it is needed
+        from ringfeed.reading.window_reader import open_waiting  # noqa: PLC0415 - if needed
 
         open_waiting(source, concurrency)
     if readers:
@@ -130,7 +135,7 @@ def open_readers(source: Source, concurrency: int, readers: int, max_attempts: i
 
 
 def _check(dataset: Any, terms: Terms) -> None:
-    """Raise TypeError for what can be no dataset, and ValueError for a size that does not fit it."""
+    """Raise TypeError for what is no dataset, and ValueError for a size that does not fit."""
     batch_size = terms.batch_size
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
@@ -183,7 +188,10 @@ def _refusal_of_code(dataset: Any) -> str | None:
 
 
 def _is_async(kind: type) -> bool:
-    """Whether samples of a class of datasets are awaited; TypeError where another method is async."""
+    """Whether samples of a class of datasets are awaited.
+
+    Raises TypeError where another method is async.
+    """
     for name in ("read_into", "__getitems__"):
         if inspect.iscoroutinefunction(getattr(kind, name, None)):
             raise TypeError(
@@ -220,7 +228,7 @@ def _needs_arguments(function: Any) -> str | None:
 
 
 def _check_indexable(dataset: Any, batch_size: int | None) -> None:
-    """Refuse what has no samples by number, and a Keras PyDataset whose batches would be taken for samples."""
+    """Refuse what has no samples by number, and a Keras PyDataset with a batch_size."""
     if not callable(getattr(type(dataset), "__getitem__", None)):
         raise TypeError(
             f"{_a(type(dataset).__name__)} is no dataset: it has neither __getitem__ nor __iter__; "

@@ -1,4 +1,7 @@
-"""The loader's parameters that say how it runs: as given, checked, "auto" kept. What they come to is the `Plan`."""
+"""The loader's parameters that say how it runs, checked, with "auto" kept.
+
+`Plan` decides on these.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ if TYPE_CHECKING:
 BACKENDS = ("process", "thread", "spawn", "fork")
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
 DEFAULT_SLOTS = 4
-SPARE_SLOTS = 2  # one in use and one ready, besides those of whole batches that each worker fills, or in flight
+# One in use and one ready, besides the batches that each worker fills alone, or that are in flight.
+SPARE_SLOTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The loader's parameters of the same names. ``workers`` and ``slots`` that are "auto" are named in ``auto``.
+    """The loader's parameters of the same names; ``auto`` names those that are "auto".
 
     ``backend``: "process" or "thread"; ``start_method``: how processes start, "forkserver", "spawn"
         or "fork".
@@ -62,7 +66,10 @@ class Options:
         memory: int | str | None,
         **others: Any,
     ) -> Options:
-        """Understand the parameters for this dataset; ValueError or TypeError for what does not fit."""
+        """Understand the parameters for this dataset.
+
+        Raises ValueError or TypeError for what does not fit.
+        """
         remote = None if isinstance(backend, str) else _remote(backend)
         if remote is not None:
             remote.check_fits(source, workers)
@@ -79,7 +86,7 @@ class Options:
             auto.discard("workers")
         elif source.streams:
             if isinstance(workers, int) and workers > source.streams:
-                from ringfeed.datasets.peekable import tell_idle  # noqa: PLC0415 - only where it is needed
+                from ringfeed.datasets.peekable import tell_idle  # noqa: PLC0415 - if needed
 
                 tell_idle(source, workers)
             most_workers = min(most_workers, source.streams)
@@ -117,7 +124,7 @@ class Options:
         return 0 if self.remote is None else self.remote.bridges
 
     def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
-        """Whether the workers go on with the next epoch while the last batches of this one are used.
+        """Whether the workers begin the next epoch while the last batches of this one are used.
 
         Not where it may be another when it begins: by the dataset's hooks, a sampler that is read
         as the epoch goes on, or whatever the program does to a dataset that threads share.
@@ -126,7 +133,10 @@ class Options:
         return self.sends and not may_change
 
     def __post_init__(self) -> None:
-        """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
+        """Raise ValueError or TypeError for what does not fit.
+
+        Names the parameter and what it takes.
+        """
         check_choice("on_stall", self.on_stall, ("raise", "restart"))
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_count("workers", self.workers, 0, _ring.MAX_WORKERS)
@@ -144,10 +154,10 @@ def _reads_apart(source: Source, workers: int, backend: str) -> bool:
 
 
 def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto: bool) -> int:
-    """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time."""
+    """Return the samples in flight in all workers together; 0 where each reads one at a time."""
     if concurrency is None and not source.is_async:
         return 0
-    from ringfeed.reading.window_reader import concurrency_of  # noqa: PLC0415 - only where it is needed
+    from ringfeed.reading.window_reader import concurrency_of  # noqa: PLC0415 - if needed
 
     return concurrency_of(source, concurrency, workers, is_auto=is_auto)
 
@@ -155,7 +165,7 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
 def _default_slots(
     source: Source, workers: int, in_flight: int, remote: Remote | None
 ) -> int | None:
-    """Return how many slots there are for a dataset that is filled by more than one batch at a time."""
+    """Return the slots for datasets of which several batches are filled at a time, else None."""
     least = workers + SPARE_SLOTS if source.whole or source.at_once else 0
     at_once = ceil(in_flight / source.indices)
     if remote is not None:

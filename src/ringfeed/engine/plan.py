@@ -1,4 +1,4 @@
-"""How much memory a loader takes: decided, and checked against the machine, before anything is reserved.
+"""How much memory a loader takes: decided and checked before anything is reserved.
 
 make_plan   the plan of so many workers, and of so many slots or so much memory
 plan_for    the plan of a loader's options
@@ -39,7 +39,7 @@ MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
 
 @dataclass(frozen=True)
 class Plan:
-    """What a loader reserves, in bytes. ``total`` is all of it; each worker's Python needs its own memory."""
+    """What a loader reserves, in bytes, in ``total``; each worker's Python comes on top."""
 
     layout: Layout
     slots: int
@@ -54,8 +54,10 @@ class Plan:
     advice: str = ""
     """What would make it smaller, in words."""
     forkserver: bool = False
-    """Whether the process that forks the workers has a copy of what they copy of the dataset; they share its pages
-    until they use them, as a count of references is written with each use."""
+    """Whether the process that forks the workers has a copy of the dataset, too.
+
+    Workers share its pages until they use them: each use writes a count of references.
+    """
 
     @property
     def slot_size(self) -> int:
@@ -77,7 +79,7 @@ class Plan:
 
     @property
     def planned_size(self) -> int:
-        """Bytes of the consumer's own memory: indices of batches without a slot, and those being asked of the sampler.
+        """Bytes of the consumer's own memory for indices: of planned batches, and of the sampler's.
 
         Apart from ``total``, as interpreters are.
         """
@@ -85,19 +87,19 @@ class Plan:
 
     @property
     def copies(self) -> int:
-        """How many processes may have a copy of what does not lie in shared memory of the dataset."""
+        """How many processes may have a copy of the part of the dataset that is not shared."""
         return self.workers + self.forkserver
 
     @property
     def elements_size(self) -> int:
-        """Bytes of the elements that are read ahead of the workers, if all are as large as the first."""
+        """Bytes of the elements that are read ahead of the workers, if all are like the first."""
         return (
             0 if self.store is None else self.store.words + self.store.entries * self.element_size
         )
 
     @property
     def total(self) -> int:
-        """Bytes of slots, control block, what is kept of iterables or on its way, and copies of the dataset."""
+        """Bytes of slots, control block, states and elements of iterables, and the dataset."""
         dataset = self.dataset_shared + self.copies * self.dataset_per_worker
         streams = self.states_size + self.elements_size
         return (
@@ -128,7 +130,7 @@ def _control_size(slots: int, cells: int, workers: int) -> int:
 
 
 def _cells(indices: int, slots: int, workers: int, more: int) -> int:
-    """Return how many tickets a batch may be cut into: several a worker, as the control block's bound allows.
+    """Return the most tickets of a batch: several a worker, as far as the control block has room.
 
     ``more`` are worked on at a time beyond one a worker.
     """
@@ -155,9 +157,10 @@ def make_plan(  # noqa: PLR0913 - what decides the others
     more: int = 0,
     **figures: Any,
 ) -> Plan:
-    """Return the plan for ``slots``, or for as many slots as ``memory`` holds; ``at_once``: a worker fills a batch.
+    """Return the plan for ``slots``, or for as many slots as ``memory`` holds.
 
-    ``more``: tickets that are worked on at a time beyond one a worker, where a worker may hold
+    ``at_once``: a worker fills a whole batch. ``more``: tickets that are worked on at a time beyond
+    one a worker, where a worker may hold
     several. ``figures``: others of the `Plan`; with ``element_size``, one of the workers reads
     elements of so many bytes for the others.
 
@@ -203,7 +206,7 @@ def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
 
 
 def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> Plan:
-    """Return what the options come to for this dataset, which travels as ``packed``; of what is "auto", the most.
+    """Return the plan of these options for a dataset that travels as ``packed``; "auto": the most.
 
     Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one.
     Without ``memory``, slots that are "auto" may take a quarter of what is free.

@@ -1,4 +1,4 @@
-"""Where the user's code is in a loader's order: counted in samples that it was handed, never in what was read ahead.
+"""Where the user's code is in a loader's order, in samples that it was handed, not in those read.
 
     epoch 3   0 . . . . . . . . . . . . . . . . . . N
               begun          handed      planned
@@ -25,7 +25,7 @@ UNKNOWN = -1
 
 
 class Place(NamedTuple):
-    """A position in the order of an epoch, in samples of all ranks; for a dataset of whole batches, in batches."""
+    """A position in an epoch's order: in samples of all ranks, or in the dataset's batches."""
 
     epoch: int
     samples: int = 0
@@ -48,7 +48,7 @@ class UnderWay(NamedTuple):
 
 
 class Position:
-    """Where a loader is: in the last epoch that has begun or, if it was moved since, at the start of the next.
+    """Where a loader is: in the newest epoch or, if it was moved, at the start of the next.
 
     Safe from any thread and from a signal handler: it has no lock, and each method looks once at
     what may change.
@@ -71,7 +71,9 @@ class Position:
     def start(
         self, hooks: dict[str, Any] | None, progress: Progress, states: StreamStates | None
     ) -> UnderWay:
-        """Return the epoch that begins at the next place, before anything of it is planned; see `enter`.
+        """Return the epoch that begins at the next place, before anything of it is planned.
+
+        See `enter`.
 
         ``hooks``: what the dataset's hooks had done to it ahead of the epoch; ``states``: those of
             iterables.
@@ -91,13 +93,16 @@ class Position:
 
     @property
     def is_amid(self) -> bool:
-        """Whether the next epoch begins at a position, where `load_state_dict` or `skip` has it begin."""
+        """Whether the next epoch begins at a position, by `load_state_dict` or `skip`."""
         return self.next.samples > 0
 
     # ---- its length ----
 
     def batches(self) -> int:
-        """Return the batches of an epoch; TypeError, with the reason, where the order does not know."""
+        """Return the batches of an epoch.
+
+        TypeError, with the reason, where the order does not know.
+        """
         length = self.sampler.length
         if length is None:
             raise TypeError(
@@ -108,7 +113,7 @@ class Position:
     # ---- where the user's code is ----
 
     def place(self, batches: int | None = None) -> Place:
-        """Return where the user's code is: in the last epoch that has begun, or at the start of the next.
+        """Return where the user's code is: in the newest epoch, or at the start of the next.
 
         ``batches``: how many it has been handed of the epoch under way, where only its loop knows;
         StateError where that was not said.
@@ -157,7 +162,10 @@ class Position:
         self.go_to(self.next if self.next.epoch == number else Place(number))
 
     def skip(self, batches: int, streams: int) -> None:
-        """Leave out so many more batches of the next epoch; ValueError where it has fewer, or several streams."""
+        """Leave out batches of the next epoch.
+
+        Raises ValueError where it has fewer, or several streams.
+        """
         if streams > 1 and batches:
             raise ValueError(
                 f"skip(batches={batches}) of {streams} iterables in turn: only reading shows which "
@@ -182,13 +190,19 @@ class Position:
     # ---- what is left ----
 
     def left(self, place: Place | None = None) -> int | None:
-        """Return how many batches its epoch has from there on; by default the next; None where only reading shows."""
+        """Return the batches from a place to its epoch's end.
+
+        Returns None where only reading shows that.
+        """
         samples = self._samples_from(place or self.next)
         return None if samples is None else self.shard.batches(samples)
 
     @property
     def padding(self) -> int | None:
-        """Rows of padding in the last batch of the epoch under way, or else the next; None where only reading shows."""
+        """Rows of padding at the end of this epoch, or the next.
+
+        Returns None where only reading shows that.
+        """
         now = self._now
         samples = self._samples_from(self.next if now is None else now.begun)
         return None if samples is None else self.sampler.padding(self.shard, samples)

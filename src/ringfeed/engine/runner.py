@@ -1,6 +1,6 @@
-"""One loader's epochs: begun one after the other, kept apart by their ids, the dataset's hooks run between them.
+"""One loader's epochs: begun one after the other and told by ids, with the dataset's hooks between.
 
-    Loader ──▶ EpochRunner.begin() ──▶ BatchIterator ── an answer of the ring ──▶ EpochRunner ──▶ Engine.resolve()
+    Loader ──▶ EpochRunner.begin() ──▶ BatchIterator ── answer of the ring ──▶ Engine.resolve()
 
 The runner makes the engine for its first epoch, and another after one whose workers have failed. It
 knows where the user's code is: see `resume`.
@@ -55,7 +55,7 @@ _started: weakref.WeakKeyDictionary[EpochRunner, None] = (
 
 
 class EpochRunner:
-    """Runs one loader's epochs, of a dataset that is read as the options say; the shard is its part of each."""
+    """Runs the epochs of one loader, or this rank's part of each."""
 
     def __init__(
         self, source: Source, options: Options, shard: Part, *, shuffle: bool | int, sampler: Any
@@ -90,7 +90,7 @@ class EpochRunner:
         self.epoch_id = 0
         """The number of the newest iterator."""
         self.unfinished: Callable[[], None] | None = None
-        """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
+        """Plans the rest of the epoch anew, where Ctrl-C has interrupted that."""
         self._superseded = _BY_NEWER  # why older iterators have had their time
         self._prepared: dict[str, Any] | None = (
             None  # the hooks' work before the next epoch's own hook, which has run
@@ -105,11 +105,14 @@ class EpochRunner:
     # ---- epochs ----
 
     def begin(self, build: BuildBatch | None = None, *, keeps: object = None) -> BatchIterator:
-        """Begin the next epoch; see `BatchStream.epoch`. ``keeps`` lives as long as the iterator."""
+        """Begin the next epoch; see `BatchStream.epoch`.
+
+        ``keeps`` lives as long as the iterator.
+        """
         return self._or_stay(partial(self._begin, build, keeps))
 
     def prepare(self) -> None:
-        """Run what comes ahead of the next epoch now, where its length is needed before it begins."""
+        """Run what precedes the next epoch now, as its length is needed before it begins."""
         self._or_stay(self._prepare)
 
     def _or_stay(self, begin: Callable[[], _Answer]) -> _Answer:
@@ -153,7 +156,10 @@ class EpochRunner:
         return BatchIterator(self, engine.intake, progress, build, keeps)
 
     def _prepare(self) -> dict[str, Any] | None:
-        """Run the hook of the next epoch; return what the hooks had done to the dataset before it."""
+        """Run the hook of the next epoch.
+
+        Return what the hooks had done to the dataset before it.
+        """
         if self._prepared is not None:
             return self._prepared
         hooks = self._hooks
@@ -167,14 +173,14 @@ class EpochRunner:
         return done
 
     def _supersede(self, why: str) -> None:
-        """Have no iterator that there is go on, but for the newest that is yet to be made."""
+        """End the time of all iterators that there are, before the next is made."""
         self.epoch_id += 1
         self.unfinished, self._superseded = None, why
         if self.engine is not None and not self._is_ahead(self.engine):
             self.engine.cancel()
 
     def go_to(self, place: Place) -> None:
-        """Begin the next epoch where a state was taken; iterators that there are have had their time."""
+        """Begin the next epoch where a state was taken; older iterators are superseded."""
         if self._forks != Forks.count:
             return  # a forked child, where nothing begins
         with self.lock:
@@ -183,11 +189,10 @@ class EpochRunner:
             self._supersede(_BY_STATE)
 
     def _update(self, engine: Engine) -> None:
-        """Have the workers read from the dataset as it is now."""
+        """Send the workers a dataset that has changed."""
         changed = engine.pool.change(self.source.current())
-        if (
-            changed is not None and self.options.readers
-        ):  # what an iterable's own reader has read is of the old one
+        if changed is not None and self.options.readers:
+            # An iterable's own reader has read ahead from the old one.
             self._start()
         elif changed is not None:
             engine.update(changed)
@@ -242,7 +247,7 @@ class EpochRunner:
             raise
 
     def _make_room(self) -> None:
-        """End the engines of loaders that rest, the oldest first, while those of all leave few descriptors."""
+        """End engines of loaders that rest, the oldest first, while descriptors are short."""
         for other in [*_started]:
             if not is_short_of_descriptors(self.plan.workers):
                 break
@@ -251,7 +256,10 @@ class EpochRunner:
         _started[self] = None
 
     def _rest(self) -> None:
-        """End the engine between epochs: the next one starts another. Where it is in use, it goes on."""
+        """End the engine between epochs: the next one starts another.
+
+        Where it is in use, it goes on.
+        """
         if self._is_resting and self._forks == Forks.count and self.lock.acquire(blocking=False):
             try:
                 if self._is_resting:
@@ -269,7 +277,7 @@ class EpochRunner:
             raise SupersededError(self._superseded)
 
     def ready(self, epoch_id: int) -> bool:
-        """Whether the next batch is there; raises what is raised for an iterator that has had its time."""
+        """Whether the next batch is there; raises SupersededError for an older iterator."""
         self._check_open()
         with self.lock:
             self._check_epoch_id(epoch_id)
@@ -330,7 +338,7 @@ class EpochRunner:
             self.lock.release()
 
     def set_seed(self, seed: int) -> None:
-        """Have all epochs from the next on be of this seed; workers that have another are then started anew."""
+        """Use this seed from the next epoch on; workers that have another are then started anew."""
         if seed == self.source.seed:
             return
         with self.lock:
@@ -351,7 +359,7 @@ class EpochRunner:
         return self.stats
 
     def report(self) -> Stats:
-        """Return the statistics with what they mean: their memory, what was tuned, and the verdict."""
+        """Return the statistics and what they mean: memory, what was tuned, and the verdict."""
         stats, engine, tuner = self.count(), self.engine, self.tuner
         stats.look_with(self.asking(partial(memory_of, self.plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
@@ -362,7 +370,7 @@ class EpochRunner:
 
     def verdict(self, stats: Stats) -> Verdict:
         """Say in words what some statistics of this loader mean."""
-        from ringfeed.monitor.bottleneck import verdict  # noqa: PLC0415 - only where it is asked for
+        from ringfeed.monitor.bottleneck import verdict  # noqa: PLC0415 - if needed
 
         plan, options, tuner = self.plan, self.options, self.tuner
         return verdict(
@@ -393,7 +401,10 @@ class EpochRunner:
         return self._imports
 
     def asking(self, ask: Callable[[Engine | None], _Answer]) -> Callable[[], _Answer]:
-        """Return a function that asks the engine that runs by then, if there is one; it does not keep this runner."""
+        """Return a function that asks the engine of the moment, if any.
+
+        It does not keep this runner.
+        """
         runner = weakref.ref(self)
 
         def answer() -> _Answer:
@@ -414,7 +425,7 @@ class EpochRunner:
             raise ClosedError("this loader is closed; make a new one")
 
     def stop_engine(self) -> None:
-        """End the engine. What Ctrl-C keeps it from is done by the next call, or at the runner's end."""
+        """End the engine. The next call, or the runner's end, does what Ctrl-C has kept it from."""
         self.engine = None
         if self._unended is not None:
             self._unended.stop()
@@ -438,7 +449,8 @@ class EpochRunner:
             self.stop_engine()
             self._sending.close()
             if self.launcher is not None:
-                self.launcher.close()  # what it has begun may be stopped, and not see that its lifeline ends
+                # What it has begun may be stopped, and not see that its lifeline ends.
+                self.launcher.close()
 
 
 class BatchIterator(Batches):
@@ -490,7 +502,7 @@ class BatchIterator(Batches):
             raise
 
     def ready(self) -> bool:
-        """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
+        """Whether ``next()`` would not wait; raises SupersededError for an older iterator."""
         try:
             return not self._finished and self._runner.ready(self.epoch_id)
         except ClosedError:
@@ -498,6 +510,9 @@ class BatchIterator(Batches):
             raise
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Break the epoch off, unless it is over, or the interpreter ends: globals may be None then."""
+        """Break the epoch off unless it is over.
+
+        At the end of the interpreter globals may be None.
+        """
         if not is_exiting() and not self._finished:
             self._runner.break_off(self.epoch_id)

@@ -43,7 +43,7 @@ class Sending:
         return pack(self._source.sent, weigh=weigh)
 
     def learn(self, make_sampler: Callable[[], Sampler]) -> Sampler:
-        """Return the order, and have the source learn what a sample is.
+        """Return the order, after the source has learnt what a sample is.
 
         Of a dataset that is sent to workers nothing is read: the sample is one of a copy, made of
         what they are sent. Where they are forked, another forked process reads it.
@@ -58,7 +58,7 @@ class Sending:
             order = make_sampler()
             learn(source, self._options.timeout_s)
         else:
-            from ringfeed.transport.copied import read_from  # noqa: PLC0415 - it imports what pickles datasets
+            from ringfeed.transport.copied import read_from  # noqa: PLC0415 - it imports pickling
 
             if packed.buffers:
                 Finalizer.finish()  # what dropped loaders hold is free then
@@ -78,7 +78,7 @@ class Sending:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Have the length be that of a copy, where the dataset itself is to be sent as it is."""
+        """Ask a copy of the dataset for its length, where the dataset is to be sent untouched."""
         if not self._packs or not self._source.reads:
             yield
             return
@@ -117,7 +117,7 @@ class Sending:
         return replace(plan, advice=advice(self._source.sent))
 
     def begin_to_launch(self) -> Launcher | None:
-        """Have a forkserver import what the workers need while the user's program goes on."""
+        """Start a forkserver, which imports what workers need while the program goes on."""
         packed, self._packed = self._packed, None
         if Worker.is_here or not self._options.sends or self._options.start_method != "forkserver":
             return None

@@ -67,7 +67,7 @@ class Settler:
     # ---- its rows ----
 
     def find_rows(self) -> bool:
-        """Find the rows to hand out; returns whether the epoch is over: each later batch says so too.
+        """Find the rows to hand out; returns whether the epoch is over, as later batches say, too.
 
         The gaps that failures have left are closed; a batch without any good row is dropped.
         """

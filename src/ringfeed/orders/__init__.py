@@ -1,15 +1,16 @@
-"""Which sample comes next, and the random numbers that belong to it: functions of seed, epoch and position.
+"""Which sample comes next, and its random numbers: functions of seed, epoch and position.
 
-    sampler ─▶ Sampler.epoch(number, start) ─▶ Epoch.take(count): sample numbers, for the ring to plan
-                                                 └─▶ shard: the part of one rank (ranks: which one this is)
+    sampler ─▶ Sampler.epoch(number, start) ─▶ Epoch.take(count): sample numbers, for the ring
+                                                 └─▶ shard: the part of one rank (found by ranks)
 
-    sampler       what every order has; in order, shuffled; permutation: a shuffle in constant memory
+    sampler       what every order has; samples in order. permutation: a shuffle without memory
     making        what the loader's parameters of order ask for
     custom        of the user's: numbers, or whole batches of them
     buckets       batches of samples of like length
     weighted subsets windows     ringfeed's own, given as sampler= or shuffle=
     prioritized   drawn by what training says, and carried with weights
-    mix           of several datasets, by their proportions; packing: which samples make each row of a Pack
+    mix           of several datasets, by their proportions
+    packing       which samples make each row of a Pack
     rng           the numbers a sample draws
 
 Imports nothing of the other packages.

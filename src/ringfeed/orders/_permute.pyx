@@ -14,9 +14,14 @@ MAX_LENGTH = 2**62  # its halves have 31 bits each
 
 
 def walk(uint64_t[::1] numbers not None, uint64_t length, const uint32_t[::1] keys not None):
-    """Replace each number below `length`, in place, by the sample that comes there; `length`: 2 to MAX_LENGTH."""
+    """Replace each number below `length`, in place, by the sample that comes there.
+
+    `length`: 2 to MAX_LENGTH.
+    """
     if keys.shape[0] != RF_ROUNDS or not 1 < length <= MAX_LENGTH:
-        raise ValueError(f"{keys.shape[0]} keys and {length} samples, expected {ROUNDS} and 2 to {MAX_LENGTH}")
+        raise ValueError(
+            f"{keys.shape[0]} keys and {length} samples, expected {ROUNDS} and 2 to {MAX_LENGTH}"
+        )
     if numbers.shape[0]:
         with nogil:
             rf_permute(&numbers[0], <size_t>numbers.shape[0], length, &keys[0])

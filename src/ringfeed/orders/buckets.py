@@ -1,8 +1,8 @@
 """Batches of samples of like length: `Buckets`, and the order of its lists.
 
-    sorted samples   0 1 2 3 4 5 6 7 8 9 | 10 11 12 13 14 | 15 16 17        edges 0, 10, 15, 18; here one rank
+    sorted samples   0 1 2 3 4 5 6 7 8 9 | 10 11 12 13 14 | 15 16 17    edges 0, 10, 15, 18
     batches          of 4: 2, rest 2     | of 3: 1, rest 2 | of 2: 1, rest 1
-    an epoch         the full batches of all buckets, mixed | the rests, mixed | the last bucket's rest
+    an epoch         full batches of all buckets, mixed | the rests, mixed | the last bucket's rest
 
 The cut into buckets is part of the interface, as is the order, and no later version may change
 either. The samples are sorted by length, those of one length by number. Boundaries cut this row:
@@ -22,9 +22,9 @@ Three rows are mixed, each in groups of neighbours. In a group of n from place a
 place a + i comes from place ``a + permute(i, n, seed_a, epoch)``, where seed_a is the number in the
 16 bytes of ``derive(purpose, (seed, a), 16)``, little-endian.
 
-    "step"      The steps, bucket by bucket: one group of all full ones, one of all rests but the last.
-    "bucket"    The sorted samples, of which each list is a run: each bucket that has more than one list.
-    "alike"     The sorted samples, once more: all those of one length, where an edge lies between two of them.
+    "step"      The steps, bucket by bucket: all full ones are a group, and all rests but the last.
+    "bucket"    The sorted samples, of which each list is a run: each bucket of several lists.
+    "alike"     The sorted samples, once more: all of one length, where an edge lies between two.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PROBES = 4096  # lengths: by what they cost, one function is told from others
 
 
 class Buckets(SeededSampler):
-    """Batches of samples of like length, so that padding them to the longest of their batch adds little.
+    """Batches of samples of like length, which takes little padding to the longest of a batch.
 
         texts = [np.arange(1 + number % 60) for number in range(500)]
 
@@ -77,7 +77,8 @@ class Buckets(SeededSampler):
                 return {"tokens": padded, "length": len(texts[index])}
 
         lengths = [len(text) for text in texts]
-        loader = ringfeed.Loader(Texts(), batch_sampler=ringfeed.orders.Buckets(lengths, max_tokens=512))
+        buckets = ringfeed.orders.Buckets(lengths, max_tokens=512)
+        loader = ringfeed.Loader(Texts(), batch_sampler=buckets)
         for batch in loader:
             tokens = batch["tokens"][:, : batch["length"].max()]  # a view: at most 512 numbers
 
@@ -168,7 +169,7 @@ class Buckets(SeededSampler):
         lengths = f"{self._sorted.size} lengths from {self._sorted[0]} to {self._sorted[-1]}"
         return f"<Buckets: {lengths}, {self._boundaries.size} boundaries, {most}>"
 
-    def bind(self, length: int | None, seed: int) -> Sampler:  # noqa: ARG002 - refused before they matter
+    def bind(self, length: int | None, seed: int) -> Sampler:  # noqa: ARG002 - refused in any case
         """Refuse to be given as ``sampler=``."""
         raise ValueError(
             "Buckets gives whole batches: give it as batch_sampler=, and leave sampler= out"
@@ -194,7 +195,7 @@ class Buckets(SeededSampler):
         )
 
     def _buckets(self, lists: int | None, most: int) -> Iterable[tuple[int, int]]:
-        """Return where each bucket begins in the row of sorted samples, and its samples a batch, shortest first."""
+        """Return the first of the sorted samples of each bucket, and its samples a batch."""
         found: list[tuple[int, int]] = []
         ends = np.searchsorted(self._sorted, self._boundaries, "right").tolist()
         for part, (first, end) in reversed([*enumerate(pairwise([0, *ends, self._sorted.size]))]):
@@ -209,7 +210,7 @@ class Buckets(SeededSampler):
     # ---- what a batch may have ----
 
     def _size(self, first: int, end: int) -> int:
-        """Return how many of the samples from ``first`` on, the longest of those below ``end``, a batch may have."""
+        """Return how many of the samples below ``end``, at most to ``first``, a batch may have."""
         most, longest = end - first, self._sorted[end - 1].item()
         assert self._max_tokens is not None
         if self._cost is None:
@@ -315,7 +316,7 @@ class BucketOrder(Sampler, SeededSampler):
         """Return the lists of epoch ``number`` from position ``start`` on."""
         return BucketEpoch(self, number, start, Part(0, 1, 1, "keep"))
 
-    def padding(self, shard: Part, samples: int) -> int:  # noqa: ARG002 - lists are no part of the next samples
+    def padding(self, shard: Part, samples: int) -> int:  # noqa: ARG002 - of the last list alone
         """Return how many rows at the end of a rank's last list repeat a sample."""
         return self._of_last(shard.rank, self._world_size).padding(self._last)
 
@@ -348,7 +349,7 @@ class BucketOrder(Sampler, SeededSampler):
         return samples
 
     def _mixed(self, purpose: str, places: Indices, first: int, count: int, epoch: int) -> Indices:
-        """Return what comes to some places of a group of ``count`` that begins at place ``first``."""
+        """Return what comes to some places of the group of ``count`` from place ``first`` on."""
         seed = seed_of(purpose, (self.seed, int(first)))
         return first + permute_few(places - first, int(count), seed, epoch)
 
@@ -381,7 +382,7 @@ class BucketEpoch(Epoch):
 
 
 def _numbers(name: str, given: Any) -> NDArray[Any]:
-    """Return int64 or float64; TypeError or ValueError for what is no finite number of 0 or more."""
+    """Return int64 or float64; an error for what is no finite number of 0 or more."""
     found = checked_array(f"{name} is", given, "iuf", "integers or floats")
     refuse_where(
         ~((found >= 0) & (found <= MOST_LENGTH)), name, found, "a number from 0 to 2**53"

@@ -71,7 +71,9 @@ def checked_array(  # noqa: PLR0913 - what an error says
     *,
     numbers: bool = False,
 ) -> NDArray[Any]:
-    """Return an array of one axis; TypeError or ValueError for others, ``what`` ("weights are") begins their texts.
+    """Return an array of one axis; TypeError or ValueError for others, beginning with ``what``.
+
+    ``what`` is such as "weights are".
 
     ``kinds``: of NumPy's dtypes, what is allowed. ``numbers``: they are sample numbers.
     """
@@ -110,7 +112,7 @@ def checked_number(name: str, value: Any, least: float, most: float, expected: s
         raise TypeError(f"{name} is {value!r}, expected {expected}")
     if not least <= value <= most:  # NaN neither
         raise ValueError(f"{name} is {value!r}, expected {expected}")
-    return value if isinstance(value, int | float) else value.item()  # type: ignore[no-any-return]
+    return value if isinstance(value, int | float) else value.item()
 
 
 def check_length(name: str, count: int, what: str, length: int | None) -> None:

@@ -35,7 +35,7 @@ MOST_STATES_SIZE = 2**26  # bytes of these, and one state in any case
 
 
 class Custom(Sampler):
-    """The order that the user's ``source`` gives, read no further than asked, and checked as it is read.
+    """The order that the user's ``source`` gives, read no further than asked, and checked.
 
     ``source`` is an array of integers, an iterable of integers (a list, a torch-style sampler), or
     a function from the number of an epoch to one of these. Its method ``set_epoch``, if any, is
@@ -73,7 +73,10 @@ class Custom(Sampler):
         return length_of(self.source)
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
-        """Return epoch ``number`` as the source gives it; ValueError when an iterator would be read again."""
+        """Return epoch ``number`` as the source gives it.
+
+        Raises ValueError when an iterator would be read again.
+        """
         # A BatchSampler of torch's does not pass the number on to the sampler inside.
         for told in (self.source, getattr(self.source, "sampler", None)):
             if (set_epoch := getattr(told, "set_epoch", None)) is not None:
@@ -122,7 +125,10 @@ class Custom(Sampler):
         return copied(given) if hasattr(given, "__array__") else given
 
     def _begin(self, number: int) -> Any:
-        """Return the source itself, or what it returns for an epoch, where it is a function; TypeError for neither."""
+        """Return the source itself, or what it returns for an epoch, where it is a function.
+
+        Raises TypeError for neither.
+        """
         order = self.source if is_readable(self.source) else self.source(number)
         if not is_readable(order):
             raise TypeError(
@@ -144,7 +150,10 @@ class Custom(Sampler):
 
 
 class Lists(Custom, SeededSampler):
-    """A batch_sampler, with the most samples of its lists: by default those of its first one, which is read for it."""
+    """A batch_sampler, with the most samples of its lists.
+
+    By default that is the length of its first list, which is read for it.
+    """
 
     order = "lists"
     parameter = "batch_sampler"
@@ -166,7 +175,7 @@ class Lists(Custom, SeededSampler):
     def _length_of_first(self) -> int:
         """Return the samples of the first list, which the first epoch has all the same.
 
-        ValueError where it has none, or cannot be read ahead of its epoch.
+        Raises ValueError where it has none, or cannot be read ahead of its epoch.
         """
         source = self.source
         if hasattr(source, "__next__"):
@@ -197,14 +206,17 @@ class Lists(Custom, SeededSampler):
         )
 
     def check_ranks(self, world_size: int) -> None:
-        """Raise ValueError for several ranks: lists may differ in length, so that no rank's part of one is known."""
+        """Raise ValueError for several ranks.
+
+        Lists may differ in length, so that none can be cut into parts that are known ahead.
+        """
         if world_size > 1:
             raise ValueError(
                 f"batch_sampler= with world_size={world_size}: lists cannot be cut into the parts "
                 "of ranks; give each rank a batch_sampler of its own lists, and leave shard= out"
             )
 
-    def bind(self, length: int | None, seed: int) -> Lists:  # noqa: ARG002  (the order is the user's)
+    def bind(self, length: int | None, seed: int) -> Lists:  # noqa: ARG002 - as the user says
         """Return the order over a dataset of ``length`` samples."""
         bound = copy(self)
         bound.dataset_length = length
@@ -284,14 +296,15 @@ class Reading(Epoch):
         with suppress(Exception):  # of the user's classes
             states = [*self._states, (self.position + count, pickle.dumps(given, 5))]
             # The first and the newest stay.
-            while len(states) > MOST_STATES + 1 or (
-                len(states) > 2 and sum(len(kept) for _, kept in states) > MOST_STATES_SIZE  # noqa: PLR2004
+            while states[2:] and (
+                len(states) > MOST_STATES + 1
+                or sum(len(kept) for _, kept in states) > MOST_STATES_SIZE
             ):
                 del states[1]
             self._states = states
 
     def state(self, position: int) -> dict[str, Any] | None:
-        """Return the newest of the source's states that is of this position, or of one before it."""
+        """Return the newest of the source's states up to this position."""
         states = self._states[::-1]  # at once: another thread may plan
         at, kept = next((one for one in states if one[0] <= position), (0, b""))
         return {"position": at, "of": pickle.loads(kept)} if kept else None  # noqa: S301 - our own
@@ -311,7 +324,7 @@ class Reading(Epoch):
         return chunk[:-1] if chunk and chunk[-1] is _END else chunk
 
     def _read_ahead(self, count: int) -> None:
-        """Read up to ``count``; each is a copy before the next is asked for, which may be the same object, changed.
+        """Read up to ``count``; each is copied before the next, which may be the same object.
 
         By C: what was read stays, where Ctrl-C comes.
         """
@@ -349,7 +362,10 @@ def is_readable(source: object) -> bool:
 
 
 def array_of(order: object, name: str) -> NDArray[Any]:
-    """Return an array of sample numbers; TypeError or ValueError where it has none, ``name`` says whose."""
+    """Return an array of sample numbers.
+
+    Raises TypeError or ValueError where it has none, ``name`` says whose.
+    """
     if isinstance(order, np.ma.MaskedArray):
         raise TypeError(
             f"{name} is a masked array, expected a plain one; .compressed() leaves masked numbers "

@@ -1,4 +1,4 @@
-"""What a loader's parameters of order ask for: a sampler, and the part of its epochs that this rank gets."""
+"""A loader's parameters of order, understood: a sampler, and this rank's part of its epochs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AskedOrder(NamedTuple):
         shuffle: bool | int,
         collates: bool,
     ) -> AskedOrder:
-        """Check them, in this order; ``collates``: a function makes whole batches of the samples."""
+        """Check them, in this order; ``collates``: a function makes batches of the samples."""
         size, most = (
             check_count("batch_size", batch_size, 1),
             check_count("max_batch_size", max_batch_size, 1),
@@ -116,7 +116,10 @@ def make_sampler(
     seed: int,
     sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None,
 ) -> Sampler:
-    """Return the order that a loader's arguments ask for; ``length`` is the dataset's, None where unknown."""
+    """Return the order that a loader's arguments ask for.
+
+    ``length`` is the dataset's, None where unknown.
+    """
     seed, window = check_seed(seed), None
     if not isinstance(shuffle, bool | np.bool_):
         expected = "True, False, or the samples of a window, an integer of 2 or more"

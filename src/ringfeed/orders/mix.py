@@ -1,6 +1,6 @@
 """The order of a mix: which dataset each position of an epoch draws from, and which of its samples.
 
-    MixSampler ──▶ MixEpoch.take(): Pattern says which dataset each position draws from (see `proportions`)
+    MixSampler ──▶ MixEpoch.take(): `proportions.Pattern` says which dataset comes at each position
                                     MixSampler.samples says which of its samples comes next
 
 It is a function of (seed, epoch, position), part of the interface, and no later version may change
@@ -125,7 +125,7 @@ class MixSampler(Sampler):
     def section(
         self, start: int, counts: tuple[int, ...], weights: tuple[int, ...], rows: int
     ) -> Section:
-        """Return what an epoch draws from a position on, in batches of ``rows``, while the weights hold."""
+        """Return what an epoch draws from a position on while these weights hold."""
         if self.stop == "never":
             amounts = [*weights]
         elif self.pure:
@@ -138,7 +138,7 @@ class MixSampler(Sampler):
         return Section(start, counts, weights, pattern)
 
     def samples(self, member: int, first: int, count: int, number: int) -> Indices:
-        """Return the samples that some draws of a dataset give, pass after pass, in epoch ``number``.
+        """Return the samples of some draws of a dataset in epoch ``number``, pass after pass.
 
         A sample's index is its number among all datasets' samples, and as many more for each pass.
         """
@@ -188,7 +188,7 @@ class MixEpoch(Epoch):
         self._drawn_before: tuple[int, tuple[int, ...]] = (-1, ())
 
     def _section_at(self, position: int) -> Section:
-        """Return the section of a position, which begins there where the weights of its batch are new."""
+        """Return the section of a position; one begins there where weights are new."""
         batch, section = position // self._sampler.rows, self._sections[-1]
         if self._sampler.pure or batch == self._asked:
             return section
@@ -226,7 +226,7 @@ class MixEpoch(Epoch):
         return taken
 
     def _drawn(self, members: Indices, before: Sequence[int], counts: Sequence[int]) -> Indices:
-        """Return what is drawn from these datasets: so often each, and so many draws came before."""
+        """Return what is drawn from these datasets: ``counts`` draws after ``before``."""
         found = np.empty_like(members)
         draw = self._sampler.samples
         parts = [
@@ -238,7 +238,7 @@ class MixEpoch(Epoch):
         return found
 
     def state(self, position: int) -> dict[str, Any] | None:
-        """Return the draws of each dataset where the weights, or the batch size, of this position came to hold."""
+        """Return where the section of this position began, with the draws of each dataset."""
         sampler = self._sampler
         if sampler.pure and not sampler.per_batch:
             return None

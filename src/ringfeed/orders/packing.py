@@ -1,26 +1,31 @@
-"""Which samples make each row of a `Pack`: functions of (seed, epoch, row), with some kilobytes kept for an epoch.
+"""Which samples make each row of a `Pack`: functions of (seed, epoch, row).
+
+Some kilobytes are kept for an epoch.
 
 They are part of the interface, and no later version may change them. Samples of length 0 are left
 out, and n is the number of the others. Without a shuffle every epoch is alike.
 
-"ffd"   With K = ceil(n / window), the samples are sorted by length, the longest first, those of one length by number,
-        and this row is cut into classes of K, of which the last may have fewer. A class of m samples has them in the
-        order of their numbers. Window k, one of K, has a sample of each class: the one at place ``(k + s) % m``, where
-        s is 0 or, shuffled, the word of the class's number among those of ``words_at(key, 0, classes)``, and the key
-        is the two little-endian words of ``derive("pack", (seed, epoch), 16)``. Where the last class has m < K
+"ffd"   With K = ceil(n / window), the samples are sorted by length, the longest first, those of one
+        length by number, and this row is cut into classes of K, of which the last may have fewer. A
+        class of m samples has them in the order of their numbers. Window k, one of K, has a sample
+        of each class: the one at place ``(k + s) % m``, where s is 0 or, shuffled, the word of the
+        class's number among those of ``words_at(key, 0, classes)``, and the key is the two
+        little-endian words of ``derive("pack", (seed, epoch), 16)``. Where the last class has m < K
         samples, windows from m on have none of it.
-        All windows are packed by one pattern: as if each sample were as long as the longest of its class, by first fit
-        decreasing (D. S. Johnson, "Near-Optimal Bin Packing Algorithms", thesis, MIT 1973; D. S. Johnson, A. Demers,
-        J. D. Ullman, M. R. Garey, R. L. Graham, "Worst-Case Performance Bounds for Simple One-Dimensional Packing
-        Algorithms", SIAM Journal on Computing 3 (4), 1974, doi:10.1137/0203025): the classes from the longest down,
-        each into the first row of the pattern that has room for it. It takes at most 11/9 of the fewest rows, and one
-        more. Row i of a pattern of R rows is row ``i % R`` of window ``i // R``; a last row of the pattern that has
-        the last class alone, of m < K samples, comes after all others, m times.
-"wrap"  Unshuffled, all samples side by side, in the order of their numbers, are cut every max_length elements.
-        Shuffled, sample j of the n is one of window ``j % K``; the windows come in the order of
-        ``permute(positions, K, seed, epoch)``, and the m samples of window k in that of
-        ``permute(positions, m, seed_k, epoch)``, where seed_k is the number in the 16 bytes of
-        ``derive("pack", (seed, k), 16)``, little-endian.
+        All windows are packed by one pattern: as if each sample were as long as the longest of its
+        class, by first fit decreasing (D. S. Johnson, "Near-Optimal Bin Packing Algorithms",
+        thesis, MIT 1973; D. S. Johnson, A. Demers, J. D. Ullman, M. R. Garey, R. L. Graham,
+        "Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms", SIAM Journal
+        on Computing 3 (4), 1974, doi:10.1137/0203025): the classes from the longest down, each into
+        the first row of the pattern that has room for it. It takes at most 11/9 of the fewest rows,
+        and one more. Row i of a pattern of R rows is row ``i % R`` of window ``i // R``; a last row
+        of the pattern that has the last class alone, of m < K samples, comes after all others, m
+        times.
+"wrap"  Unshuffled, all samples side by side, in the order of their numbers, are cut every
+        max_length elements. Shuffled, sample j of the n is one of window ``j % K``; the windows
+        come in the order of ``permute(positions, K, seed, epoch)``, and the m samples of window k
+        in that of ``permute(positions, m, seed_k, epoch)``, where seed_k is the number in the 16
+        bytes of ``derive("pack", (seed, k), 16)``, little-endian.
 """
 
 from __future__ import annotations
@@ -74,7 +79,10 @@ class Packing(ABC):
         """Return what a row is made of; ``seed``: that of a shuffled epoch."""
 
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` returns for this key, made again only where it was forgotten; from any thread."""
+        """Return what ``make`` returns for this key, made again only where it was forgotten.
+
+        From any thread.
+        """
         kept = self._kept
         if key not in kept:
             found = make()
@@ -137,7 +145,7 @@ class FirstFit(Packing):
 
 
 def first_fit(lengths: Indices, room: int) -> Indices:
-    """Return which bin each of some descending lengths goes into: the first that has room for it, one after another.
+    """Return the bin of each of some descending lengths: the first that has room for it.
 
     Equal lengths go into their bins together, so that the time is that of different lengths times
     bins.
@@ -159,7 +167,7 @@ def first_fit(lengths: Indices, room: int) -> Indices:
 
 
 def _shared(rooms: Indices, count: int) -> Indices:
-    """Return how many of ``count`` things go into each of some rooms, the first ones being filled first."""
+    """Return how many of ``count`` things go into each room, the first rooms filled first."""
     filled = np.minimum(np.cumsum(rooms), count)
     return np.diff(filled, prepend=0)
 
@@ -222,7 +230,7 @@ class Wrapped(Packing):
         return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
     def _begin(self, seed: int | None, epoch: int) -> tuple[Indices, Indices]:
-        """Return the windows in their order, and where the elements of each begin, and the last end."""
+        """Return the windows in their order, where the elements of each begin, and the end."""
         windows = np.arange(self._windows)
         if seed is not None:
             windows = permute(windows, self._windows, seed, epoch)

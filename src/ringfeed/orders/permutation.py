@@ -46,7 +46,7 @@ MAX_SORTED_LENGTH = 4096
 
 
 def permute(positions: NDArray[np.int64] | Words, length: int, seed: int, epoch: int) -> Indices:
-    """Return the samples at ``positions`` of a shuffled epoch: a bijection of range(length) onto itself.
+    """Return the samples at ``positions`` of a shuffled epoch: a bijection of range(length).
 
     ``length`` is 1 to 2**62; ``seed`` and ``epoch`` are any integers of 0 or more. Takes 10 to 25
     ns a position, and memory for the positions alone.
@@ -68,7 +68,7 @@ def permute(positions: NDArray[np.int64] | Words, length: int, seed: int, epoch:
 
 
 def permute_few(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -> Indices:
-    """Return the same as `permute`, quicker for a few positions at a time of many short epochs in turn."""
+    """Return what `permute` does, quicker for few positions of many short epochs."""
     if length > MAX_SORTED_LENGTH:
         return permute(positions, length, seed, epoch)
     return _whole(length, seed, epoch)[positions].astype(np.int64)
@@ -80,7 +80,10 @@ def _whole(length: int, seed: int, epoch: int) -> NDArray[np.int16]:
 
 
 class Shuffled(Positional):
-    """Every sample once an epoch, in an order that is a function of (seed, epoch); nothing else is kept."""
+    """Every sample once an epoch, in an order that is a function of (seed, epoch).
+
+    Nothing else is kept.
+    """
 
     def __init__(self, length: int, seed: int) -> None:
         if length > MAX_LENGTH:

@@ -61,12 +61,17 @@ def pack(indices: Indices, weights: Floats) -> Indices:
 
 
 def index_of(draw: Any) -> Any:
-    """Return the number of a draw's sample; of a sample's number, the number itself. Of arrays, too."""
+    """Return the number of a draw's sample; of a sample's number, the number itself.
+
+    Of arrays, too.
+    """
     return draw & (1 << INDEX_BITS) - 1
 
 
 class PrioritizedSampler(SeededSampler):
-    """Draws samples by priorities that training tells: prioritized experience replay (Schaul and others, ICLR 2016).
+    """Draws samples by priorities that training tells: prioritized experience replay.
+
+    (T. Schaul and others, ICLR 2016.)
 
         sampler = ringfeed.orders.PrioritizedSampler(n, alpha=0.6, beta=0.4)
         loader = ringfeed.Loader(memory, batch_size=256, sampler=sampler)
@@ -165,7 +170,7 @@ class PrioritizedSampler(SeededSampler):
 
     @property
     def beta(self) -> float | Callable[[int], float]:
-        """How far weights make up for the priorities: a number from 0 to 1, or a function of the updates so far."""
+        """How far weights make up for the priorities: 0 to 1, or a function of the updates."""
         return self._beta
 
     @beta.setter
@@ -198,7 +203,7 @@ class PrioritizedSampler(SeededSampler):
             self._answered += samples.size
 
     def add(self, indices: ArrayLike, priorities: ArrayLike | None = None) -> None:
-        """Have samples be drawn that were written, for the first time or anew: call it when they are there.
+        """Let samples be drawn that were written, for the first time or anew; call it afterwards.
 
         indices: one or several. priorities: by default the highest so far, 1 at first, so that what
         is new comes soon. Raises what `update` raises.
@@ -227,7 +232,7 @@ class PrioritizedSampler(SeededSampler):
 
     @property
     def pending(self) -> int:
-        """Samples that were drawn in this epoch, and not updated since: what the next draws do not know.
+        """Samples drawn in this epoch and not updated since: what the next draws do not know.
 
         In a loop that updates every batch, right after the update, it is ``slots - 1`` batches.
         Samples that failed count until the epoch's end.
@@ -261,7 +266,9 @@ class PrioritizedSampler(SeededSampler):
         )
 
     def begin(self, epoch: DrawEpoch, state: Any) -> None:
-        """Have an epoch be the newest; one that goes on from a state keeps the draws that were made ahead of it.
+        """Have an epoch be the newest.
+
+        One that goes on from a state keeps the draws that were made ahead of it.
 
         StateError where the loader's state is of another moment.
         """
@@ -288,7 +295,7 @@ class PrioritizedSampler(SeededSampler):
             self._newest = epoch
 
     def draw(self, epoch: DrawEpoch, count: int) -> Indices:
-        """Return an epoch's next draws: those that are known, then others by the powers of this moment."""
+        """Return an epoch's next draws: those that are known, then others by present powers."""
         with self._lock:
             if epoch is not self._newest:
                 return self._drawn(epoch, epoch.position, count)
@@ -324,7 +331,7 @@ class PrioritizedSampler(SeededSampler):
     # ---- where it is ----
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the priorities and what draws depend on besides, as arrays: ``np.savez(file, **state)`` keeps them.
+        """Return the priorities and what draws depend on, as arrays: ``np.savez(file, **state)``.
 
         Take it between two batches, after the update, together with the loader's. It takes 8 bytes
         a sample.
@@ -366,7 +373,10 @@ class PrioritizedOrder(Sampler):
         self._seed = seed
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> DrawEpoch:
-        """Return epoch ``number`` from position ``start`` on; ``state``: the sampler's updates before that."""
+        """Return epoch ``number`` from position ``start`` on.
+
+        ``state``: the sampler's updates before that.
+        """
         key = key_of("prioritized", (self._seed, number, self._count))
         return DrawEpoch(self.sampler, key, number, start, state)
 
@@ -376,7 +386,10 @@ class PrioritizedOrder(Sampler):
         return self.sampler.updates
 
     def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - any start will do
-        """Raise StateError for what is no number of updates; an epoch that was begun by `skip` has none."""
+        """Raise StateError for what is no number of updates.
+
+        An epoch that was begun by `skip` has none.
+        """
         if state is not None and not (type(state) is int and state >= 0):
             refuse(state, "expected the updates of a PrioritizedSampler, an int of 0 or more")
 
@@ -399,18 +412,21 @@ class DrawEpoch(Epoch):
         sampler.begin(self, state)
 
     def take(self, count: int) -> Indices:
-        """Return the next draws. Where Ctrl-C keeps them from the caller, the next call returns them."""
+        """Return the next draws; where Ctrl-C comes, the next call returns them."""
         taken = self._sampler.draw(self, max(min(count, len(self._sampler) - self.position), 0))
         self.position += taken.size
         return taken
 
-    def state(self, position: int) -> int:  # noqa: ARG002  (the sampler keeps the draws from there on)
+    def state(self, position: int) -> int:  # noqa: ARG002 - the sampler keeps later draws
         """Return how many updates there were."""
         return self._sampler.updates
 
 
 class _Kept(NamedTuple):
-    """The newest draws of an epoch: those ahead of the loop, above all. A signal handler may look at any moment."""
+    """The newest draws of an epoch: those ahead of the loop, above all.
+
+    A signal handler may look at any moment.
+    """
 
     number: int  # of the epoch
     first: int  # position
@@ -427,7 +443,7 @@ class _Kept(NamedTuple):
 
 
 class SumTree:
-    """Numbers of 0 or more, their sum, their least, and which of them a point of their sums lies in.
+    """Numbers of 0 or more, their sum, their least, and the number that a point lies in.
 
         sums     10
                 4   6        a number is the sum of the two below it
@@ -467,7 +483,7 @@ class SumTree:
         return float(self._least[-1].min())
 
     def find(self, points: Floats) -> Indices:
-        """Return which number each point is in: the first whose sum with all before it exceeds the point.
+        """Return the number of each point: the first whose sum with those before exceeds it.
 
         Points are from 0 to below the total. A number of 0 has none, whatever was rounded on the
         way.
@@ -494,7 +510,7 @@ class SumTree:
 def _update(
     levels: list[Floats], changed: Indices, side: int, combine: Callable[[Floats], Floats]
 ) -> None:
-    """Make anew what depends on some changed numbers: each number is made of ``side`` of the level below."""
+    """Make anew what depends on changed numbers; each is made of ``side`` of the level below."""
     for below, above in pairwise(levels):
         groups = below.reshape(-1, side)
         changed = changed // side

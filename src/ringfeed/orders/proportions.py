@@ -65,7 +65,10 @@ NARROW = 2**50  # times CHUNK, still 63 bits
 
 
 def shares_of(weights: Any, count: int, name: str = "weights") -> tuple[int, ...]:
-    """Return weights as integers in the same proportions; ValueError or TypeError for what are none, by ``name``."""
+    """Return weights as integers in the same proportions.
+
+    Raises ValueError or TypeError for what are none, by ``name``.
+    """
     try:
         given = [*(weights.tolist() if hasattr(weights, "tolist") else weights)]
     except TypeError:
@@ -105,7 +108,9 @@ def _reduced(parts: Sequence[int]) -> tuple[int, ...]:
 
 
 def rounded(parts: Sequence[Fraction], total: int, first: Sequence[bool] = ()) -> list[int]:
-    """Round parts of a total to integers of 0 or more: up by largest remainders, those of ``first`` ahead of others.
+    """Round parts of a total to integers of 0 or more, up by largest remainders.
+
+    Parts that are ``first`` come ahead of others.
 
     Where parts below 0 leave the others too much, each gives up one in turn, the smallest remainder
     first.
@@ -123,7 +128,7 @@ def rounded(parts: Sequence[Fraction], total: int, first: Sequence[bool] = ()) -
 
 
 def totals(weights: Sequence[int], left: Sequence[int], stop: str) -> list[int]:
-    """Return how often each dataset is drawn, of which these samples are left, until the epoch stops."""
+    """Return how often each dataset is drawn until the epoch stops; ``left``: its samples."""
     if stop == "never":
         return [*weights]
     whole = sum(weights)
@@ -145,7 +150,7 @@ class Pattern:
     def __init__(
         self, amounts: Sequence[int], weights: Sequence[int], rows: int, block: int, *, ends: bool
     ) -> None:
-        """Draw ``amounts`` in blocks of ``rows``, the first of which is the epoch's of this number."""
+        """Draw ``amounts`` in blocks of ``rows``; the first is block ``block`` of the epoch."""
         self.rows = rows
         self.amounts = [*amounts]
         self.draws = sum(amounts) if ends else None
@@ -173,7 +178,7 @@ class Pattern:
         return rounded(parts, rest)
 
     def members(self, position: int, count: int) -> Indices:
-        """Return the numbers of the datasets from a position on: at most ``count``, fewer at the end."""
+        """Return at most ``count`` datasets' numbers from a position on, fewer at the end."""
         if self.draws is not None:
             count = min(count, self.draws - position)
         count = max(min(count, max(CHUNK, self.rows)), 0)
@@ -218,7 +223,7 @@ class Pattern:
 
 
 def spread(counts: Indices) -> Indices:
-    """Return the datasets' numbers, block after block, each as often as its row counts, evenly over the block."""
+    """Return the datasets' numbers, block by block, each spread evenly over its block."""
     blocks, datasets = counts.shape
     flat = counts.ravel()
     members = np.repeat(np.tile(np.arange(datasets), blocks), flat)

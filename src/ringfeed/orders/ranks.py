@@ -1,11 +1,11 @@
 """Which of several processes this one is, as frameworks and launchers have it.
 
-    torch.distributed    once initialized                        by its module, where the program has imported it
+    torch.distributed    once initialized                        its module, if it is imported
     jax.distributed      once initialized                        likewise
     mpi4py               once MPI is initialized                 likewise
     TF_CONFIG            chief and workers of the cluster        the environment
     torchrun             RANK, WORLD_SIZE                        the environment
-    Open MPI             OMPI_COMM_WORLD_RANK, ..._SIZE          the environment; so too MPICH, Intel MPI, MVAPICH
+    Open MPI             OMPI_COMM_WORLD_RANK, ..._SIZE          the environment; also MPICH
 
 Nothing is imported here: what the program has not imported cannot have been initialized.
 """
@@ -32,7 +32,10 @@ _NOTHING = (
 
 
 def find() -> tuple[int, int, str]:
-    """Return rank, world size, and the names of all that know them; ValueError where these differ, or none does."""
+    """Return rank, world size, and the names of all that know them.
+
+    Raises ValueError where these differ, or none does.
+    """
     found = {name: said for name, look in _KNOWN_BY.items() if (said := look()) is not None}
     for name, (rank, world_size) in found.items():
         if not 0 <= rank < world_size:
@@ -58,7 +61,10 @@ def _torch() -> tuple[int, int] | None:
 
 
 def _jax() -> tuple[int, int] | None:
-    """Read what `jax.distributed.initialize` was given: ``jax.process_index()`` would start JAX's backend, too."""
+    """Read what `jax.distributed.initialize` was given.
+
+    ``jax.process_index()`` would start JAX's backend, too.
+    """
     state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     if state is None or state.client is None:
         return None
@@ -86,7 +92,10 @@ def _variables(rank: str, world_size: str) -> tuple[int, int] | None:
 
 
 def _tf_config() -> tuple[int, int] | None:
-    """Read TensorFlow's cluster as its MultiWorkerMirroredStrategy does: the chief is the first, if there is one."""
+    """Read TensorFlow's cluster as its MultiWorkerMirroredStrategy does.
+
+    The chief is the first, if there is one.
+    """
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text or "{}")
@@ -101,7 +110,8 @@ def _tf_config() -> tuple[int, int] | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
             f"shard='auto' found TF_CONFIG={text!r}, expected JSON as in "
-            f'{{"cluster": {{"worker": ["host:port"]}}, "task": {{"type": "worker", "index": 0}}}}; {_GIVE}'
+            f'{{"cluster": {{"worker": ["host:port"]}}, "task": {{"type": "worker", '
+            f'"index": 0}}}}; {_GIVE}'
         ) from None
     if kind not in {"chief", "worker"} or "ps" in cluster:
         raise ValueError(

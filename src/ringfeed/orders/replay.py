@@ -1,4 +1,4 @@
-"""What is done once more to come to the place that an epoch goes on from, with a warning where that takes long."""
+"""What is done once more to come to a place in an epoch, with a warning if that takes long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class Replay:
     """Warns once, at the user's line, when a replay has taken a second."""
 
     def __init__(self, what: str, remedy: str, since_s: float | None = None) -> None:
-        """``what``: is done once more, in words; ``remedy``: how to do without; ``since_s``: by `clock`, now."""
+        """``what``: is done once more, in words; ``remedy``: how to do without.
+
+        ``since_s``: by `clock`, now.
+        """
         self._what, self._remedy = what, remedy
         self._since_s = clock() if since_s is None else since_s
         self.is_told = False

@@ -1,11 +1,11 @@
 """Random numbers that belong to a sample, whichever worker makes it.
 
     rng          the Generator of the sample being made: a function of (seed, epoch, sample index)
-    installed    the SampleContext of this thread; the worker keeps it up to date. making: that of a task
+    installed    the SampleContext of this thread, kept up to date by the worker; making: of a task
     reseed       the legacy global states, set anew for one sample
     scatter      the legacy global states, made to differ between workers
-                 (torch's too, in either case, where it is imported: its own seed is the same in every process)
-    derive       bytes from a purpose and a few integers: every seed here and in `sampler` comes from it
+                 (both seed torch, too, where it is imported: its own seed is the same everywhere)
+    derive       bytes from a purpose and a few integers, from which every seed here comes
     words_at     the random bits of some positions of an order
 
 The streams are part of the interface, and no later version may change them:
@@ -78,9 +78,15 @@ class _Installed(threading.local):
 
 
 installed = _Installed()
-"""What this thread is making. Stored without a call, so that Ctrl-C leaves nothing of a sample behind."""
+"""What this thread is making.
+
+Stored without a call, so that Ctrl-C leaves nothing of a sample behind.
+"""
 making: ContextVar[SampleContext | None] = ContextVar("making", default=None)
-"""What a task is making, or a thread that reads one sample of many at a time; its own tasks inherit it."""
+"""What a task is making, or a thread that reads one sample of many at a time.
+
+Its own tasks inherit it.
+"""
 
 
 def has_drawn() -> bool:
@@ -127,7 +133,7 @@ def rng() -> np.random.Generator:
 
 
 def reseed(context: SampleContext) -> None:
-    """Seed ``numpy.random`` and ``random``, the legacy states of this process, for the context's sample."""
+    """Seed this process's legacy states, ``numpy.random`` and ``random``, for a sample."""
     import random  # noqa: F401, PLC0415 - what is imported is seeded
 
     import numpy.random  # noqa: F401, PLC0415 - what is imported is seeded
@@ -162,7 +168,9 @@ def _seed_legacy(purpose: str, numbers: tuple[int, ...]) -> None:
 
 
 class _Torch:
-    """Seeds torch's generator for the CPU; unlike ``torch.manual_seed()``, no GPU's. Nothing is imported for this.
+    """Seeds torch's generator for the CPU; unlike ``torch.manual_seed()``, no GPU's.
+
+    Nothing is imported for this.
 
     Torch that is not here yet is seeded as soon as it is imported: in the midst of a sample, say.
     """
@@ -200,7 +208,7 @@ class _Torch:
             generator.set_state(state)
 
     @classmethod
-    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG003
+    def find_spec(cls, name: str, *_: Any) -> ModuleSpec | None:
         """Find nothing but torch, as it would be found without this."""
         if name != "torch" or cls not in sys.meta_path:
             return None
@@ -235,7 +243,7 @@ when_torch_is_here = _Torch.when_here
 
 
 def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:
-    """Return ``size`` bytes that are independent for each purpose and each tuple of integers of 0 or more."""
+    """Return bytes that are independent for each purpose and each tuple of integers."""
     from hashlib import shake_256  # noqa: PLC0415  (loads OpenSSL)
 
     text = f"ringfeed {purpose} {'/'.join(f'{number:x}' for number in numbers)}"
@@ -260,7 +268,10 @@ def fractions_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.f
 
 
 def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint64]:
-    """Return some words of Philox4x64-10 with this key: word p is word p mod 4 of the block of counter p // 4 + 1."""
+    """Return some words of Philox4x64-10 with this key.
+
+    Word p is word p mod 4 of the block of counter p // 4 + 1.
+    """
     stream = np.random.Philox(key=key, counter=start // 4)  # counts on before the first block
     words: NDArray[np.uint64] = stream.random_raw(stop - start + start % 4)
     return words[start % 4 :]
@@ -287,7 +298,7 @@ class _Stream:
         return key
 
     def spawn(self, n_children: int) -> list[np.random.SeedSequence]:
-        """Return the next seeds for the Generators of ``rng().spawn()``, also a function of the sample."""
+        """Return the next seeds for ``rng().spawn()``, also a function of the sample."""
         if self._parent is None:
             self._parent = np.random.SeedSequence(seed_of("spawn", self._sample))
         return self._parent.spawn(n_children)

@@ -1,7 +1,7 @@
 """Which sample comes when: an epoch hands out sample numbers, in order and in constant memory.
 
     Sequential         0, 1, 2, ...
-    Positional         any order that is a function of (epoch, position); one is `permutation.Shuffled`
+    Positional         a function of (epoch, position), as is `permutation.Shuffled`
     SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see
                        `weighted`, `subsets`, `windows` and `prioritized`
 
@@ -41,9 +41,9 @@ class Epoch(ABC):
     gives_lists = False
     """Whether `take` counts lists of samples and returns as many arrays: each list is a batch."""
     most_ahead: int | None = None
-    """How many lists may be read beyond those that were handed out, where the order itself says it."""
+    """How many lists may be read ahead of those handed out, where the order says it."""
     turn: int | None = None
-    """Where workers take lists in turn, the number of position 0 in its epoch; None: any worker takes any."""
+    """The number of position 0 in its epoch, where workers take lists in turn; None: any takes any."""
 
     @property
     def whole(self) -> Epoch:
@@ -52,18 +52,23 @@ class Epoch(ABC):
 
     @abstractmethod
     def take(self, count: int) -> Any:
-        """Return the next ``count`` sample numbers, contiguous; fewer at the end of the epoch, then none.
+        """Return the next ``count`` sample numbers, contiguous.
+
+        Fewer at the end of the epoch, then none.
 
         An epoch moves in the last steps of a call, which are assignments alone. So where Ctrl-C
         comes, it has given nothing, and the next call gives the same numbers.
         """
 
     def state(self, position: int) -> Any:  # noqa: ARG002 - for most orders it says all
-        """Return what `Sampler.epoch` needs besides this position to go on there, as JSON has it; None: nothing."""
+        """Return what `Sampler.epoch` needs besides this position to go on there, as JSON has it.
+
+        None: nothing.
+        """
         return None
 
     def part_of(self, shard: Part) -> Epoch | None:  # noqa: ARG002 - for orders that can do it
-        """Return a rank's part, where the epoch can give it without making the parts of the others."""
+        """Return a rank's part, where an epoch can make it without the other ranks' parts."""
         return None
 
 
@@ -71,7 +76,7 @@ class Sampler(ABC):
     """What a loader needs to know of an order."""
 
     order: str
-    """A short name that tells this order from others, beside seed and length: at most 40 characters."""
+    """A short name for this order, beside seed and length: at most 40 characters."""
     _length: int | None = None
     sample_count: int | None = None
     """Samples of the dataset, where `length` counts something else."""
@@ -80,7 +85,7 @@ class Sampler(ABC):
     counts_up = False
     """Whether it is 0, 1, 2, ..., unless it is shuffled."""
     may_exceed = False
-    """Whether an epoch may give more than `length`, as the ``len()`` of a user's object may be wrong."""
+    """Whether an epoch may give more than `length`, as a user's ``len()`` may be wrong."""
     ends_unsaid = False
     """Whether an epoch may give more than `length`, or fewer: only reading shows its end."""
     keeps_world_size = False
@@ -99,10 +104,10 @@ class Sampler(ABC):
         return None
 
     def padding(self, shard: Part, samples: int) -> int:
-        """Return how many rows at the end of a rank's last batch of so many samples repeat one of them."""
+        """Return how many rows of padding a rank's last batch of so many samples has."""
         return shard.padding(samples)
 
-    def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - most go on at any position
+    def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - most need no state
         """Raise StateError unless `epoch` can go on at position ``start`` with this state."""
         if state is not None:
             from ringfeed.orders.checks import refuse  # noqa: PLC0415 - only for a wrong state
@@ -111,7 +116,10 @@ class Sampler(ABC):
 
     @abstractmethod
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Any:
-        """Return epoch ``number`` without its first ``start`` samples; ``state``: what `Epoch.state` said there."""
+        """Return epoch ``number`` without its first ``start`` samples.
+
+        ``state``: what `Epoch.state` said there.
+        """
 
 
 class Positional(Sampler):
@@ -120,11 +128,11 @@ class Positional(Sampler):
     def __init__(
         self, order: str, length: int | None, indices_at: IndicesAt, chunk: int = CHUNK
     ) -> None:
-        """``indices_at`` is asked for ``chunk`` positions or more: they take hardly longer than one."""
+        """Ask ``indices_at`` for ``chunk`` positions at least: one takes nearly as long."""
         self.order, self._length = order, length
         self._indices_at, self._chunk = indices_at, chunk
 
-    def epoch(self, number: int, start: int = 0, state: Any = None) -> PositionalEpoch:  # noqa: ARG002
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:  # noqa: ARG002
         """Return the order of epoch ``number``, of 0 or more, from position ``start`` on."""
         length = sys.maxsize if self._length is None else self._length
         return PositionalEpoch(partial(self._indices_at, number), length, start, self._chunk)
@@ -163,7 +171,10 @@ class Sequential(Positional):
 
 
 class SeededSampler(ABC):
-    """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders; it does not change."""
+    """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders.
+
+    It does not change.
+    """
 
     parameter = "sampler"
     """The parameter of the loader that it is given as."""
@@ -172,9 +183,12 @@ class SeededSampler(ABC):
 
     @abstractmethod
     def bind(self, length: int | None, seed: int) -> Sampler:
-        """Return the order over a dataset of ``length`` samples, None: unknown; ValueError where it does not fit."""
+        """Return the order over a dataset of ``length`` samples, None: unknown.
 
-    def check_ranks(self, world_size: int) -> None:  # noqa: B027  (most orders are the same on every rank)
+        Raises ValueError where it does not fit.
+        """
+
+    def check_ranks(self, world_size: int) -> None:  # noqa: B027 - most orders fit all ranks
         """Raise ValueError where several ranks cannot share it."""
 
 
@@ -197,7 +211,10 @@ def check_integer(
 
 
 def check_seed(seed: object) -> int:
-    """Return ``seed`` as a Python int; TypeError or ValueError unless it is an integer of 0 or more."""
+    """Return ``seed`` as a Python int.
+
+    Raises TypeError or ValueError unless it is an integer of 0 or more.
+    """
     return check_integer("seed", seed, 0)
 
 

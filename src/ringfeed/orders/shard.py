@@ -1,7 +1,7 @@
 """Several processes that train together: which one this is, and its part of an order.
 
     global order     0 1 2 3 4 5 6 7 8 9 10     of any `Sampler`, the same on every rank
-    global batch     0 1 2 3 | 4 5 6 7 | 8 9 10     world_size * rows samples; here 2 ranks with 2 rows each
+    global batch     0 1 2 3 | 4 5 6 7 | 8 9 10     world_size * rows samples; 2 ranks of 2 rows
     rank 0           0 1     | 4 5     | 8 9
     rank 1               2 3 |     6 7 |     10 8
 
@@ -35,7 +35,7 @@ AT_ONCE = (
 
 
 class Shard(NamedTuple):
-    """Which of several processes that train together this one is: ``Loader(dataset, shard=Shard(rank, world_size))``.
+    """Which of several processes that train together this one is: the loader's ``shard=``.
 
     rank: from 0 on. world_size: how many there are.
     uneven: what becomes of a last global batch that is not full: "pad", "keep" or "drop"; see
@@ -54,7 +54,9 @@ class Shard(NamedTuple):
 
     @classmethod
     def find(cls, uneven: Uneven = "pad") -> Shard:
-        """Return what all that knows the rank of this process says; ValueError where nothing does, or they differ.
+        """Return what all that knows the rank of this process says.
+
+        Raises ValueError where nothing does, or they differ.
 
         ``shard="auto"`` is short for ``shard=Shard.find()``.
         """
@@ -65,12 +67,16 @@ class Shard(NamedTuple):
 
     @classmethod
     def of(cls, shard: object) -> Shard:
-        """Understand the loader's parameter of this name; TypeError or ValueError for what does not fit."""
+        """Understand the loader's parameter of this name.
+
+        Raises TypeError or ValueError for what does not fit.
+        """
         if isinstance(shard, str) and shard == AUTO:
             return cls.find()
         this = cls(0, 1) if shard is None else shard
         if not isinstance(this, cls):
-            raise ValueError(f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}")  # noqa: TRY004 - as of any other word
+            message = f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}"
+            raise ValueError(message)  # noqa: TRY004 - as of any other word
         count = check_count("world_size", this.world_size, 1, MOST, none=False) or 1
         number = check_count("rank", this.rank, 0, MOST, none=False) or 0
         if number >= count:
@@ -81,7 +87,10 @@ class Shard(NamedTuple):
         return cls(number, count, this.uneven, this.found)
 
     def check(self, sampler: object, seed: object) -> None:
-        """Refuse what has no global batches, or others on each rank, by ValueError; the loader's own parameters."""
+        """Refuse what has no global batches, or others on each rank, by ValueError.
+
+        The loader's own parameters.
+        """
         if self.world_size == 1:
             return
         if seed is None:
@@ -100,7 +109,7 @@ class Shard(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What rank ``rank`` of ``world_size`` has of a global order: ``rows`` rows of each global batch."""
+    """The part of rank ``rank`` of ``world_size``: ``rows`` rows of each global batch."""
 
     rank: int
     world_size: int
@@ -113,7 +122,10 @@ class Part(NamedTuple):
         return self.world_size * self.rows
 
     def batches(self, samples: int) -> int:
-        """Return how many batches this rank has of so many samples; the last may be shorter, or padded."""
+        """Return how many batches this rank has of so many samples.
+
+        The last may be shorter, or padded.
+        """
         begin, end, padding = self._cut(samples % self.step)
         return samples // self.step + (end - begin + padding > 0)
 
@@ -122,7 +134,7 @@ class Part(NamedTuple):
         return samples // self.step + (samples % self.step > 0 and self.uneven != "drop")
 
     def padding(self, samples: int) -> int:
-        """Return how many rows, 0 or 1, at the end of this rank's last batch of so many samples repeat one of them."""
+        """Return how many rows, 0 or 1, pad this rank's last batch of so many samples."""
         return self._cut(samples % self.step)[2]
 
     def part_of(self, epoch: Epoch) -> Epoch:
@@ -147,7 +159,7 @@ class Part(NamedTuple):
         return np.append(own, [*rest[begin:end], rest[shorter % len(rest)]])
 
     def _cut(self, rest: int) -> tuple[int, int, int]:
-        """Return where this rank's part of the last ``rest`` samples begins and ends, and its rows of padding."""
+        """Return where this rank's part of the last samples begins and ends, and its padding."""
         if self.uneven == "drop":
             return 0, 0, 0
         begin, end = (-(-rank * rest // self.world_size) for rank in (self.rank, self.rank + 1))
@@ -176,7 +188,10 @@ class _PartOfEpoch(Epoch):
         return self._whole
 
     def take(self, count: int) -> Indices:
-        """Return the sample numbers of the next batches; ``count`` is a multiple of a batch's rows."""
+        """Return the sample numbers of the next batches.
+
+        ``count`` is a multiple of a batch's rows.
+        """
         step = self._shard.step
         most = max(AT_ONCE // step, 1) * step
         while not self._is_over and (missing := count - sum(map(len, self._own))) > 0:
@@ -186,7 +201,7 @@ class _PartOfEpoch(Epoch):
         return own[:count]
 
     def _read(self, count: int) -> None:
-        """Read some global batches; what Ctrl-C has kept from this rank's part of them, the next call shares out."""
+        """Read some global batches; where Ctrl-C comes, the next call shares them out."""
         if not self._found:
             self._found.extend(zip((count,), map(self._whole.take, (count,)), strict=True))
         asked, samples = self._found[0]

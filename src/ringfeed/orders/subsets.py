@@ -1,4 +1,4 @@
-"""Samples chosen by the user: `SubsetSampler`, and `StratifiedSampler`, which keeps classes in proportion.
+"""Samples that the user chooses, `SubsetSampler`, or classes in proportion, `StratifiedSampler`.
 
 The orders are part of the interface, and no later version may change them.
 
@@ -57,7 +57,11 @@ class SubsetSampler(SeededSampler):
     IndexError for an index that its dataset does not have.
     """
 
-    def __init__(self, indices: Iterable[int], shuffle: bool = True) -> None:  # noqa: FBT001, FBT002  (the public face)
+    def __init__(
+        self,
+        indices: Iterable[int],
+        shuffle: bool = True,  # noqa: FBT001, FBT002 - the public face
+    ) -> None:
         if not isinstance(shuffle, bool | np.bool_):
             raise TypeError(
                 f"shuffle is {shuffle!r}, expected True or False; the order of indices= is kept by "
@@ -110,7 +114,7 @@ class SubsetSampler(SeededSampler):
 
 
 class StratifiedSampler(SeededSampler):
-    """Keeps the classes of a dataset in proportion: ``Loader(dataset, sampler=StratifiedSampler(labels))``.
+    """Keeps the classes of a dataset in proportion: ``sampler=StratifiedSampler(labels)``.
 
     labels: the class of each sample: an array of one axis, or a list, of integers or of strings.
 
@@ -165,7 +169,10 @@ class StratifiedSampler(SeededSampler):
 
 
 def schedule(counts: NDArray[np.int64]) -> Indices:
-    """Return the stratum at each of ``sum(counts)`` positions; each count is 1 or more. Takes 1 µs a position."""
+    """Return the stratum at each of ``sum(counts)`` positions; each count is 1 or more.
+
+    Takes 1 µs a position.
+    """
     each = counts.tolist()
     length, strata = sum(each), len(each)
     taken, order = [0] * strata, array("q")
@@ -188,7 +195,8 @@ def schedule(counts: NDArray[np.int64]) -> Indices:
 def _checked_labels(labels: Any) -> NDArray[Any]:
     given = np.asarray(labels) if hasattr(labels, "__array__") else np.array([*labels], object)
     if given.ndim != 1 or not 0 < given.size <= MOST_LABELS:
-        one_hot = "; .argmax(axis=1) makes labels of one-hot rows" if given.ndim == 2 else ""  # noqa: PLR2004
+        is_one_hot = given.ndim == 2  # noqa: PLR2004
+        one_hot = "; .argmax(axis=1) makes labels of one-hot rows" if is_one_hot else ""
         raise ValueError(
             f"labels are an array of shape {given.shape}, expected one axis, 1 to 2**31 "
             f"labels{one_hot}"

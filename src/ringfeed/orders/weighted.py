@@ -46,7 +46,7 @@ LN_2 = 0.6931471805599453
 
 
 class WeightedSampler(SeededSampler):
-    """Draws samples by weight: ``Loader(dataset, sampler=ringfeed.orders.WeightedSampler(weights))``.
+    """Draws samples by weight: ``sampler=ringfeed.orders.WeightedSampler(weights)``.
 
     weights: a number of 0 or more for each sample of the dataset, of any sum: an array of one axis,
         or a list. They are copied.
@@ -131,7 +131,10 @@ def _sort_keys(words: Words, weights: Floats) -> Floats:
 
 
 def _negative_log(words: Words) -> Floats:
-    """Return -log(u) of a u between 0 and 1 for each word, by log(f) = 2 artanh((f - 1) / (f + 1)), f near 1."""
+    """Return -log(u) of a u between 0 and 1 for each word.
+
+    With f near 1, log(f) = 2 artanh((f - 1) / (f + 1)).
+    """
     fraction, exponent = np.frexp(((words >> np.uint64(12)) + 0.5) * 2.0**-52)
     low = fraction < HALF_ROOT
     fraction[low] *= 2.0

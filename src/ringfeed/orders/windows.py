@@ -4,14 +4,15 @@ The order is part of the interface, and no later version may change it. With n s
 b and windows of k = window // b blocks, an epoch is made in two steps, each a function of the
 position alone:
 
-    blocks     Block i is the samples from i * b to below (i + 1) * b. The whole blocks come in the order of
-               ``permute(positions, n // b, seed, epoch)``. If n % b samples are left over, they are a short block, at
-               place ``t`` among the others: t is the 64-bit word ``derive("window", (seed, epoch, n, b), 8)``,
-               little-endian, modulo the number of all blocks.
-    windows    Each k blocks of that order, beginning with the first, are a window, the last of fewer. The samples of
-               window w, as many as s, laid side by side in the order of their blocks, come in the order of
-               ``permute(positions, s, seed_w, epoch)``, where seed_w is the number in the 16 bytes of
-               ``derive("window", (seed, w), 16)``, little-endian.
+    blocks     Block i is the samples from i * b to below (i + 1) * b. The whole blocks come in the
+               order of ``permute(positions, n // b, seed, epoch)``. If n % b samples are left over,
+               they are a short block, at place ``t`` among the others: t is the 64-bit word
+               ``derive("window", (seed, epoch, n, b), 8)``, little-endian, modulo the number of all
+               blocks.
+    windows    Each k blocks of that order, beginning with the first, are a window, the last of
+               fewer. The samples of window w, as many as s, laid side by side in the order of their
+               blocks, come in the order of ``permute(positions, s, seed_w, epoch)``, where seed_w
+               is the number in the 16 bytes of ``derive("window", (seed, w), 16)``, little-endian.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class WindowShuffle(SeededSampler):
-    """Shuffles blocks of samples that lie side by side, and the samples within windows of some blocks.
+    """Shuffles blocks of samples that lie side by side, and samples within windows of blocks.
 
         loader = ringfeed.Loader(dataset, sampler=ringfeed.orders.WindowShuffle(10_000, block=100))
 
