@@ -1,4 +1,7 @@
-"""`ringfeed.engine.autotune`: settings chosen from what waits for what, against a simulated loader (queueing.py)."""
+"""`ringfeed.engine.autotune`.
+
+Settings chosen from what waits for what, against a simulated loader (queueing.py).
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def sweep(job: Job) -> tuple[float, int]:
 @pytest.mark.parametrize("noise", [0.0, 0.1], ids=["quiet", "noisy"])
 @pytest.mark.parametrize("job", JOBS, ids=[job.name for job in JOBS])
 def test_it_ends_near_the_best_fixed_setting(job: Job, noise: float) -> None:
-    """The throughput is within 5 % of the best of a sweep, with no more than twice the slots that that needs."""
+    """The throughput is within 5 % of the best of a sweep, with at most twice its slots."""
     best, needed = sweep(job)
     tuner, moves = found(replace(job, noise=noise))
     assert throughput(job, tuner.setting, 150) >= 0.95 * best, tuner.history
@@ -99,7 +102,7 @@ def test_it_finds_the_best_anew_where_something_changes(name: str, noise: float)
 
 @pytest.mark.parametrize("seed", range(6))
 def test_bursts_are_outlasted(seed: int) -> None:
-    """Where twice the slots show nothing, four times as many are tried before slots are given up."""
+    """Where twice the slots gain nothing, four times as many are tried before it gives up."""
     tuner, _ = found(replace(BY_NAME["bursts"], noise=0.1), seed=seed)
     assert tuner.setting.slots >= 5, tuner.history
 
@@ -120,7 +123,10 @@ def test_compute_bound_training_is_left_alone() -> None:
 
 
 def test_the_words_of_workers() -> None:
-    """Each move says what was seen, what the one before has gained, and what is tried; the last, what is kept."""
+    """Each move says what was seen, what the one before has gained, and what is tried.
+
+    The last one says what is kept.
+    """
     tuner, moves = found(Job("two cores", cpu_s=0.004, step_s=0.002), Setting(12, 2), seconds=20)
     assert [(move.setting, move.why) for move in moves] == [
         (Setting(2, 2), "training waits 94% of the time and the workers are 100% busy: 2 workers"),
@@ -149,7 +155,7 @@ def test_the_words_of_workers() -> None:
 
 
 def test_the_words_of_slots() -> None:
-    """Workers that wait while training waits get slots, together with workers that pay only then."""
+    """Workers that wait while training waits get slots, and then more workers pay."""
     tuner, moves = found(WHOLE, seconds=20)
     assert [(move.setting, move.why) for move in moves[:3]] == [
         (Setting(2, 2), "training waits 75% of the time and the workers are 100% busy: 2 workers"),
@@ -171,7 +177,10 @@ def test_the_words_of_slots() -> None:
 
 
 def test_held_slots_get_others_at_once() -> None:
-    """Where all slots are held, nothing can be filled: no window is waited for; without room that is said."""
+    """Where all slots are held, nothing can be filled: no window is waited for.
+
+    Where there is no room for another, the tuner says so.
+    """
     tuner = Tuner(LEAST, Setting(12, 3))
     step = tuner.look(Window(all_held=True))
     assert step is not None
@@ -229,7 +238,10 @@ def test_what_is_given_stays(side: Any) -> None:
 
 
 def test_short_looks_are_put_together() -> None:
-    """Looks after every batch and rare ones lead to the same moves; the first window after a move does not count."""
+    """Looks after every batch and rare ones lead to the same moves.
+
+    The first window after a move does not count.
+    """
     busy = Window(0.1, 0.09, 0.1, 0.0, 2, 16)
     tuner = Tuner(LEAST, MOST)
     moves = [number for number in range(1, 41) if tuner.look(busy) is not None]
@@ -247,7 +259,10 @@ def test_short_looks_are_put_together() -> None:
     ],
 )
 def test_what_can_gain_more_is_tried_first(busy: float, stall: float, setting: Setting) -> None:
-    """Slots gain at best what the workers wait, workers what training waits, but no more than the double."""
+    """Slots gain at best what the workers wait, workers what training waits.
+
+    No more than the double.
+    """
     tuner = Tuner(LEAST, MOST)
     for _ in range(4):
         tuner.look(Window(1.0, stall, busy, 1 - busy, 10, 100))
@@ -255,7 +270,10 @@ def test_what_can_gain_more_is_tried_first(busy: float, stall: float, setting: S
 
 
 def test_workers_that_start_do_not_count() -> None:
-    """As long as some neither fill nor wait they are starting, and what is seen says nothing of the setting."""
+    """As long as some neither fill nor wait they are starting.
+
+    What is seen says nothing of the setting.
+    """
     tuner = Tuner(LEAST, MOST)
     alone, both = Window(1.0, 0.9, 1.0, 0.0, 10, 100), Window(1.0, 0.8, 2.0, 0.0, 10, 200)
     while tuner.look(alone) is None:
@@ -433,7 +451,10 @@ def test_moves_come_to_an_end(seed: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_regime_is_few_moves(seed: int) -> None:
-    """Without a change each step is kept, or taken back once and not tried again, whatever the windows say."""
+    """Without a change each step is kept, or taken back once and not tried again.
+
+    That holds whatever the windows say.
+    """
     tuner, random = Tuner(LEAST, MOST), Random(seed)  # noqa: S311 - no secrets
     moves: list[Step] = []
     while tuner._decide != tuner._watch:

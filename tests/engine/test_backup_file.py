@@ -1,4 +1,7 @@
-"""The files of `ringfeed.keras.BackupAndRestore`: damaged, on a full disk, linked, and wanted by two; no Keras here."""
+"""The files of `ringfeed.keras.BackupAndRestore`.
+
+Damaged, on a full disk, linked, and wanted by two; no Keras here.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def written(path: Path) -> BackupDirectory:
 
 
 def damages(whole: bytes) -> Iterator[bytes]:
-    """Yield the content of a file with one of its bits the other way, with a byte of ones, and cut short."""
+    """Yield the content of a file with a bit flipped, with a byte of ones, and cut short."""
     for place in range(len(whole)):
         yield whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
     for place in range(0, len(whole), 5):
@@ -46,7 +49,10 @@ def damages(whole: bytes) -> Iterator[bytes]:
 
 @pytest.mark.filterwarnings("ignore:the backup .* is damaged")
 def test_damage_of_every_kind_is_fallen_back_from(tmp_path: Path) -> None:
-    """Whatever a damaged file raises, the one before it is taken; where nothing was hit that is read, all is right."""
+    """Whatever a damaged file raises, the one before it is taken.
+
+    Damage to bytes that are not read changes nothing.
+    """
     directory = written(tmp_path)
     whole = (tmp_path / LATEST).read_bytes()
     for damaged in damages(whole):
@@ -67,7 +73,7 @@ def refusal(directory: BackupDirectory) -> ringfeed.StateError | None:
 
 
 def test_damage_of_every_kind_is_a_state_error(tmp_path: Path) -> None:
-    """Where there is no other backup, whatever a damaged file raises is the cause of a StateError."""
+    """Whatever a damaged file raises is the cause of a StateError, where no other backup is."""
     directory = BackupDirectory(tmp_path, keeps_two=False)
     directory.write(FACTS, ARRAYS)
     whole = (tmp_path / LATEST).read_bytes()
@@ -87,7 +93,10 @@ def test_damage_of_every_kind_is_a_state_error(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_part_of_a_backup(tmp_path: Path) -> None:
-    """Where a backup cannot be written to its end, the one before it stays, and nothing beside it."""
+    """Where a backup cannot be written to its end, the one before it stays.
+
+    Nothing beside it.
+    """
     directory = written(tmp_path)
     before = sorted(file.name for file in tmp_path.iterdir())
 
@@ -132,7 +141,7 @@ def words(path: Path) -> str:
 
 
 def test_two_fits_of_one_process(tmp_path: Path) -> None:
-    """A second fit is refused as long as the first runs, and has the directory when that has ended or has raised."""
+    """A second fit is refused while the first runs; afterwards it has the directory."""
     runs = [True]
     first, second = (BackupDirectory(tmp_path / "backup", keeps_two=False) for _ in range(2))
     first.lock(lambda: runs[0])

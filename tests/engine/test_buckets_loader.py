@@ -21,7 +21,7 @@ BUCKETS = ringfeed.orders.Buckets(LENGTHS, max_tokens=160, window=60)
 
 
 class Texts:
-    """Samples of one shape, filled as far as they are long, with their number and a random number of their own."""
+    """Samples of one shape, filled up to their length, with their number and a random one."""
 
     def __len__(self) -> int:
         return len(LENGTHS)
@@ -114,7 +114,10 @@ def test_smaller_batches_can_be_left_out() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("cut", [0, 1, 7, 20])
 def test_an_epoch_goes_on_where_it_was_left(cut: int, workers: int) -> None:
-    """With the batches that were left, bit for bit, then with the next epoch; nothing but a place is kept."""
+    """With the batches that were left, bit for bit, then with the next epoch.
+
+    Nothing but a place is kept.
+    """
     with loader() as made:
         whole = [noise(made), noise(made)]
     with loader(workers=workers) as made:
@@ -140,7 +143,10 @@ def test_an_epoch_goes_on_where_it_was_left(cut: int, workers: int) -> None:
 @pytest.mark.parametrize("uneven", ["pad", "keep", "drop"])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_all_ranks_have_like_batches_at_each_step(world_size: int, uneven: Any) -> None:
-    """Of as many samples, and of like length; each sample comes once, but for what uneven= repeats or leaves out."""
+    """Of as many samples, and of like length.
+
+    Each sample comes once, but for what uneven= repeats or leaves out.
+    """
     made = [loader(shard=ringfeed.Shard(rank, world_size, uneven)) for rank in range(world_size)]
     for _ in range(2):
         found = [batches(one) for one in made]

@@ -69,7 +69,10 @@ def test_a_whole_epoch_can_be_kept(how: dict[str, Any], slots: int) -> None:
 @pytest.mark.parametrize("slots", [2, 3, 4])
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_a_plain_loop_is_handed_views(how: dict[str, Any], slots: int) -> None:
-    """A loop that has one batch at a time gets no copy; with two slots the second batch of an epoch is one."""
+    """A loop that has one batch at a time gets no copy.
+
+    With two slots the second batch of an epoch is one.
+    """
     copies = 0
     with ringfeed.Loader(Oracle(200), batch_size=2, slots=slots, **how) as loader:
         for _ in range(2):
@@ -91,7 +94,7 @@ def test_a_batch_that_is_dropped_before_the_next_is_never_a_copy() -> None:
 
 
 def gathered(batches: Any, count: int) -> list[list[int]]:
-    """Take so many batches at a time, as a step over several does, while those of the step before still live."""
+    """Take so many batches at a time while those of the step before still live."""
     found = []
     while some := list(itertools.islice(batches, count)):
         found += [check(batch) for batch in some]
@@ -100,7 +103,7 @@ def gathered(batches: Any, count: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("slots", [2, 4])
 def test_batches_can_be_gathered(slots: int) -> None:
-    """Steps over several batches at once, as in gradient accumulation, get the right ones, with one warning."""
+    """Steps over several batches, as in gradient accumulation, get the right ones; one warning."""
     with ringfeed.Loader(Oracle(96), batch_size=2, slots=slots, workers=2) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning) as seen:
             found = gathered(iter(loader), 6)
@@ -118,7 +121,10 @@ def test_one_batch_kept_leaves_the_others() -> None:
 
 
 def test_the_warning_can_be_an_error_that_loses_no_batch() -> None:
-    """Under Python's own filter `next()` raises once, the error holds no slot, and the batch is the next to come."""
+    """Under Python's own filter `next()` raises once, the error holds no slot.
+
+    The batch is the next to come.
+    """
     with (
         ringfeed.Loader(Oracle(40), batch_size=2, slots=3, workers=1) as loader,
         warnings.catch_warnings(),
@@ -178,7 +184,10 @@ def test_a_copy_is_the_callers_own() -> None:
 
 
 def test_two_slots_held_too_late_are_an_error_after_a_second() -> None:
-    """A loop that let go of each batch and then keeps two of two leaves nothing to copy from; all goes on after."""
+    """A loop that let go of each batch and then keeps two of two leaves nothing to copy from.
+
+    The loop goes on afterwards.
+    """
     with ringfeed.Loader(Oracle(80), batch_size=2, slots=2, workers=1) as loader:
         batches = iter(loader)
         for _ in range(8):

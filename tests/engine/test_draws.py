@@ -1,4 +1,7 @@
-"""A loader with a `PrioritizedSampler`: indices and weights in the batch, how old they are, and going on."""
+"""A loader with a `PrioritizedSampler`.
+
+Indices and weights in the batch, how old they are, and going on.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def priorities(index: Any, step: int) -> Any:
 def steps(
     loader: ringfeed.Loader, sampler: PrioritizedSampler
 ) -> Iterator[tuple[list[int], list[float]]]:
-    """Train on an epoch: give the indices and weights of each batch, checked against its samples."""
+    """Train on an epoch; give the indices and weights of each batch, checked by its samples."""
     for sample, index, weight in loader:
         assert sample["index"].tolist() == index.tolist()
         assert (sample["square"] == (index**2)[:, None]).all()
@@ -110,7 +113,10 @@ def steps(
 
 
 def by_hand(slots: int, epochs: int, rows: int = ROWS) -> list[tuple[list[int], list[float]]]:
-    """Return the steps of some epochs: each starts with `slots` batches; ahead of the next another one is drawn."""
+    """Return the steps of some epochs: each starts with `slots` batches.
+
+    Another is drawn ahead of each later one.
+    """
     sampler, found = sampler_of(), []
     for number in range(epochs):
         epoch = sampler.bind(LENGTH, SEED).epoch(number)
@@ -132,7 +138,10 @@ def by_hand(slots: int, epochs: int, rows: int = ROWS) -> list[tuple[list[int], 
 )
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 def test_a_batch_carries_indices_and_weights(dataset: Any, settings: dict[str, Any]) -> None:
-    """Of each way to read, in each kind of worker; they are drawn `slots` batches ahead, never further."""
+    """Of each way to read, in each kind of worker.
+
+    They are drawn `slots` batches ahead, never further.
+    """
     sampler = sampler_of()
     with loader_of(sampler, dataset, **settings) as loader:
         found = [step for _ in range(2) for step in steps(loader, sampler)]
@@ -434,7 +443,10 @@ def test_a_state_between_epochs_without_that_of_its_sampler(epochs: int) -> None
 
 
 def test_a_drawn_seed_comes_with_the_state() -> None:
-    """A loader with seed=None goes on with the one of the state: in the draws, and in the samples' random numbers."""
+    """A loader with seed=None goes on with the one of the state.
+
+    In the draws, and in the samples' random numbers.
+    """
 
     def run(batches: int, state: Any = None, powers: Any = None) -> tuple[list[Any], Any, Any]:
         sampler, noise = sampler_of(), []
@@ -546,7 +558,10 @@ class Buffer:
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_a_buffer_that_fills_and_is_overwritten(method: Any, tmp_path: Path) -> None:
-    """Processes read what this one writes meanwhile: never what is not there, nor what is half written."""
+    """Processes read what this one writes meanwhile.
+
+    Never what is not there, nor what is half written.
+    """
     capacity, slots, moves = 64, 3, 2
     path = tmp_path / "buffer"
     np.zeros((capacity, 1000), np.int64).tofile(path)

@@ -1,4 +1,7 @@
-"""What goes wrong in a sample or a worker, and what the consumer is told: the whole text of each error."""
+"""What goes wrong in a sample or a worker, and what the consumer is told.
+
+The whole text of each error.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,10 @@ def collect(loader: Any) -> list[Any]:
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 @pytest.mark.parametrize("deed", ERRORS)
 def test_a_bad_sample_is_named_in_its_place(deed: str, how: dict[str, Any]) -> None:
-    """The batch of a bad sample is an error with its whole text; the batches around it are whole."""
+    """The batch of a bad sample is an error with its whole text.
+
+    The batches around it are whole.
+    """
     kind, text = ERRORS[deed]
     with ringfeed.Loader(Misbehaving(deed), batch_size=8, **how) as loader:
         found = collect(loader)
@@ -246,7 +252,10 @@ def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
 
 
 def test_a_stuck_worker_is_restarted() -> None:
-    """on_stall="restart" kills it and runs its rows again, and the sample counts a death each time."""
+    """on_stall="restart" kills it and runs its rows again.
+
+    The sample counts a death each time.
+    """
     with ringfeed.Loader(Misbehaving("sleeps"), batch_size=8, workers=2, max_attempts=1) as loader:
         batches = iter(loader)
         wait_until(
@@ -356,7 +365,7 @@ class EachTenthFails(Oracle):
 
 
 def test_ctrl_c_after_a_take_costs_no_batch() -> None:
-    """However often it comes between two steps of the engine, and is caught, every batch comes, in order."""
+    """However often Ctrl-C comes between two steps, and is caught, every batch comes in order."""
     with ringfeed.Loader(
         EachTenthFails(200), batch_size=5, workers=1, slots=3, on_error="skip"
     ) as loader:

@@ -40,7 +40,10 @@ KERAS = "; ringfeed.keras.feed() and install() take Keras' datasets as they are"
     ],
 )
 def test_words_of_other_loaders_are_translated(settings: Any, text: str) -> None:
-    """One error names them all, the words that they have here, and the door where they mean what they mean there."""
+    """One error names them all, the words that they have here.
+
+    The door where they mean what they mean there.
+    """
     with pytest.raises(TypeError) as error:
         ringfeed.Loader(np.zeros((4, 2)), **settings)
     assert str(error.value) == text

@@ -1,4 +1,7 @@
-"""A loader whose samples differ in length: ragged, padded, bytes and text, by any workers and after any fault."""
+"""A loader whose samples differ in length.
+
+Ragged, padded, bytes and text, by any workers and after any fault.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,10 @@ def test_a_worker_dies_amid_a_sample(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_is_used_up_again(tmp_path: Path) -> None:
-    """Deaths in one batch whose samples need all of the total: nothing of it is lost to rows that are run again."""
+    """Deaths in one batch whose samples need all of the total.
+
+    Nothing of it is lost to rows that are run again.
+    """
     total = sum(len(Lengths(0)[index]["ids"]) for index in range(ROWS))
     spec = {
         **SPEC,
@@ -165,7 +171,10 @@ def outcome(dataset: Any, spec: Any, **settings: Any) -> tuple[list[Any], list[s
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_batch_over_its_total(workers: int) -> None:
-    """The error names the batch, what it needs and has, whichever rows came too late; the next batch comes."""
+    """The error names the batch, what it needs and has, whichever rows came too late.
+
+    The next batch comes.
+    """
     batches, errors = outcome(Sized(10), TIGHT, workers=workers, backend="fork")
     assert [len(batch) for batch in batches] == [4]
     assert errors == [
@@ -297,7 +306,10 @@ REFUSED: list[tuple[Any, Any, str]] = [
     ("value", "spec", "text"), REFUSED, ids=[text[12:50] for _, _, text in REFUSED]
 )
 def test_samples_that_do_not_fit(value: Any, spec: Array, text: str) -> None:
-    """The error says what and where, and the samples beside it are delivered with on_error="skip"."""
+    """The error says what and where.
+
+    The samples beside it are delivered with on_error="skip".
+    """
     good = (
         "y" if spec == Text(10) else b"y" if spec == Bytes(10) else np.zeros((1, *spec.shape[1:]))
     )
@@ -480,7 +492,10 @@ def test_streams() -> None:
 
 
 def test_mix_and_weights() -> None:
-    """Of several datasets, one of which could write samples itself; and under a PrioritizedSampler."""
+    """Forms come from several datasets, one of which could write samples itself.
+
+    They come under a PrioritizedSampler, too.
+    """
     mix = ringfeed.datasets.Mix([Lengths(20), WithReadInto(20)])
     with ringfeed.Loader(mix, batch_size=8, spec=SPEC, workers=0) as loader:
         for batch in loader:
@@ -512,7 +527,7 @@ def test_going_on() -> None:
 
 
 def test_memory_as_planned() -> None:
-    """A slot has room for the longest samples, or for the total and one sample more, and a record a row."""
+    """A slot has room for the longest samples, or the total and one more, and for records."""
     rows, header = 16, 64
     spec = {
         "ragged": Array((None, 4), "float32", max_shape=(100, 4), form="ragged"),
@@ -534,7 +549,7 @@ def test_memory_as_planned() -> None:
 
 
 class Overwriting(Lengths):
-    """Its worker fills all that stands before fields, in each slot, with one pattern, at sample 12."""
+    """At sample 12 its worker fills what stands before fields of each slot with a pattern."""
 
     def __init__(self, pattern: int | str, place: Path) -> None:
         super().__init__(LENGTH)
@@ -604,7 +619,10 @@ class Restless(Sized):
 
 
 def test_samples_that_come_in_other_lengths_after_a_death(tmp_path: Path) -> None:
-    """What they had been placed in is lost, and the error says so: they would fit into the total."""
+    """What they had been placed in is lost, and the error says so.
+
+    They would fit into the total.
+    """
     spec = Array((None,), "float64", max_shape=(8,), form="ragged", total=16)
     loader = ringfeed.Loader(
         Restless(tmp_path / "died"), batch_size=3, spec=spec, workers=1, backend="fork"
@@ -639,7 +657,10 @@ NOT_FITTING: list[tuple[Array, Any, str]] = [
 
 @pytest.mark.parametrize(("array", "sample", "text"), NOT_FITTING, ids=str)
 def test_a_number_is_no_sample_of_a_length(array: Array, sample: Any, text: str) -> None:
-    """It was taken for one that is there already, and the row kept what an earlier batch had there."""
+    """It was taken for one that is there already.
+
+    The row kept what an earlier batch had there.
+    """
     with (
         ringfeed.Loader([sample], batch_size=1, spec=array, workers=0) as loader,
         pytest.raises(SpecError) as caught,

@@ -1,4 +1,4 @@
-"""Batches that other threads drop and take, above all where Python counts references by thread (3.13t, 3.14t)."""
+"""Batches that other threads drop and take, as in Python without a GIL (3.13t, 3.14t)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def test_slots_that_another_thread_drops_come_back() -> None:
-    """Its last reference to a batch may be dropped while this thread waits for a slot in C: no batch is copied."""
+    """Its last reference to a batch may be dropped while this thread waits for a slot in C.
+
+    No batch is copied.
+    """
     given: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def drop() -> None:
@@ -43,7 +46,10 @@ def test_slots_that_another_thread_drops_come_back() -> None:
 
 
 class Odd:
-    """Fails at every second sample, so that each batch is settled and kept before it is handed out."""
+    """Fails at every second sample.
+
+    So each batch is settled and kept before it is handed out.
+    """
 
     def __len__(self) -> int:
         return 800
@@ -76,7 +82,10 @@ def test_threads_that_take_from_one_iterator_share_its_batches() -> None:
 
 
 def test_a_batch_that_is_kept_is_handed_to_one_thread_at_a_time() -> None:
-    """What Ctrl-C keeps from a thread is kept for the next that asks: of several that ask at once, one has it."""
+    """What Ctrl-C keeps from a thread is kept for the next that asks.
+
+    Of several that ask at once, one has it.
+    """
     inside, twice = list[None](), list[int]()
 
     def build(_lease: Any, _rows: int) -> Any:

@@ -27,7 +27,7 @@ LENGTH, ROWS = 400, 4
 
 @pytest.fixture
 def loader() -> Iterator[ringfeed.Loader]:
-    """A loader of 100 batches, whose iterator may take all but those during which there is more to plan."""
+    """A loader of 100 batches; its iterator takes those during which nothing is to be planned."""
     with ringfeed.Loader(
         Oracle(LENGTH), batch_size=ROWS, workers=1, backend="thread", slots=4
     ) as made:
@@ -54,7 +54,7 @@ def all_ready(loader: ringfeed.Loader) -> None:
 
 
 def test_the_engine_is_asked_at_the_ends_only(loader: ringfeed.Loader, asked: list[int]) -> None:
-    """An epoch whose indices fit into one plan needs the engine for its first batch and for its end."""
+    """An epoch that fits into one plan needs the engine for its first batch and its end."""
     iterator = iter(loader)
     assert isinstance(iterator, Batches)
     assert iterator is iter(iterator)
@@ -85,7 +85,10 @@ def test_a_stall_in_one_call_is_counted() -> None:
 
 
 def test_there_is_always_more_planned_than_slots(asked: list[int]) -> None:
-    """The iterator takes no more than leaves each slot a batch to be bound; of a long epoch the engine plans more."""
+    """The iterator takes no more than leaves each slot a batch to be bound.
+
+    Of a long epoch the engine plans more.
+    """
     with ringfeed.Loader(
         np.arange(300_000), batch_size=8, workers=1, backend="thread", slots=4
     ) as loader:
@@ -187,7 +190,10 @@ def test_a_failure_is_left_to_the_engine() -> None:
 
 
 def test_threads_share_an_iterator() -> None:
-    """Of an iterator that several threads use each batch comes once, whoever waits, and all are told of the end."""
+    """Of an iterator that several threads use each batch comes once, whoever waits.
+
+    All are told of the end.
+    """
     seen: list[list[int]] = [[] for _ in range(4)]
     with ringfeed.Loader(
         Oracle(LENGTH, sleep_s=0.0005), batch_size=ROWS, workers=2, backend="thread", slots=6
@@ -262,7 +268,10 @@ def waiting(wait_for_slots: None) -> Iterator[Waiting]:  # noqa: ARG001 - it is 
 
 
 def test_a_handler_takes_the_batch_that_is_waited_for(waiting: Waiting) -> None:
-    """A signal's handler that iterates, too, has its batch; whoever was interrupted has the next one."""
+    """A signal's handler that iterates, too, has its batch.
+
+    Whoever was interrupted has the next one.
+    """
     by_handler: list[Any] = []
 
     def act(waiting: Waiting) -> None:
@@ -277,7 +286,10 @@ def test_a_handler_takes_the_batch_that_is_waited_for(waiting: Waiting) -> None:
 
 
 def test_a_handler_that_raises_loses_no_batch(waiting: Waiting) -> None:
-    """An exception out of a wait, as Ctrl-C is, leaves the batch to the next call; the wait counts."""
+    """An exception out of a wait, as Ctrl-C is, leaves the batch to the next call.
+
+    The wait counts.
+    """
 
     def act(waiting: Waiting) -> None:
         waiting.gate.opened.set()
@@ -298,7 +310,7 @@ def test_a_handler_that_closes_ends_the_wait(waiting: Waiting) -> None:
 
 
 def test_a_handler_that_begins_an_epoch_supersedes(waiting: Waiting) -> None:
-    """Whoever waited in an epoch that a handler has broken off is told, and takes nothing of the new one."""
+    """Who waited in an epoch that a handler breaks off is told, and takes none of the next."""
     newer: list[Any] = []
     waiting.interrupted_by(
         lambda waiting: (newer.append(iter(waiting.loader)), waiting.gate.opened.set())
@@ -320,7 +332,10 @@ def test_another_thread_closes_during_the_wait(waiting: Waiting) -> None:
 
 
 def test_vain_waits_count_towards_the_timeout() -> None:
-    """The iterator's own waits and the engine's are one wait: StallError comes after timeout_s, with its text."""
+    """The iterator's own waits and the engine's are one wait.
+
+    StallError comes after timeout_s, with its text.
+    """
     gate = Gate()
     with ringfeed.Loader(gate, batch_size=4, workers=1, backend="thread", timeout_s=0.4) as loader:
         iterator = iter(loader)
@@ -335,7 +350,10 @@ def test_vain_waits_count_towards_the_timeout() -> None:
 
 
 def test_a_form_that_raises_loses_its_batch_only(loader: ringfeed.Loader) -> None:
-    """What an adapter makes of a batch may fail: the slot is free again, and the next batch comes."""
+    """What an adapter makes of a batch may fail.
+
+    The slot is free again, and the next batch comes.
+    """
 
     def form(lease: Any, rows: int) -> tuple[int, int]:
         if lease.batch % 10 == 3:

@@ -1,4 +1,7 @@
-"""Batches taken in one call: what is lent while the engine is stopped, superseded, changed or due to be looked at."""
+"""Batches taken in one call.
+
+What is lent while the engine is stopped, superseded, changed or due to be looked at.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ time.sleep(0.2)
 
 
 def test_a_daemon_thread_iterates_on_at_the_interpreters_end() -> None:
-    """A thread that asks for batches when its loader's engine has been stopped is parked: the exit is a clean one."""
+    """A thread that asks for batches when its loader's engine has been stopped is parked.
+
+    The exit is a clean one.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120, check=False
     )
@@ -72,7 +78,7 @@ def alarm() -> Iterator[None]:
 
 @pytest.mark.usefixtures("alarm")
 def test_whoever_is_superseded_in_the_engine_is_lent_nothing() -> None:
-    """Where a handler begins an epoch while the engine waits for the older one, its batches are the newer one's."""
+    """A handler that begins an epoch while the engine waits gets the newer epoch's batches."""
     gate = Gate()
     newer: list[Any] = []
     with ringfeed.Loader(
@@ -100,7 +106,7 @@ def test_whoever_is_superseded_in_the_engine_is_lent_nothing() -> None:
 def test_a_handler_that_takes_between_the_look_and_the_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was ready for the engine and has been taken by a handler is waited for again, not an error."""
+    """A ready batch that a handler takes from the engine is waited for again, not an error."""
     gate = Gate()
     with ringfeed.Loader(
         gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S
@@ -124,7 +130,10 @@ def test_a_handler_that_takes_between_the_look_and_the_take(
 
 
 def test_a_look_that_is_due_is_not_put_off() -> None:
-    """However many batches were to come between two looks when they came fast: the tuner looks when it is time to."""
+    """However many batches were to come between two looks when they came fast.
+
+    The tuner looks when it is time to.
+    """
     with ringfeed.Loader(
         np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto"
     ) as loader:
@@ -143,7 +152,7 @@ def test_a_look_that_is_due_is_not_put_off() -> None:
 
 
 def test_no_slot_is_opened_of_an_engine_that_is_stopped() -> None:
-    """Whoever was waiting for views when the interpreter's end stopped the engine goes on to see that it is."""
+    """A wait for views at the interpreter's end goes on, and sees that the engine is stopped."""
     with ringfeed.Loader(
         np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto"
     ) as loader:
@@ -181,7 +190,7 @@ class Changing:
 def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where a hook runs while the engine waits for a batch, as another thread's may, that batch is read anew, too."""
+    """Where another thread's hook runs during a wait for a batch, that batch is read anew."""
     dataset = Changing()
     seen: list[int] = []
     original = Engine.wait

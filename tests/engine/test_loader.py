@@ -103,14 +103,17 @@ def test_drop_remainder_leaves_out_the_short_batch() -> None:
 
 
 def test_sampler_decides_the_indices() -> None:
-    """A custom sampler's indices come in its order, repeats included, and its length is the loader's."""
+    """A custom sampler's indices come in its order, repeats included.
+
+    Its length is the loader's.
+    """
     with ringfeed.Loader(Oracle(50), batch_size=4, sampler=[9, 3, 3, 49, 0], workers=0) as loader:
         assert [check(batch) for batch in loader] == [[9, 3, 3, 49], [0]]
         assert len(loader) == 2
 
 
 def test_sampler_of_unknown_length_ends() -> None:
-    """A generator function ends the epoch when it ends, and is read at most `slots` batches ahead."""
+    """A generator ends the epoch with itself, and is read at most `slots` batches ahead."""
     read = []
 
     def indices(epoch: int) -> Any:
@@ -130,7 +133,10 @@ def test_sampler_of_unknown_length_ends() -> None:
 
 
 def test_a_loader_may_be_told_what_a_batch_is() -> None:
-    """A subscripted class makes the same loader; the type is for type checkers (see typing/public_face.py)."""
+    """A subscripted class makes the same loader.
+
+    The type is for type checkers (see typing/public_face.py).
+    """
     with ringfeed.Loader[tuple[np.ndarray, np.ndarray]](
         Oracle(4), batch_size=4, workers=0
     ) as loader:
@@ -139,7 +145,10 @@ def test_a_loader_may_be_told_what_a_batch_is() -> None:
 
 
 def test_batch_mirrors_the_structure() -> None:
-    """Bare arrays give bare arrays, dicts dicts, NamedTuples their class; numbers keep the promised dtypes."""
+    """Bare arrays give bare arrays, dicts dicts, NamedTuples their class.
+
+    Numbers keep the promised dtypes.
+    """
     samples: list[Any] = [
         np.ones(3, np.int16),
         [1, 2.5],
@@ -208,7 +217,10 @@ def test_arrays_are_gathered(how: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 def test_a_dataset_that_changes_between_epochs(how: dict[str, Any]) -> None:
-    """The hooks run in this process, once an epoch, and what they change reaches running workers."""
+    """The hooks run in this process, once an epoch.
+
+    What they change reaches running workers.
+    """
     dataset = Reshuffling()
     expected = np.arange(40)
     with ringfeed.Loader(dataset, batch_size=8, **how) as loader:
@@ -254,7 +266,10 @@ def test_the_slot_returns_with_its_last_view() -> None:
 
 
 def test_batches_are_writable_and_aligned() -> None:
-    """Views are plain writable ndarrays whose fields start at multiples of 64 bytes; the lease is their base."""
+    """Views are plain writable ndarrays whose fields start at multiples of 64 bytes.
+
+    The lease is their base.
+    """
     with ringfeed.Loader(Oracle(8), batch_size=3, workers=0) as loader:
         batch = next(iter(loader))
         for leaf in batch:
@@ -330,7 +345,10 @@ def test_several_threads_share_one_iterator() -> None:
 
 
 def test_close_ends_a_waiting_iterator() -> None:
-    """close() from another thread wakes a consumer that waits; later calls say that it is closed."""
+    """close() from another thread wakes a consumer that waits.
+
+    Later calls say that it is closed.
+    """
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=4, workers=1, spec=Oracle.SPEC)
     iterator = iter(loader)
     while_it_waits(loader.close)
@@ -354,7 +372,10 @@ def test_dropping_the_loader_leaves_nothing(how: dict[str, Any]) -> None:
 
 
 def test_a_forked_child_frees_no_slots() -> None:
-    """A child of the consumer that drops its copies of the views leaves the slots held, and its exit kills nobody."""
+    """A child of the consumer that drops its copies of the views leaves the slots held.
+
+    Its exit kills nobody.
+    """
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, slots=3) as loader:
         iterator = iter(loader)
         kept = [next(iterator), next(iterator)]
@@ -397,7 +418,10 @@ def test_ctrl_c_while_waiting(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_in_process_loses_nothing() -> None:
-    """Without workers, a KeyboardInterrupt inside dataset[i] comes out, and the batch is run again."""
+    """Without workers, a KeyboardInterrupt inside dataset[i] comes out.
+
+    The batch is run again.
+    """
 
     class Interrupting(Oracle):
         interrupted = False
@@ -445,7 +469,7 @@ print([y.tolist() for x, y in loader])
 
 @pytest.mark.parametrize("how", ["file", "stdin"])
 def test_script_without_main_guard(tmp_path: Any, how: str) -> None:
-    """A script without a main guard, from a file or standard input, works, prints once and ends by itself."""
+    """A script without a main guard, from a file or standard input, prints once and ends."""
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, *(["script.py"] if how == "file" else [])]
     found = subprocess.run(
@@ -511,7 +535,10 @@ def in_the_slot(lease: Any, rows: int) -> Any:
 
 
 def test_a_slot_that_another_thread_lets_go_of_is_filled_here() -> None:
-    """Without workers a wait for slots ends with the release, since nothing else would fill the slot."""
+    """Without workers a wait for slots ends with the release.
+
+    The reason: nothing else would fill the slot.
+    """
     with ringfeed.Loader(
         (np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=120
     ) as loader:

@@ -69,7 +69,7 @@ def wait_for_next(loader: ringfeed.Loader) -> None:
 
 @pytest.fixture
 def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
-    """A loader of 6 batches that is past its first epoch, and has the first batches of the second in its slots."""
+    """A loader of 6 batches that has ended an epoch, with the next one's batches in its slots."""
     made: list[ringfeed.Loader] = []
 
     def make(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
@@ -95,7 +95,7 @@ def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
     "how", [LOCAL, FORKED, {"workers": 2}, {"workers": 1, "backend": "process"}], ids=str
 )
 def test_the_same_batches_come(slots: int, how: dict[str, Any]) -> None:
-    """Whatever the start method and the number of slots, each epoch has its own batches in its own order."""
+    """Whatever the start method and the slots, each epoch has its own batches in its order."""
     assert epochs_of(23, slots=slots, **how) == epochs_of(23, workers=0)
 
 
@@ -139,7 +139,10 @@ def test_only_the_next_epoch_is_read_ahead() -> None:
 
 @pytest.mark.parametrize("how", [LOCAL, FORKED], ids=str)
 def test_the_next_epoch_is_ready_before_it_is_asked_for(how: dict[str, Any]) -> None:
-    """Slots that the last batches leave free are filled with the next epoch's first; the loop is not handed them."""
+    """Slots that the last batches leave free are filled with the next epoch's first.
+
+    The loop is not handed them.
+    """
     with loader_with(Oracle(6 * ROWS), batch_size=ROWS, slots=4, **how) as loader:
         batches = iter(loader)
         seen = [index for _ in range(5) for index in check(next(batches))]
@@ -192,7 +195,7 @@ def numbers() -> Iterator[int]:
     ids=["hooks", "iterable", "sampler"],
 )
 def test_an_epoch_that_may_change_is_not_read_ahead(dataset: Any, settings: dict[str, Any]) -> None:
-    """By hooks that run between the epochs, by an iterable that begins anew, by a sampler read as the epoch goes on."""
+    """By hooks between epochs, by an iterable that begins anew, by a sampler that is read late."""
     with ringfeed.Loader(dataset, batch_size=ROWS, workers=1, backend="fork", **settings) as loader:
         for _ in range(2):
             assert sum(1 for _ in loader)
@@ -243,7 +246,10 @@ def test_another_place_is_gone_to(
 
 @pytest.mark.parametrize("taken", [0, 1, 5, 6])
 def test_an_epoch_that_is_broken_off_ahead_of_the_border(taken: int) -> None:
-    """Wherever it is broken off, the next epoch is whole and its own; what was read ahead is thrown away."""
+    """Wherever it is broken off, the next epoch is whole and its own.
+
+    What was read ahead is thrown away.
+    """
     expected = epochs_of(23, workers=0)
     with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=4, **LOCAL) as loader:
         batches = iter(loader)
@@ -255,7 +261,10 @@ def test_an_epoch_that_is_broken_off_ahead_of_the_border(taken: int) -> None:
 
 
 def test_an_older_iterator_is_told_of_the_newer(at_border: Callable[..., ringfeed.Loader]) -> None:
-    """One that has handed out its last batch, but not ended, is superseded; what is ready is not its own."""
+    """One that has handed out its last batch, but not ended, is superseded.
+
+    What is ready is not its own.
+    """
     loader = at_border()
     older = iter(loader)
     for _ in range(6):
@@ -269,7 +278,10 @@ def test_an_older_iterator_is_told_of_the_newer(at_border: Callable[..., ringfee
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_a_newer_iterator_gets_its_own_epoch(taken: int) -> None:
-    """Where an older one has batches left, none of them comes in the next epoch, though that is planned already."""
+    """Where an older one has batches left, none of them comes in the next epoch.
+
+    That holds though that is planned already.
+    """
     expected = epochs_of(23, workers=0)
     with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=7, **LOCAL) as loader:
         older = iter(loader)
@@ -324,7 +336,10 @@ def test_skipped_samples_are_counted_in_their_own_epoch() -> None:
 
 @pytest.mark.parametrize("slots", [2, 5])
 def test_a_worker_that_dies_ahead_of_its_epoch(slots: int) -> None:
-    """Workers are killed at the border, in the midst of the next epoch's rows or idle: nothing is lost."""
+    """Workers are killed at the border, in the midst of the next epoch's rows or idle.
+
+    Nothing is lost.
+    """
     dataset = Oracle(23, sleep_s=0.002)
     with loader_with(dataset, batch_size=ROWS, slots=slots, max_attempts=100, **FORKED) as loader:
         for _ in range(4):
@@ -334,7 +349,10 @@ def test_a_worker_that_dies_ahead_of_its_epoch(slots: int) -> None:
 
 
 class Order(Sampler, Epoch):
-    """0, 1, ..., 7 in every epoch, but that reading epoch 1 raises: each time, or once, with its first numbers gone."""
+    """0, 1, ..., 7 in every epoch, but that reading epoch 1 raises.
+
+    Each time, or once, with its first numbers gone.
+    """
 
     order, _length = "failing", 8
 
@@ -368,7 +386,10 @@ def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:
 
 
 def test_ctrl_c_while_the_next_epoch_is_planned_costs_no_batch() -> None:
-    """What was read of the order and not planned is not missing: that epoch begins from its start."""
+    """What was read of the order and not planned is not missing.
+
+    That epoch begins from its start.
+    """
     with loader_with(Oracle(8), batch_size=ROWS, slots=2, **LOCAL) as loader:
         loader._runner.position.sampler = Order(KeyboardInterrupt(), once=True)
         batches = iter(loader)
@@ -383,7 +404,7 @@ def test_ctrl_c_while_the_next_epoch_is_planned_costs_no_batch() -> None:
 
 
 def test_views_that_are_kept_hold_no_epoch_up() -> None:
-    """Batches of several epochs that are all kept come as private copies, and stay what they were."""
+    """Kept batches of several epochs come as private copies, and stay what they were."""
     expected = epochs_of(23, 3, workers=0)
     with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=3, **LOCAL) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning):
@@ -459,7 +480,10 @@ class Deadly:
 
 @pytest.mark.usefixtures("irreplaceable")
 def test_an_epoch_that_is_handed_out_is_over_though_the_next_one_has_ended_the_workers() -> None:
-    """The workers' end is raised in the epoch that is not filled for it; each epoch here has workers of its own."""
+    """The workers' end is raised in the epoch that is not filled for it.
+
+    Each epoch here has workers of its own.
+    """
     spec = ringfeed.Array((), "int64")
     settings: dict[str, Any] = {"workers": 1, "backend": "fork", "slots": 4, "spec": spec}
     with loader_with(Deadly(8), batch_size=ROWS, **settings) as loader:

@@ -122,7 +122,10 @@ class LoaderMachine(RuleBasedStateMachine):
 
     @invariant()
     def views_are_untouched(self) -> None:
-        """Nothing held was overwritten, no more slots are held than views hold, and one is left to be filled."""
+        """Nothing held was overwritten, no more slots are held than views hold.
+
+        One is left to be filled.
+        """
         for batch, indices in self.held:
             assert check(batch) == indices
         for piece, before in self.pieces:

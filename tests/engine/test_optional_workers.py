@@ -1,4 +1,7 @@
-"""Workers that only the tuner wants and that cannot be had: training goes on with those there are."""
+"""Workers that only the tuner wants and that cannot be had.
+
+Training goes on with those there are.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ class Rare(Slowly):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def have_it_killed(self, others: list[int]) -> None:
-        """As the kernel does when memory is short: it ends the largest, who has opened all of it."""
+        """As the kernel does when memory is short.
+
+        It ends the largest, who has opened all of it.
+        """
         os.kill(others[-1], signal.SIGKILL)
         wait_until(lambda: not Path(f"/proc/{others[-1]}").exists())
         time.sleep(1)  # there is more to open
@@ -90,7 +96,7 @@ DEEDS = {
 
 
 def train(loader: ringfeed.Loader, enough: Callable[[], bool]) -> Iterator[Any]:
-    """Take batches, and see that they come in order and that few workers are replaced, until it is enough."""
+    """Take batches, in order and with few workers replaced, until it is enough."""
     batches, seen = iter(loader), 0
     while not enough():
         assert check(next(batches)) == list(range(seen, seen + 4))
@@ -104,7 +110,10 @@ def train(loader: ringfeed.Loader, enough: Callable[[], bool]) -> Iterator[Any]:
 def test_a_worker_that_cannot_open_the_dataset_is_refused(
     deed: str, method: str, tmp_path: Path
 ) -> None:
-    """Training goes on with the worker there is, the tuner is told once, and nobody else is started."""
+    """Training goes on with the worker there is, the tuner is told once.
+
+    Nobody else is started.
+    """
     restarts, why = DEEDS[deed]
     loader, script = scripted(Rare(tmp_path, deed), (1, 3), (1, 3), (2, 3), backend=method)
     with loader:
@@ -163,7 +172,7 @@ def test_a_spare_worker_is_not_replaced_where_none_is(tmp_path: Path) -> None:
 def test_a_spare_worker_that_cannot_be_replaced_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no process can be started in the place of one that only the tuner wanted, training goes on without."""
+    """Where a worker that only the tuner wanted cannot be replaced, training goes on without."""
     loader, script = scripted(Rare(tmp_path, "leave"), (1, 3), (1, 3), (2, 3))
     launch, launched = Processes._launch, 0
 
@@ -183,7 +192,10 @@ def test_a_spare_worker_that_cannot_be_replaced_is_refused(
 
 
 def test_in_the_place_of_one_who_worked_the_rules_are_as_ever(tmp_path: Path) -> None:
-    """A replacement that cannot open the dataset ends the run: two have worked, so two are needed."""
+    """A replacement that cannot open the dataset ends the run.
+
+    Two have worked, so two are needed.
+    """
     loader, script = scripted(Rare(tmp_path, "fail", openers=2), (1, 3), (1, 3), (2, 3))
 
     def both_work() -> bool:
@@ -218,7 +230,7 @@ class Fickle(Rare):
 
 
 def test_one_who_has_worked_is_missed_though_another_is_to_come(tmp_path: Path) -> None:
-    """What the only worker that has filled anything says of a newer version ends the run as ever."""
+    """An error of the only worker that has filled anything ends the run as ever."""
     loader, script = scripted(Fickle(tmp_path, "fail_when_told"), (1, 3), (1, 3), (2, 3))
     with loader:
         train(loader, lambda: not script._others)

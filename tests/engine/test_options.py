@@ -75,7 +75,10 @@ def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, li
     ],
 )
 def test_parameters_are_understood(parameters: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    """Numbers, memory and "auto", each beside the others; of what is "auto", the most there may be."""
+    """Numbers, memory and "auto", each beside the others.
+
+    What is "auto" counts as the most there may be.
+    """
     assert understood(**parameters) == expected
 
 

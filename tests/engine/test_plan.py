@@ -21,7 +21,10 @@ IMAGE = Spec((Array((224, 224, 3), "float32"), Array((), "int64")))
 
 
 def test_fields_start_at_multiples_of_64() -> None:
-    """Fields, in the spec's order, do not overlap and are aligned; failures, indices and marks follow."""
+    """Fields, in the spec's order, do not overlap and are aligned.
+
+    Failures, indices and marks follow.
+    """
     spec = Spec(
         (Array((3,), "uint8"), Array((5, 7), "float64"), Array((), "bool"), Array((0,), "int8"))
     )
@@ -34,7 +37,7 @@ def test_fields_start_at_multiples_of_64() -> None:
 
 
 def test_shapes_stand_before_their_fields() -> None:
-    """Where the shape varies, 64 bits an axis are reserved before the field, which starts at a multiple of 64."""
+    """Where the shape varies, 64 bits an axis precede the field, which stays aligned."""
     fixed = Layout.of(Spec((Array((3, 4), "uint8"), Array((1,) * 9, "uint8"))), 10, 1, 1)
     assert (fixed.offsets, fixed.failures_at) == ((0, 128), 192)
     arrays = Array((3, 4), "uint8", variable=(0,)), Array((1,) * 9, "uint8", variable=True)
@@ -43,7 +46,10 @@ def test_shapes_stand_before_their_fields() -> None:
 
 
 def test_the_plan_counts_all() -> None:
-    """The total is slots times slot size, the control block, and the dataset's copies; indices come on top."""
+    """The total is slots times slot size, the control block, and the dataset's copies.
+
+    Indices come on top.
+    """
     made = make_plan(IMAGE, 64, 64, workers=2, slots=4, dataset_shared=1000, dataset_per_worker=10)
     assert made.planned_size == 2 * (16384 // 64) * 64 * 8
     assert made.total == 4 * made.slot_size + made.control_size + 1020
@@ -152,7 +158,7 @@ def test_sizes_are_shown_as_people_read_them() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_the_kernel_reserves_is_the_plan(workers: int) -> None:
-    """The memfds of a running loader, its dataset's included, are to the byte what the plan says."""
+    """The memfds of a running loader and its dataset are to the byte what the plan says."""
     dataset = np.zeros((64, 5000), np.float32), np.arange(64)
     others = _memfds()  # of another test, whose thread has not ended
     with ringfeed.Loader(dataset, batch_size=8, workers=workers, slots=3) as loader:

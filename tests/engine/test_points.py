@@ -1,4 +1,7 @@
-"""Ctrl-C at every point of `next` where Python may raise it: it costs no batch, no error and no count."""
+"""Ctrl-C at every point of `next` where Python may raise it.
+
+It costs no batch, no error and no count.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,7 @@ def test_a_state_at_any_place_has_the_rest(case: str) -> None:
 
 
 def test_what_ends_the_workers_is_raised_once() -> None:
-    """Ctrl-C while they are ended does not make an epoch that broke off look like one that is over."""
+    """Ctrl-C while workers are ended does not make a broken epoch look like one that is over."""
     counting = points.Points()
     points.live(broken, np.ndarray.tolist, counting)
     wrong = {}
@@ -210,7 +213,10 @@ def test_ctrl_c_in_a_builder_costs_no_batch(case: str) -> None:
 
 
 def rest_of(point: int, state: dict[str, Any]) -> tuple[points.Points, list[int]]:
-    """Go on from a state; Ctrl-C comes at a point of the first `iter`, and the second one goes on all the same."""
+    """Go on from a state; Ctrl-C comes at a point of the first `iter`.
+
+    The second one goes on all the same.
+    """
     hit = points.Points(point)
     with loader_of(Numbers()) as loader:
         loader.load_state_dict(state)

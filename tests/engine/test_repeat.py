@@ -96,7 +96,7 @@ def test_it_goes_on_without_end(how: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_state_is_right_at_any_batch(workers: int) -> None:
-    """So are remaining and len; after the last batch of an epoch, they are those of the next one's start."""
+    """So are remaining and len; after the last batch they are those of the next epoch."""
     with loader_of(workers=workers, backend="fork") as loader:
         seen = []
         for number, _ in enumerate(loader.repeat(3), 1):
@@ -112,7 +112,7 @@ def test_the_state_is_right_at_any_batch(workers: int) -> None:
 
 
 def test_the_rest_of_an_epoch_counts_as_one() -> None:
-    """After a state was loaded, ``repeat(n - loader.epoch)`` ends where the run that was not cut does."""
+    """After a state, ``repeat(n - loader.epoch)`` ends where the run that was not cut does."""
     with loader_of() as loader:
         loader.load_state_dict({**loader.state_dict(), "epoch": 1, "samples": 8})
         assert contents(loader.repeat(3 - loader.epoch)) == epochs(3)[8:]
@@ -120,7 +120,7 @@ def test_the_rest_of_an_epoch_counts_as_one() -> None:
 
 
 def test_it_begins_when_a_batch_is_asked_for() -> None:
-    """An iterator that is made, and not read, supersedes none, and goes where the loader goes meanwhile."""
+    """An iterator that is not read supersedes none, and goes where the loader goes meanwhile."""
     with loader_of() as loader:
         older = iter(loader)
         batches = loader.repeat(1)
@@ -132,7 +132,10 @@ def test_it_begins_when_a_batch_is_asked_for() -> None:
 @pytest.mark.parametrize("how", HOW, ids=str)
 @pytest.mark.parametrize("taken", [0, 1, 5, 6, 7, 11])
 def test_breaking_off(taken: int, how: dict[str, Any]) -> None:
-    """The epoch under way is over, as with a `for` that was left; one whose last batch was handed out is whole."""
+    """The epoch under way is over, as with a `for` that was left.
+
+    One whose last batch was handed out is whole.
+    """
     with loader_of(**how) as loader:
         for number, _ in enumerate(loader.repeat(), 1):
             if number >= taken:
@@ -208,7 +211,10 @@ def test_hooks_run_between_the_epochs() -> None:
 
 @pytest.mark.parametrize(("failing", "at"), [("begin 0", 0), ("begin 1", 2), ("end", 2)])
 def test_a_hook_that_raises_loses_nothing(failing: str, at: int) -> None:
-    """The error comes where the hook runs; the next call goes on, with the hook that begins an epoch again."""
+    """The error comes where the hook runs.
+
+    The next call goes on, with the hook that begins an epoch again.
+    """
     dataset = Hooked(failing)
     with loader_of(Hooked()) as loader:
         expected = contents(loader.repeat(2))
@@ -337,7 +343,10 @@ def test_ctrl_c_between_two_epochs_loses_nothing(hook: str) -> None:
 
 
 def interrupted(batches: Iterator[Any], line: int) -> tuple[bool, list[Any]]:
-    """Take a batch, with Ctrl-C ahead of this one of ringfeed's lines; return whether it came, and the batch."""
+    """Take a batch, with Ctrl-C ahead of this one of ringfeed's lines.
+
+    Return whether it came, and the batch.
+    """
     lines, before = count(), sys.gettrace()
 
     def trace(frame: Any, event: str, _: object) -> Any:
@@ -393,7 +402,7 @@ def test_several_threads_share_one() -> None:
 
 
 class First:
-    """An epoch that is over for one thread, and superseded for the other one, while the next is begun."""
+    """An epoch is over for one thread and superseded for another while the next begins."""
 
     failure = None
 
@@ -444,7 +453,7 @@ def test_a_thread_that_asks_while_another_begins_the_next_epoch() -> None:
 
 
 def test_the_next_epoch_is_ready_at_the_border() -> None:
-    """The slots have its batches before the last of this one was let go of, as for two `for` loops."""
+    """The slots have its batches before this epoch's last was dropped, as for two loops."""
     with loader_of(Drawn(6 * ROWS), workers=1, backend="thread", ahead=True) as loader:
         batches = loader.repeat()
         for _ in range(5):

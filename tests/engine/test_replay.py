@@ -1,4 +1,7 @@
-"""What is read again to go on amid an epoch: one warning at the user's line once that takes more than a second."""
+"""What is read again to go on amid an epoch.
+
+One warning at the user's line once that takes more than a second.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,10 @@ REPLAYS: dict[str, tuple[Callable[[], ringfeed.Loader], dict[str, int], str]] = 
 
 @pytest.mark.parametrize("case", REPLAYS)
 def test_a_slow_replay_is_told_once(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read again, how far that is, and how to do without; at the line of the user's loop."""
+    """What is read again, how far that is, and how to do without.
+
+    At the line of the user's loop.
+    """
     make, place, message = REPLAYS[case]
     ticks = count()
     monkeypatch.setattr(replay, "clock", lambda: float(next(ticks)))

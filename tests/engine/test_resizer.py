@@ -1,4 +1,7 @@
-"""Slots that open and close, and workers that come and go, while batches are delivered: nothing is lost by it."""
+"""Slots that open and close, and workers that come and go, while batches are delivered.
+
+Nothing is lost by it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def living_threads(loader: ringfeed.Loader) -> int:
 
 @pytest.mark.parametrize("form", BACKENDS)
 def test_every_sample_comes_once_in_order_whatever_moves(form: dict[str, Any]) -> None:
-    """Slots and workers go up and down at every batch, and each epoch is the one that a loader at rest gives."""
+    """Slots and workers go up and down at every batch.
+
+    Each epoch is the one that a loader at rest gives.
+    """
     walk = [(1, 2), (3, 5), (1, 2), (4, 3), (2, 8), (1, 1), (4, 4), (2, 2)] * 3
     loader, script = scripted(Oracle(200), *walk, **form)
     with loader:
@@ -86,7 +92,10 @@ def test_an_epoch_that_is_broken_off_loses_nothing_of_the_next() -> None:
 
 
 def test_what_is_not_open_is_not_reserved() -> None:
-    """The kernel has set aside what the open slots take, no more; and what is parked comes back to it."""
+    """The kernel has set aside what the open slots take, no more.
+
+    And what is parked comes back to it.
+    """
     loader, _ = scripted(Oracle(400), (1, 2), (1, 6))
     with loader:
         iterator = iter(loader)
@@ -117,7 +126,7 @@ def test_a_view_keeps_a_slot_that_is_to_be_parked() -> None:
 
 
 def test_slots_that_are_all_held_open_another() -> None:
-    """Whoever keeps batches gets more slots, as far as the tuner goes, instead of SlotsHeldError."""
+    """A loop that keeps batches gets more slots, up to the tuner's most, and no error."""
     loader, script = scripted(Oracle(400), (1, 2))
     with loader:
         iterator = iter(loader)
@@ -264,7 +273,10 @@ def test_counts_go_on_over_epochs_and_restarts() -> None:
 def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A thread whose start was interrupted runs all the same: it leaves, and no other has its id before it is gone."""
+    """A thread whose start was interrupted runs all the same.
+
+    It leaves, and no other has its id before it is gone.
+    """
     loader, _ = scripted(Oracle(400), (1, 2), backend="thread")
     others, started = (
         set(threading.enumerate()),
@@ -291,7 +303,7 @@ def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(
 
 @pytest.mark.parametrize("method", ["fork", "process"])
 def test_ctrl_c_while_a_worker_is_forked_does_not_mix_up_workers(method: Any) -> None:
-    """The forkserver's answer to an order that was given up is not taken for that to the next one."""
+    """The forkserver's answer to an order that was given up is not taken for the next one's."""
     loader, _ = scripted(Oracle(400, sleep_s=0.002), (1, 2), backend=method)
     with loader:
         iterator = iter(loader)
@@ -335,7 +347,10 @@ def test_memory_that_the_kernel_does_not_take_back_stays(monkeypatch: pytest.Mon
 
 
 def test_the_first_worker_is_woken_though_others_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that sleeps is all there are, however many are allowed: what is to be filled does not wait for them."""
+    """One that sleeps is all there are, however many are allowed.
+
+    What is to be filled does not wait for them.
+    """
     monkeypatch.setattr(reader, "IDLE_NS", 10**12)  # or it would look round by itself
     loader, _ = scripted((np.arange(8000),), (1, 4), backend="fork")
     with loader:

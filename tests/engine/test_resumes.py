@@ -1,4 +1,4 @@
-"""Slices of resumes.py: one hash for each order, wherever it is cut, and whatever it goes on with."""
+"""Slices of resumes.py: one hash for each order, wherever it is cut and goes on."""
 
 from __future__ import annotations
 

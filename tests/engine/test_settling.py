@@ -1,4 +1,7 @@
-"""A batch that the engine settles: whatever else takes, closes, plans anew or is interrupted meanwhile."""
+"""A batch that the engine settles.
+
+Whatever else takes, closes, plans anew or is interrupted meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ GOOD = [index for index in range(60) if index % 5 != 1]
 def test_a_handler_that_takes_the_batch_being_settled(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gaps are closed once: a handler that iterates in the midst of it has that batch, and its caller the next one."""
+    """Gaps are closed once: a handler that iterates in the midst of it has that batch.
+
+    Its caller the next one.
+    """
     seen: list[int] = []
     with ringfeed.Loader(
         Gaps(60), batch_size=10, workers=1, backend="thread", slots=4, on_error="skip"
@@ -87,7 +93,7 @@ def test_a_handler_that_ends_the_epoch_of_the_batch_being_settled(
 
 
 def test_an_answer_may_be_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the ring was empty, or at another epoch, ends no epoch of which batches are planned by now."""
+    """A ring that was empty, or at another epoch, ends no epoch of planned batches."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend="thread") as loader:
         batches = iter(loader)
         original = Engine.resolve
@@ -136,7 +142,7 @@ def test_each_stall_is_waited_for_as_long() -> None:
 
 
 def test_what_is_dropped_before_it_is_handed_out_is_not_counted() -> None:
-    """A batch whose warning is raised as an error, and whose epoch is then broken off, is no delivered one."""
+    """A batch whose warning is raised, and whose epoch is then broken off, was not delivered."""
     with ringfeed.Loader(
         Gaps(60), batch_size=10, workers=1, backend="thread", slots=3, on_error="skip"
     ) as loader:

@@ -1,4 +1,7 @@
-"""Loaders of several ranks: what they hand out, how many batches they have, and what cannot be shared out."""
+"""Loaders of several ranks.
+
+What they hand out, how many batches they have, and what cannot be shared out.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def batches(loader: ringfeed.Loader) -> list[list[int]]:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("uneven", UNEVEN)
 def test_the_ranks_have_each_epoch_between_them(uneven: str, workers: int) -> None:
-    """With shuffling: the batches of one number are, rank by rank, a global batch of that epoch's order."""
+    """With shuffling: batches of one number are, rank by rank, a global batch of the order."""
     made = loaders(shuffle=True, seed=7, uneven=uneven, workers=workers, backend="thread")
     for epoch in range(2):
         order = Shuffled(37, 7).epoch(epoch).take(37).tolist()
@@ -283,7 +286,10 @@ ORDERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("uneven", UNEVEN)
 def test_four_ranks_become_two_and_three(uneven: str, order: str) -> None:
-    """With other batch sizes: each sample of the epoch comes once, and all states are equal on the way."""
+    """With other batch sizes: each sample of the epoch comes once.
+
+    All states are equal on the way.
+    """
     rows = (np.arange(101),)
     four = loaders(4, rows, batch_size=5, uneven=uneven, **ORDERS[order])
     seen = handed_out(four, 2)
@@ -302,7 +308,10 @@ def test_four_ranks_become_two_and_three(uneven: str, order: str) -> None:
 
 
 def test_a_rank_without_a_last_batch_is_where_the_others_are() -> None:
-    """With uneven="keep" it may have one batch less: until its loop has ended, its state is that of all."""
+    """With uneven="keep" it may have one batch less.
+
+    Until its loop has ended, its state is that of all.
+    """
     made = loaders(3, uneven="keep")
     iterators = [iter(loader) for loader in made]
     for batches_ in iterators * 3:
@@ -332,7 +341,10 @@ def test_skip_leaves_out_global_batches() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_state_after_the_last_batch_can_be_loaded(world_size: int) -> None:
-    """A dataset with a hook stays in its epoch until the loop asks for more: no samples are left of it then."""
+    """A dataset with a hook stays in its epoch until the loop asks for more.
+
+    No samples are left of it then.
+    """
 
     class Hooked:
         """It notes nothing."""

@@ -1,4 +1,7 @@
-"""`Loader.state_dict` and `load_state_dict`: the rest of an epoch, and all after it, as if nothing had happened."""
+"""`Loader.state_dict` and `load_state_dict`.
+
+The rest of an epoch, and all after it, as if nothing had happened.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def copies(batches: Iterator[Any]) -> list[Any]:
 @pytest.mark.parametrize("order", [*ORDERS, "stream"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 def test_one_hash_wherever_it_is_cut(order: str, settings: dict[str, Any]) -> None:
-    """Two epochs, cut at some batches and gone on from in a new loader, are those that were not cut."""
+    """Two epochs that are cut, and go on in new loaders, are those that were not cut."""
     with loader_of(order) as loader:
         whole = digest(copies(iter(loader)) + copies(iter(loader)))
     seen: list[Any] = []
@@ -159,7 +162,7 @@ class Failing(Augmented):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_was_left_out_is_not_read_again(workers: int) -> None:
-    """Batches of which every row has failed are behind the user's code once a later one is handed out."""
+    """Batches whose rows all failed count as done once a later one is handed out."""
     with ringfeed.Loader(Failing(), batch_size=4, workers=workers, on_error="skip") as loader:
         iterator = iter(loader)
         next(iterator)
@@ -302,7 +305,10 @@ def test_a_state_of_another_dataset_when_that_is_allowed() -> None:
 @pytest.mark.parametrize("how", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_drawn_seed_is_that_of_the_state(how: dict[str, Any], strict: bool) -> None:  # noqa: FBT001 - by name
-    """A run that is started anew draws another: its order and its samples are the first one's all the same."""
+    """A run that is started anew draws another.
+
+    Its order and its samples are the first one's all the same.
+    """
     with loader_of("shuffled", seed=None) as loader:
         iterator = iter(loader)
         for _ in range(3):
@@ -574,7 +580,7 @@ class Shrinking(Augmented):
 )
 @pytest.mark.parametrize("stop", [4, 5, 6, 8, 9, 11])
 def test_a_hook_may_change_the_length(stop: int, settings: dict[str, Any], *, strict: bool) -> None:
-    """The state is of the dataset as its hooks have left it, and is compared when they have run again."""
+    """The state is of the dataset after its hooks, and is compared when they have run again."""
     settings = {"batch_size": 4, "workers": 0, **settings}
     with ringfeed.Loader(Shrinking(), **settings) as loader:
         whole = [batch[0].tolist() for _ in range(4) for batch in loader]
@@ -591,7 +597,7 @@ def test_a_hook_may_change_the_length(stop: int, settings: dict[str, Any], *, st
 
 
 def test_another_length_is_found_when_the_hooks_have_run() -> None:
-    """It is an error in place of the first batch or, if that is allowed, a warning and the epoch from its start."""
+    """It is an error in place of the first batch or, if allowed, a warning and a new start."""
     with ringfeed.Loader(Shrinking(), batch_size=4, workers=0) as loader:
         copies(loader)
         next(iter(loader))

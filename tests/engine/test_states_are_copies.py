@@ -1,4 +1,7 @@
-"""What a state was, it stays: whatever the user's sampler, dataset or code does with its parts afterwards."""
+"""What a state was, it stays.
+
+Whatever the user's sampler, dataset or code does with its parts afterwards.
+"""
 
 from __future__ import annotations
 

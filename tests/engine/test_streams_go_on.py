@@ -1,4 +1,7 @@
-"""Iterables amid an epoch: gone on from a state of their own, or read again and left out, element by element."""
+"""Iterables amid an epoch.
+
+Gone on from a state of their own, or read again and left out, element by element.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def note(log: Path, number: int) -> None:
 
 
 class Counted:
-    """Numbers with a state; each one that is read is a line of the file ``log``. It begins where it was left."""
+    """Numbers with a state; each one that is read is a line of the file ``log``.
+
+    It begins where it was left.
+    """
 
     def __init__(
         self, log: Path, length: int = LENGTH, base: int = 0, deed: Callable[[int], object] = int
@@ -197,7 +203,10 @@ def whole_epoch(log: Path, kind: str = "iterable") -> list[Any]:
     [*product(KINDS, ["here", "spawn"]), *product(["iterable"], ["thread", "fork", "process"])],
 )
 def test_a_state_of_its_own_spares_what_was_read(way: str, kind: str, log: Path) -> None:
-    """Twice in one epoch; what is read again does not depend on the place, and epochs after it are whole."""
+    """Twice in one epoch; what is read again does not depend on the place.
+
+    Epochs after it are whole.
+    """
     whole = whole_epoch(log)
     seen, state = [], None
     for stop in (300, 100):
@@ -294,7 +303,10 @@ def die_once(log: Path, at: int, number: int) -> None:
 
 @pytest.mark.parametrize("way", ["spawn", "fork", "process"])
 def test_a_replacement_reads_few_elements_again(way: str, log: Path) -> None:
-    """It goes on from the newest state that the dead worker has left, also in an epoch that went on from one."""
+    """It goes on from the newest state that the dead worker has left.
+
+    That holds, too, in an epoch that went on from one.
+    """
     whole = whole_epoch(log)
     deed = partial(die_once, log, 4000)
     with loader_of(Counted(log, deed=deed), way) as loader:
@@ -494,7 +506,10 @@ def test_a_state_that_the_iterable_has_no_use_for(log: Path) -> None:
 
 
 def test_what_is_read_again_is_not_counted(log: Path) -> None:
-    """A state that was loaded is the state until there is a batch, also where it has no state of the iterable's own."""
+    """A state that was loaded is the state until there is a batch.
+
+    That holds, too, where it has no state of the iterable's own.
+    """
     with loader_of(Counted(log), "thread") as loader:
         state = {**loader.state_dict(), "samples": 3000}
         loader.load_state_dict(state)
@@ -601,7 +616,10 @@ def test_shards_of_different_lengths_wherever_they_are_cut(
 @pytest.mark.parametrize("slots", [3, 100])
 @pytest.mark.parametrize("stop", [1, 5, 70])
 def test_shards_that_are_read_far_ahead(slots: int, stop: int) -> None:
-    """Where each is, is known for every batch that is planned; also of the last of them, which is planned at once."""
+    """Where each is, is known for every batch that is planned.
+
+    Also of the last of them, which is planned at once.
+    """
     lengths = (999, 50, 8)
     shards = ringfeed.datasets.Interleave(
         [partial(range, at * 1000, at * 1000 + length) for at, length in enumerate(lengths)]

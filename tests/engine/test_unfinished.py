@@ -1,4 +1,7 @@
-"""Ctrl-C in a hook amid a pass, and in what that leaves to be done: each batch of the pass comes once, in its order."""
+"""Ctrl-C in a hook amid a pass, and in what that leaves to be done.
+
+Each batch of the pass comes once, in its order.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def read(batch: Any) -> list[int]:
 
 
 def check_pass(feed: DatasetFeed, number: int) -> int:
-    """Take a pass with Ctrl-C at a point of the hook amid it, and of what that left; returns how many points it has."""
+    """Take a pass with Ctrl-C at a point of the hook amid it, and of what that left.
+
+    Returns how many points it has.
+    """
     runner, before = runner_of(feed.loader), feed.dataset.ended
     hook, left = Points(number), Points(number)
     batches = feed.begin()
@@ -68,7 +74,10 @@ def check_pass(feed: DatasetFeed, number: int) -> int:
 
 
 def test_a_hook_amid_a_pass() -> None:
-    """At each point: the rest of the pass is as the hook has made the dataset, or as it was; the next is as it is."""
+    """At each point: the rest of the pass is as the hook has made the dataset, or as it was.
+
+    The next is as it is.
+    """
     feed = DatasetFeed(Counting(), backend="thread", workers=1, timeout_s=PATIENCE_S)
     with feed.loader:
         for number in range(1, 1 + check_pass(feed, ALL)):
@@ -79,7 +88,10 @@ def test_a_hook_amid_a_pass() -> None:
 
 
 def test_workers_that_were_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is started in the place of one that was not told has the new dataset, and no ticket of the old."""
+    """A worker that is started in the place of one that was not told has the new dataset.
+
+    No ticket of the old.
+    """
     feed = DatasetFeed(Counting(), workers=1, backend="fork", timeout_s=PATIENCE_S)
     with feed.loader:
         batches = feed.begin()

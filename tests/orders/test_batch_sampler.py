@@ -99,7 +99,10 @@ def test_each_list_is_a_batch(workers: int) -> None:
 
 
 def test_a_short_list_first_and_repeats() -> None:
-    """``max_batch_size`` sizes the slots; a list may repeat samples, and samples may be in many lists."""
+    """``max_batch_size`` sizes the slots.
+
+    A list may repeat samples, and samples may be in many lists.
+    """
     lists = [[3], [4, 4, 4], [0, 1, 2, 3, 4], [19, 3]]
     with loader(lists, max_batch_size=5, slots=2) as batches:
         assert batches.plan.layout.rows == 5
@@ -277,7 +280,10 @@ def test_lists_are_skipped() -> None:
     ],
 )
 def test_a_list_that_is_no_batch_is_refused(lists: Any, error: type[Exception], text: str) -> None:
-    """By its number, when it is read, and again by every next() of this epoch: no batch is left out in silence."""
+    """By its number, when it is read, and again by every next() of this epoch.
+
+    No batch is left out in silence.
+    """
     with loader(lists) as batches:
         with pytest.raises(error) as e:
             iter(batches)

@@ -77,7 +77,7 @@ def settings_of_buckets(draw: Any, lengths: list[int]) -> dict[str, Any]:
 def cut_of(
     lengths: list[int], ranks: int, given: dict[str, Any]
 ) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Return the row of sorted samples, and (first, end, samples of a batch) of each bucket, as the docstring says."""
+    """Return the sorted samples, and (first, end, samples of a batch) of each bucket."""
     row = sorted(range(len(lengths)), key=lambda sample: (lengths[sample], sample))
     found, end = [], len(row)
     boundaries, window = given["boundaries"], given["window"]
@@ -230,7 +230,10 @@ def test_the_order_stays_as_it_is() -> None:
 def test_each_sample_comes_once_and_no_batch_is_over_its_budget(
     lengths: list[int], data: Any, ranks: int, uneven: Uneven, epoch: int
 ) -> None:
-    """On all ranks together, but for what ``uneven`` repeats or leaves out; steps have as many rows on all ranks."""
+    """On all ranks together, but for what ``uneven`` repeats or leaves out.
+
+    Steps have as many rows on all ranks.
+    """
     given_settings = data.draw(settings_of_buckets(lengths))
     bound = ringfeed.orders.Buckets(lengths, **given_settings).shared_by(ranks, uneven, None)
     order = bound.bind(len(lengths), 3)
@@ -261,7 +264,10 @@ def test_each_sample_comes_once_and_no_batch_is_over_its_budget(
 def test_an_epoch_goes_on_at_any_position(
     lengths: list[int], data: Any, ranks: int, uneven: Uneven, counts: list[int]
 ) -> None:
-    """What comes is what comes there in an epoch from its start, however it is taken, and it needs no state."""
+    """What comes is what comes there in an epoch from its start, however it is taken.
+
+    It needs no state.
+    """
     order = order_of(
         ringfeed.orders.Buckets(lengths, **data.draw(settings_of_buckets(lengths))), ranks, uneven
     )
@@ -290,7 +296,10 @@ def test_uneven_concerns_the_end_alone(lengths: list[int], data: Any, ranks: int
 
 
 def test_batches_are_of_like_length() -> None:
-    """Far less padding than in batches of any samples, with windows of a part too, and few batches are smaller."""
+    """Far less padding than in batches of any samples, with windows of a part too.
+
+    Few batches are smaller.
+    """
     rng = np.random.default_rng(1)
     lengths = rng.gamma(2.0, 40.0, 20_480).astype(np.int64) + 1
 
@@ -447,7 +456,10 @@ def test_what_is_given_is_not_changed() -> None:
 
 
 def test_memory_is_what_the_docstring_says() -> None:
-    """16 bytes a sample, 24 a batch, and while an epoch is read 6 more a sample, whatever is taken."""
+    """16 bytes a sample, 24 a batch, and while an epoch is read 6 more a sample.
+
+    That holds whatever is taken.
+    """
     lengths = np.random.default_rng(0).integers(1, 500, 400_000)
     lists_of(order_of(ringfeed.orders.Buckets([1, 2], batch_sizes=1)))  # imports what is used
     tracemalloc.start()

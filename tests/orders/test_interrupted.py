@@ -1,4 +1,4 @@
-"""Ctrl-C amid an order: what was not given comes with the next call, once, however much that asks for."""
+"""Ctrl-C amid an order: what was not given comes once, with the next call."""
 
 from __future__ import annotations
 

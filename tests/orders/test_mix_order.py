@@ -1,4 +1,4 @@
-"""The order of a mix: shares that hold everywhere, ends that are exact, and positions to go on at."""
+"""The order of a mix: shares that hold everywhere, exact ends, and any position to go on at."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def mixes(
 
 @given(sampler=mixes(), data=st.data())
 def test_an_epoch_goes_on_at_any_position(sampler: MixSampler, data: st.DataObject) -> None:
-    """The rest is what comes there in an epoch from its start, with its state or without, however it is asked for."""
+    """The rest is that of an epoch from its start, with its state or without."""
     epoch = sampler.epoch(3)
     most = 1000 if sampler.length is None else min(sampler.length, 3000)
     whole = epoch.take(most)
@@ -106,7 +106,7 @@ def test_past_the_end_there_is_nothing(sampler: MixSampler, past: int) -> None:
 def test_another_batch_size_loses_and_repeats_nothing(
     sampler: MixSampler, data: st.DataObject, rows: int
 ) -> None:
-    """With quotas for each batch too, an epoch that goes on in other batches has the same draws in all."""
+    """With quotas for each batch, an epoch that goes on in other batches has the same draws."""
     assert sampler.length is not None
     epoch = sampler.epoch(1)
     whole = epoch.take(sampler.length)
@@ -122,7 +122,10 @@ def test_another_batch_size_loses_and_repeats_nothing(
 
 
 def test_two_changes_of_batch_size_keep_the_totals() -> None:
-    """What is left may be two short of a dataset's share of the full batches: no draw is lost over it."""
+    """What is left may be two short of a dataset's share of the full batches.
+
+    No draw is lost over it.
+    """
     first = mixed([154, 45, 239], [0.25, 0.1, 0.25], rows=2, per_batch=True)
     second = mixed([154, 45, 239], [0.25, 0.1, 0.25], rows=32, per_batch=True)
     begun = second.epoch(0, 103, first.epoch(0).state(103))
@@ -165,7 +168,10 @@ def test_first_ends_when_a_dataset_is_used_up(sampler: MixSampler) -> None:
 
 @given(sampler=mixes(("all",)))
 def test_all_ends_when_every_dataset_was_used_up(sampler: MixSampler) -> None:
-    """Each sample comes at least once, and some exactly once, since it ends as soon as that is so."""
+    """Each sample comes at least once.
+
+    Some exactly once, since it ends as soon as that is so.
+    """
     assert sampler.length is not None
     whole = sampler.epoch(0).take(sampler.length)
     counts = counts_of(sampler, whole)
@@ -218,7 +224,10 @@ def test_a_million_draws_have_the_shares_of_the_weights(
     weights: list[float],
     per_batch: bool,  # noqa: FBT001
 ) -> None:
-    """At every moment each dataset is within a few draws of its share: far nearer than chance would be."""
+    """At every moment each dataset is within a few draws of its share.
+
+    Far nearer than chance would be.
+    """
     sampler = mixed([MANY] * len(weights), weights, "never", 32, per_batch=per_batch)
     members = members_of(sampler, sampler.epoch(0).take(10**6))
     for number, weight in enumerate(weights):
@@ -236,7 +245,7 @@ def test_shares_are_exact_after_each_period() -> None:
 
 
 def test_quotas_that_are_whole_are_exact_in_each_batch() -> None:
-    """Half, a quarter and a quarter of 32 are 16, 8 and 8 in every batch, to the end, and spread over the batch."""
+    """Half and two quarters of 32 are 16, 8 and 8 in every batch, spread over it."""
     sampler = mixed([1003, 900, 902], [0.5, 0.25, 0.25], "first", 32, per_batch=True)
     whole = sampler.epoch(0).take(10**4)
     for batch in (whole[at : at + 32] for at in range(0, len(whole) - 31, 32)):
@@ -246,7 +255,10 @@ def test_quotas_that_are_whole_are_exact_in_each_batch() -> None:
 
 @given(sampler=mixes(per_batch=True))
 def test_quotas_are_rounded_up_or_down_in_each_batch(sampler: MixSampler) -> None:
-    """Each full batch has either whole number beside a dataset's share of it, and what is missing comes later."""
+    """Each full batch has either whole number beside a dataset's share of it.
+
+    What is missing comes later.
+    """
     rows, parts = sampler.rows, sampler.weights
     assert not callable(parts)
     whole = sampler.epoch(0).take(3000)
@@ -333,7 +345,10 @@ def test_each_dataset_has_an_order_of_its_own_in_each_pass() -> None:
 
 
 def test_weights_that_are_a_function_of_the_batch() -> None:
-    """Counts follow the sum of the weights of all batches, however they change, and the order goes on anywhere."""
+    """Counts follow the sum of the weights of all batches, however they change.
+
+    The order goes on anywhere.
+    """
 
     def ramp(epoch: int, batch: int) -> list[float]:
         assert epoch == 5
@@ -364,7 +379,10 @@ def test_weights_that_are_a_function_of_the_batch() -> None:
 
 
 def test_weights_set_at_run_time_repeat_nothing() -> None:
-    """A function may return what a variable holds: what was drawn is in the state, and is not drawn again."""
+    """A function may return what a variable holds.
+
+    What was drawn is in the state, and is not drawn again.
+    """
     now, asked = [1.0, 1.0], []
 
     def current(_: int, batch: int) -> list[float]:

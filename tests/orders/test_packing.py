@@ -173,7 +173,7 @@ def texts(mean: float, sigma: float, count: int, most: int) -> Any:
 )
 @pytest.mark.parametrize("count", [3000, 50_000])
 def test_padding_is_small(mean: float, sigma: float, most: int, count: int) -> None:
-    """Below 5 % with the default window for lengths of texts, however long a row is, and mostly below 1 %."""
+    """Below 5 % with the default window for lengths of texts, and mostly below 1 %."""
     lengths = texts(mean, sigma, count, most)
     elements = FirstFit(lengths, most, None).rows * most
     assert lengths.sum() > (0.99 if count > 3000 else 0.95) * elements

@@ -51,7 +51,10 @@ keys_of_rounds = st.lists(st.integers(0, 2**32 - 1), min_size=ROUNDS, max_size=R
 def test_numbers_go_where_plain_ints_go(
     length: int, keys: list[int], count: int, seed: int
 ) -> None:
-    """Whatever the length and the number of them at once: blocks, their rests, and those that walk on."""
+    """Whatever the length and the number of them at once.
+
+    Blocks, their rests, and those that walk on.
+    """
     numbers = np.random.default_rng(seed).integers(0, length, count, dtype=np.uint64)
     expected = [walked(int(number), keys, length) for number in numbers]
     walk(numbers, length, np.array(keys, np.uint32))

@@ -70,7 +70,10 @@ def philox(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
 @given(st.integers(0, 2**200), st.integers(0, MASK), st.integers(0, MASK))
 @settings(deadline=None)
 def test_the_stream_is_the_documented_one(seed: int, epoch: int, index: int) -> None:
-    """Philox4x64-10, its key from the seed, its counter up from (0, index, 0, epoch); block 1 comes first."""
+    """Philox4x64-10, its key from the seed, its counter up from (0, index, 0, epoch).
+
+    Block 1 comes first.
+    """
     key = shake_256(f"ringfeed rng {seed:x}".encode()).digest(16)
     words = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
     blocks = [philox((count, index, 0, epoch), words) for count in (1, 2)]
@@ -141,7 +144,10 @@ def test_outside_a_sample_numbers_are_fresh() -> None:
 
 
 def test_contexts_nest() -> None:
-    """A loader read inside a sample of another one puts back what it found, and the draws there go on."""
+    """A loader read inside a sample of another one puts back what it found.
+
+    The draws there go on.
+    """
     outer = SampleContext(1, 0, 3)
     assert installed.context is None
     installed.context = outer
@@ -176,7 +182,7 @@ def in_thread(work: Callable[[], list[int]]) -> list[int]:
 
 
 def test_threads_have_contexts_of_their_own(context: SampleContext) -> None:
-    """A worker thread draws the numbers of its sample while another thread is at a different one."""
+    """A worker thread draws its sample's numbers while another thread makes another sample."""
     context.index = 6
     assert in_thread(lambda: words_of(11, 2, 5)) == words_of(11, 2, 5)
     assert raw(rng()) == words_of(11, 2, 6)
@@ -223,7 +229,7 @@ def test_jumps_stay_within_the_sample(context: SampleContext) -> None:
 
 
 def test_spawned_generators_belong_to_the_sample(context: SampleContext) -> None:
-    """``rng().spawn()`` gives the same children whenever the sample is made, new ones on each call."""
+    """``rng().spawn()`` gives a sample the same children each time, new ones on each call."""
     first = [raw(child) for child in [*rng().spawn(2), *rng().spawn(1)]]
     context.index = 5
     again = [raw(child) for child in rng().spawn(3)]
@@ -257,7 +263,10 @@ def legacy() -> tuple[list[int], list[int]]:
 
 @pytest.mark.usefixtures("legacy_states")
 def test_reseeding_is_a_function_of_the_sample() -> None:
-    """The same sample draws the same legacy numbers after any others; seed, epoch and index all matter."""
+    """The same sample draws the same legacy numbers after any others.
+
+    Seed, epoch and index all matter.
+    """
     found = []
     for numbers in [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3), (1, 2, 3)]:
         reseed(SampleContext(*numbers))
@@ -269,7 +278,10 @@ def test_reseeding_is_a_function_of_the_sample() -> None:
 
 @pytest.mark.usefixtures("legacy_states")
 def test_no_version_changes_anyones_legacy_numbers() -> None:
-    """These were given by the first release, and so they stay; drawing from `rng` first does not matter."""
+    """These were given by the first release, and so they stay.
+
+    Drawing from `rng` first does not matter.
+    """
     context = SampleContext(1, 2, 3)
     before, installed.context = installed.context, context
     rng()
@@ -280,7 +292,10 @@ def test_no_version_changes_anyones_legacy_numbers() -> None:
 
 @pytest.mark.usefixtures("legacy_states")
 def test_scattered_workers_differ() -> None:
-    """Workers, their replacements and other seeds each begin elsewhere; a forked state does not survive."""
+    """Workers, their replacements and other seeds each begin elsewhere.
+
+    A forked state does not survive.
+    """
     found = []
     for numbers in [(0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0), (0, 0, 0)]:
         scatter(*numbers)
@@ -292,7 +307,10 @@ def test_scattered_workers_differ() -> None:
 
 @pytest.mark.usefixtures("legacy_states")
 def test_scattering_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that uses no legacy module does not pay for its import; the other one is still seeded."""
+    """A worker that uses no legacy module does not pay for its import.
+
+    The other one is still seeded.
+    """
     scatter(5, 0, 0)
     numpy_numbers, python_numbers = legacy()
     scatter(5, 0, 0)
@@ -305,7 +323,10 @@ def test_scattering_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_derived_bytes_depend_on_purpose_and_numbers() -> None:
-    """The text that is hashed tells all of them apart; a longer result begins with the shorter one."""
+    """The text that is hashed tells all of them apart.
+
+    A longer result begins with the shorter one.
+    """
     texts = [("a", (1, 2)), ("a", (12,)), ("b", (1, 2)), ("a", (2, 1)), ("a", (1, 2, 0))]
     assert len({derive(*text, 16) for text in texts}) == len(texts)
     assert derive("a", (1, 255), 40) == shake_256(b"ringfeed a 1/ff").digest(40)
@@ -313,7 +334,10 @@ def test_derived_bytes_depend_on_purpose_and_numbers() -> None:
 
 
 def test_the_stream_of_a_batch(context: SampleContext) -> None:
-    """A tuple of indices is a batch: its stream is of seed, epoch and all of them, and ends with the next index."""
+    """A tuple of indices is a batch.
+
+    Its stream is of seed, epoch and all of them, and ends with the next index.
+    """
     context.index = (3, 1, 4)
     first = rng()
     assert rng() is first

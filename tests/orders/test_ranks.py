@@ -1,4 +1,7 @@
-"""Which of several processes a loader is in: as given, or found in imported modules and the environment."""
+"""Which of several processes a loader is in.
+
+As given, or found in imported modules and the environment.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The order of the samples: the permutation, the three samplers, and the arguments that choose one."""
+"""The order of the samples.
+
+The permutation, the three samplers, and the arguments that choose one.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def documented_order(position: int, length: int, seed: int, epoch: int) -> int:
 @given(st.integers(1, 9000) | st.integers(1, MAX_LENGTH), SEEDS, EPOCHS, st.data())
 @settings(deadline=None)
 def test_the_order_is_the_documented_one(length: int, seed: int, epoch: int, source: Any) -> None:
-    """Any position of any epoch goes where the published construction, done in plain integers, takes it."""
+    """Any position goes where the published construction, in plain integers, takes it."""
     last = length - 1
     positions = [0, last, last // 2, *source.draw(st.lists(st.integers(0, last), max_size=5))]
     expected = [documented_order(position, length, seed, epoch) for position in positions]
@@ -143,7 +146,7 @@ def test_an_epoch_holds_every_sample_once(length: int, seed: int, epoch: int) ->
 
 @pytest.mark.parametrize("length", [10**9, 2**40, 2**40 + 1, MAX_LENGTH - 1, MAX_LENGTH])
 def test_parts_of_a_huge_epoch_hold_distinct_samples(length: int) -> None:
-    """Twenty thousand positions, at the start, in the middle and at the end, give as many samples."""
+    """Twenty thousand positions, at the start, the middle and the end, give as many samples."""
     starts = [0, length // 2, length - 7000]
     positions = np.concatenate([np.arange(start, start + 7000) for start in starts])
     numbers = permute(positions, length, 1, 2)
@@ -156,7 +159,10 @@ def test_parts_of_a_huge_epoch_hold_distinct_samples(length: int) -> None:
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 @pytest.mark.parametrize("length", [10, 5000])
 def test_positions_may_come_in_any_order(length: int, dtype: type[Any]) -> None:
-    """A position's sample depends on nothing else in the call; the caller's array is left as it was."""
+    """A position's sample depends on nothing else in the call.
+
+    The caller's array is left as it was.
+    """
     positions = np.array([7, 3, 3, 0], dtype=dtype)
     assert permute(positions, length, 5, 6).tolist() == order(length, 5, 6)[[7, 3, 3, 0]].tolist()
     assert positions.tolist() == [7, 3, 3, 0]
@@ -187,7 +193,10 @@ EITHER_SIDE = 3.2905  # the same, two-sided
 
 
 def assert_uniform(observed: Iterable[int], expected: Iterable[float] | None = None) -> None:
-    """Pearson's chi-square test, its quantile by Wilson and Hilferty's formula; even cells unless given."""
+    """Pearson's chi-square test, its quantile by Wilson and Hilferty's formula.
+
+    Even cells unless given.
+    """
     cells = np.array(list(observed), dtype=float)
     means = np.full(cells.size, cells.mean()) if expected is None else np.array(list(expected))
     assert means.min() >= 5
@@ -215,7 +224,7 @@ def test_every_permutation_of_a_few_samples_is_equally_likely(length: int, vary:
 
 @pytest.mark.parametrize("length", [20, 1000, 4097, 5000, 8192, 10**9])
 def test_a_position_gets_every_sample_equally_often(length: int) -> None:
-    """Each of five positions, over 1,000 epochs, gets samples from each twentieth of the dataset alike."""
+    """Each of five positions gets samples of each twentieth alike, over 1,000 epochs."""
     positions = np.array([0, 1, length // 2, length - 2, length - 1])
     places = np.array([permute(positions, length, 4, epoch) for epoch in range(1000)])
     for position in range(positions.size):
@@ -224,7 +233,10 @@ def test_a_position_gets_every_sample_equally_often(length: int) -> None:
 
 @pytest.mark.parametrize("length", [1000, 6000, 8192, 10**9])
 def test_neighbours_come_in_any_distance(length: int) -> None:
-    """Two samples in a row are any distance apart, counted round the end: 25 classes, over 3,000 epochs."""
+    """Two samples in a row are any distance apart, counted round the end.
+
+    25 classes, over 3,000 epochs.
+    """
     pairs = np.array([permute(np.array([5, 6]), length, 8, epoch) for epoch in range(3000)])
     distances = (pairs[:, 1] - pairs[:, 0]) % length - 1
     assert_uniform(np.histogram(distances, bins=25, range=(-0.5, length - 1.5))[0])
@@ -232,7 +244,7 @@ def test_neighbours_come_in_any_distance(length: int) -> None:
 
 @pytest.mark.parametrize("length", [6, 5000, 8192])
 def test_of_two_samples_either_comes_first(length: int) -> None:
-    """Samples 0 and 1, and the first and last, stand in both orders about equally often in 500 epochs."""
+    """Samples 0 and 1, and first and last, come in both orders equally often in 500 epochs."""
     places = np.array(
         [np.argsort(order(length, 2, epoch))[[0, 1, length - 1]] for epoch in range(500)]
     )
@@ -251,7 +263,7 @@ def test_orders_have_as_many_fixed_points_as_chance_gives(length: int) -> None:
 
 @pytest.mark.parametrize("length", [700, 5000, 8192])
 def test_successive_samples_are_uncorrelated(length: int) -> None:
-    """The serial correlation of an epoch, times the root of its length, is normal over 400 epochs."""
+    """The serial correlation of epochs, times the root of their length, is normal: 400 epochs."""
     epochs = (order(length, 3, epoch) for epoch in range(400))
     found = [np.corrcoef(numbers[:-1], numbers[1:])[0, 1] for numbers in epochs]
     assert_standard_normal(np.array(found) * math.sqrt(length))
@@ -260,14 +272,14 @@ def test_successive_samples_are_uncorrelated(length: int) -> None:
 @pytest.mark.parametrize("vary", ["seed", "epoch"])
 @pytest.mark.parametrize("length", [700, 5000, 8192])
 def test_consecutive_epochs_and_seeds_are_independent(length: int, vary: str) -> None:
-    """The correlation of an order with the next epoch's, or the next seed's, is that of unrelated orders."""
+    """An order and the next epoch's, or the next seed's, correlate as unrelated orders do."""
     orders = [order(length, **{vary: run}) for run in range(400)]
     found = [np.corrcoef(*pair)[0, 1] for pair in pairwise(orders)]
     assert_standard_normal(np.array(found) * math.sqrt(length))
 
 
 def test_every_bit_of_a_seed_counts() -> None:
-    """Seeds that differ beyond 64 bits, and numbers swapped between seed and epoch, give other orders."""
+    """Seeds that differ beyond 64 bits, and seed and epoch swapped, give other orders."""
     seeds = [1, 1 + 2**32, 1 + 2**64, 1 + 2**128, 2**5000]
     orders = {tuple(order(50, seed, 0).tolist()) for seed in seeds}
     orders |= {tuple(order(50, *pair).tolist()) for pair in [(0, 1), (1, 16), (17, 0), (0, 2**64)]}
@@ -291,7 +303,10 @@ def samplers(length: int) -> dict[str, Sampler]:
 @given(length=st.integers(1, 300), sizes=st.lists(st.integers(0, 100), max_size=9))
 @settings(max_examples=30, deadline=None)
 def test_an_epoch_is_the_same_however_it_is_taken(kind: str, length: int, sizes: list[int]) -> None:
-    """Takes of any sizes join to the whole epoch; then come empty ones, all of them contiguous int64."""
+    """Takes of any sizes join to the whole epoch.
+
+    Then come empty ones, all of them contiguous int64.
+    """
     sampler = samplers(length)[kind]
     whole = sampler.epoch(0).take(length)
     epoch = sampler.epoch(0)
@@ -304,7 +319,7 @@ def test_an_epoch_is_the_same_however_it_is_taken(kind: str, length: int, sizes:
 
 @pytest.mark.parametrize("size", [1000, CHUNK, CHUNK + 1, 3 * CHUNK])
 def test_a_shuffled_epoch_crosses_its_chunks_unnoticed(size: int) -> None:
-    """Takes smaller and larger than the chunks that are permuted at a time give the order of `permute`."""
+    """Takes smaller and larger than the chunks of a permutation give the order of `permute`."""
     length = 2 * CHUNK + 5000
     epoch = Shuffled(length, 3).epoch(4)
     numbers = [epoch.take(size) for _ in range(-(-length // size) + 1)]
@@ -382,7 +397,10 @@ def test_empty_epochs_are_over_at_once() -> None:
 
 
 class TorchLike:
-    """A sampler as torch makes them: new order for each iteration, told of the epoch by ``set_epoch``."""
+    """A sampler as torch makes them.
+
+    New order for each iteration, told of the epoch by ``set_epoch``.
+    """
 
     def __init__(self) -> None:
         """No epoch yet."""
@@ -502,7 +520,7 @@ def test_an_iterable_is_not_asked_again_after_its_end() -> None:
 
 
 def test_an_iterator_serves_one_epoch() -> None:
-    """A generator cannot be read again, and an epoch without samples would be a silent loss of training."""
+    """A generator cannot be read again; an epoch without samples would lose training silently."""
     sampler = Custom((number for number in range(3)), 3)
     assert read(sampler.epoch(0)) == [0, 1, 2]
     with pytest.raises(ValueError, match="iterator") as e:

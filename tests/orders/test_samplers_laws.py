@@ -1,4 +1,7 @@
-"""What holds for every sampler that a loader binds: its order is a function of (seed, epoch, position)."""
+"""What holds for every sampler that a loader binds.
+
+Its order is a function of (seed, epoch, position).
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ BOUND: dict[str, Sampler] = {name: make().bind(LENGTH, 7) for name, make in MAKE
 def test_an_epoch_goes_on_at_any_position(
     name: str, epoch: int, start: int, sizes: list[int]
 ) -> None:
-    """What comes is what comes there in an epoch from its start, however it is taken, and it needs no state."""
+    """What comes is what comes there in an epoch from its start, however it is taken.
+
+    It needs no state.
+    """
     sampler = BOUND[name]
     whole = sampler.epoch(epoch).take(start + sum(sizes))
     rest = sampler.epoch(epoch, start)
@@ -249,7 +255,10 @@ def test_a_loader_hands_out_the_order(name: str, workers: int) -> None:
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_loader_goes_on_in_the_order(name: str) -> None:
-    """Made anew, with the sampler made anew, from a state that holds numbers and the order's name; twice over."""
+    """Made anew, with the sampler made anew, from a state that holds numbers and the order's name.
+
+    Twice over.
+    """
     whole = BOUND[name].epoch(0).take(3 * LENGTH)
     batch_size = 3 if len(whole) < 100 else 700
     found: list[int] = []
@@ -442,7 +451,10 @@ def test_a_window_needs_a_length() -> None:
 
 
 def test_a_seed_is_drawn_once() -> None:
-    """``seed=None`` is another one for each loader, which its repr shows; with it the run comes again."""
+    """``seed=None`` is another one for each loader, which its repr shows.
+
+    With it the run comes again.
+    """
     drawn = []
     for _ in range(2):
         with ringfeed.Loader(

@@ -1,4 +1,7 @@
-"""`ringfeed.orders.PrioritizedSampler` by itself: its draws, its weights, what it is told, and its state."""
+"""`ringfeed.orders.PrioritizedSampler` by itself.
+
+Its draws, its weights, what it is told, and its state.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +181,10 @@ def test_the_draws_are_what_they_were() -> None:
 
 
 def test_beta() -> None:
-    """A number, a function of the updates so far, or a number that is assigned: it holds for later draws."""
+    """A number, a function of the updates so far, or a number that is assigned.
+
+    It holds for later draws.
+    """
     steps: list[int] = []
 
     def beta(step: int) -> float:
@@ -204,7 +210,10 @@ def test_beta() -> None:
 
 
 def test_what_is_not_there_is_not_drawn() -> None:
-    """New samples come with the highest priority so far, or with their own; what is removed comes no more."""
+    """New samples come with the highest priority so far, or with their own.
+
+    What is removed comes no more.
+    """
     sampler = ringfeed.orders.PrioritizedSampler(6, alpha=1, filled=0, num_samples=10**6)
     order = sampler.bind(6, SEED).epoch(0)
 

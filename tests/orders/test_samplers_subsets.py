@@ -182,7 +182,10 @@ def documented_order(labels: list[Any], seed: int, epoch: int) -> list[int]:
     epoch=st.integers(0, 3),
 )
 def test_the_order_is_what_the_docstring_says(labels: list[int], epoch: int) -> None:
-    """Every sample once, each class permuted by a seed of its own; names of classes make no difference."""
+    """Every sample once, each class permuted by a seed of its own.
+
+    Names of classes make no difference.
+    """
     expected = documented_order(labels, 5, epoch)
     bound = ringfeed.orders.StratifiedSampler(labels).bind(len(labels), 5)
     assert bound.epoch(epoch).take(99).tolist() == expected
@@ -193,7 +196,10 @@ def test_the_order_is_what_the_docstring_says(labels: list[int], epoch: int) -> 
 
 
 def test_batches_are_alike() -> None:
-    """A rare class comes in every batch that has room for it, and epochs differ within the classes alone."""
+    """A rare class comes in every batch that has room for it.
+
+    Epochs differ within the classes alone.
+    """
     labels = np.array([0] * 90 + [1] * 10)[np.random.default_rng(0).permutation(100)]
     bound = ringfeed.orders.StratifiedSampler(labels).bind(100, 0)
     epochs = [bound.epoch(epoch).take(100) for epoch in range(2)]

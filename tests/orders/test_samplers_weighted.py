@@ -21,7 +21,10 @@ MASK = 2**64 - 1
 
 
 def philox(counter: int, key: tuple[int, int]) -> list[int]:
-    """Return a block of Philox4x64-10, in plain integers: J. Salmon and others, SC 2011, table 2."""
+    """Return a block of Philox4x64-10, in plain integers: J.
+
+    Salmon and others, SC 2011, table 2.
+    """
     a, b, c, d = (counter >> 64 * i & MASK for i in range(4))
     low, high = key
     for _ in range(10):
@@ -48,7 +51,7 @@ def drawn(weights: list[float], position: int, seed: int, epoch: int) -> int:
 
 
 def ordered(weights: list[float], seed: int, epoch: int) -> list[int]:
-    """Return the documented order without replacement, but for what the last bit of a logarithm decides."""
+    """Return the documented order without replacement, up to the last bit of a logarithm."""
     keys = {}
     for number, weight in enumerate(weights):
         uniform = ((word(number, seed, epoch, len(weights)) >> 12) + 0.5) / 2**52
@@ -107,14 +110,20 @@ def chi_squared(counts: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) ->
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_draws_follow_the_weights(seed: int) -> None:
-    """A million draws of 100 weights pass Pearson's test: 148.2 is its 99.9 % point for 99 degrees of freedom."""
+    """A million draws of 100 weights pass Pearson's test.
+
+    148.2 is its 99.9 % point for 99 degrees of freedom.
+    """
     weights = np.random.default_rng(5).integers(1, 50, 100)
     numbers = ringfeed.orders.WeightedSampler(weights, 10**6).bind(100, seed).epoch(0).take(10**6)
     assert chi_squared(np.bincount(numbers, minlength=100), 10**6 * weights / weights.sum()) < 148.2
 
 
 def test_neighbours_are_independent() -> None:
-    """Pairs of draws, one after another, too: 124.8 is the 99.9 % point for 80 degrees of freedom."""
+    """Pairs of draws, one after another, too.
+
+    124.8 is the 99.9 % point for 80 degrees of freedom.
+    """
     weights = np.array([1, 2, 3, 4, 5, 4, 3, 2, 1]) / 25
     numbers = ringfeed.orders.WeightedSampler(weights, 10**6).bind(9, 3).epoch(0).take(10**6)
     pairs = np.bincount(numbers[::2] * 9 + numbers[1::2], minlength=81)
@@ -122,7 +131,10 @@ def test_neighbours_are_independent() -> None:
 
 
 def test_draws_without_replacement_follow_the_weights_that_are_left() -> None:
-    """All orders of 4 samples, over 20,000 epochs: 49.7 is the 99.9 % point for 23 degrees of freedom."""
+    """All orders of 4 samples, over 20,000 epochs.
+
+    49.7 is the 99.9 % point for 23 degrees of freedom.
+    """
     weights = [1.0, 2.0, 3.0, 5.0]
     bound = ringfeed.orders.WeightedSampler(weights, replacement=False).bind(4, 0)
     found = Counter(tuple(bound.epoch(epoch).take(4).tolist()) for epoch in range(20_000))
@@ -155,7 +167,10 @@ def test_what_weighs_nothing_is_never_drawn() -> None:
 
 
 def test_weights_far_apart() -> None:
-    """What is too small beside the rest comes last without replacement, and no key that overflows is lost."""
+    """What is too small beside the rest comes last without replacement.
+
+    No key that overflows is lost.
+    """
     weights = [1e-300, 1.0, 5e-324, 0.0]
     bound = ringfeed.orders.WeightedSampler(weights, replacement=False).bind(4, 0)
     assert len(bound.epoch(0).take(9)) == 3

@@ -1,4 +1,7 @@
-"""A shuffle for storage that is read in order: blocks in a new order, their samples mixed within windows."""
+"""A shuffle for storage that is read in order.
+
+Blocks in a new order, their samples mixed within windows.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,10 @@ def test_a_window_reads_few_blocks() -> None:
 
 
 def test_the_short_block_has_no_place_of_its_own() -> None:
-    """The last samples of a dataset come early and late: 37.7 is the 99.9 % point for 15 degrees of freedom."""
+    """The last samples of a dataset come early and late.
+
+    37.7 is the 99.9 % point for 15 degrees of freedom.
+    """
     bound = ringfeed.orders.WindowShuffle(4, block=4).bind(61, 0)
     places = [bound.epoch(epoch).take(61).tolist().index(60) // 4 for epoch in range(3200)]
     assert ((np.bincount(places, minlength=16) - 200) ** 2 / 200).sum() < 37.7

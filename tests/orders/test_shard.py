@@ -1,4 +1,7 @@
-"""The ranks of several processes have the global order between them: exactly, evenly, from any position."""
+"""The ranks of several processes have the global order between them.
+
+Exactly, evenly, from any position.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,10 @@ def test_the_ranks_batches_together_are_the_global_batch(
 @given(split=SPLITS)
 @example(split=Split(9, 0, 4, 2))
 def test_padded_ranks_are_alike(split: Split) -> None:
-    """Each has as many batches of as many rows; padding repeats the last global batch from its first sample on."""
+    """Each has as many batches of as many rows.
+
+    Padding repeats the last global batch from its first sample on.
+    """
     sampler, ranks = Shuffled(split.length, 0), split.ranks("pad")
     taken = [batches_of(rank, sampler, split.start) for rank in ranks]
     assert len({tuple(map(len, one)) for one in taken}) == 1
@@ -166,7 +172,10 @@ def test_batches_of_one_rank_are_counted(samples: int, rows: int, whole: int, be
 @given(before=SPLITS, after=SPLITS, part=st.floats(0, 1))
 @example(before=Split(100, 0, 4, 4), after=Split(0, 0, 2, 4), part=0.5)
 def test_other_ranks_go_on(before: Split, after: Split, part: float) -> None:
-    """Some batches on some ranks, the rest on others with another batch size: each sample comes once."""
+    """Some batches on some ranks, the rest on others with another batch size.
+
+    Each sample comes once.
+    """
     step = before.world_size * before.rows
     done = int(before.length // step * part)
     sampler = Shuffled(before.length, 5)
@@ -239,7 +248,7 @@ def test_fewer_samples_than_ranks(uneven: Uneven, expected: list[Batches]) -> No
 
 
 def test_the_global_order_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many batches are asked for, no more than a bounded number of its positions are in memory at a time."""
+    """However many batches are asked for, a bounded number of positions is in memory."""
     monkeypatch.setattr(shard, "AT_ONCE", 25)
     inner, asked = Sequential(1000).epoch(0), []
 

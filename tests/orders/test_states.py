@@ -1,4 +1,7 @@
-"""What an order adds to a loader's state: what does not fit is a StateError when it is loaded, and changes nothing."""
+"""What an order adds to a loader's state.
+
+What does not fit is a StateError when it is loaded, and changes nothing.
+"""
 
 from __future__ import annotations
 

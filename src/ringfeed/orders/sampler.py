@@ -43,7 +43,7 @@ class Epoch(ABC):
     most_ahead: int | None = None
     """How many lists may be read ahead of those handed out, where the order says it."""
     turn: int | None = None
-    """The number of position 0 in its epoch, where workers take lists in turn; None: any takes any."""
+    """The number of position 0 in its epoch, where workers take lists in turn; None: any does."""
 
     @property
     def whole(self) -> Epoch:
