@@ -106,13 +106,12 @@ def refuse_where(
 
 def checked_number(name: str, value: Any, least: float, most: float, expected: str) -> float:
     """Return an int or a float in these bounds; TypeError or ValueError for any other value."""
-    if isinstance(value, bool | np.bool_) or not isinstance(
-        value, int | float | np.integer | np.floating
-    ):
+    number = value.item() if isinstance(value, np.generic) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise TypeError(f"{name} is {value!r}, expected {expected}")
-    if not least <= value <= most:  # NaN neither
+    if not least <= number <= most:  # NaN neither
         raise ValueError(f"{name} is {value!r}, expected {expected}")
-    return value if isinstance(value, int | float) else value.item()
+    return number
 
 
 def check_length(name: str, count: int, what: str, length: int | None) -> None:
