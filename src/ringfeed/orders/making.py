@@ -77,11 +77,11 @@ class AskedOrder(NamedTuple):
                     "batch_sampler= says which samples each batch has; leave "
                     f"{' and '.join(names)} out"
                 )
-            if of_buckets:
-                order = batch_sampler.shared_by(this.world_size, uneven, most)
-            else:
-                order = Lists(batch_sampler, most)
-                order.check_ranks(this.world_size)
+            order = (
+                batch_sampler.shared_by(this.world_size, uneven, most)
+                if of_buckets
+                else Lists(batch_sampler, most)
+            )
             given, size, rows, most = batch_sampler, None, order.most, most if collates else None
         this.check(order, seed)
         of_each = size or 1  # positions of the order that a batch takes
