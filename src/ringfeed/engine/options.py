@@ -167,7 +167,7 @@ def _default_slots(
 ) -> int | None:
     """Return the slots for datasets of which several batches are filled at a time, else None."""
     least = workers + SPARE_SLOTS if source.whole or source.at_once else 0
-    at_once = ceil(in_flight / source.indices)
+    at_once = ceil(in_flight / source.indices) if in_flight else 0
     if remote is not None:
         at_once = max(at_once, remote.slots(source))
     return max(least or DEFAULT_SLOTS, at_once + SPARE_SLOTS) if at_once else least or None
