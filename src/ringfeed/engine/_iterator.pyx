@@ -62,7 +62,7 @@ cdef class Intake:
         self.terms.room = c.RF_A_SLOT
 
     def set_lets_go(self, bint lets_go):
-        """Have the one slot that a caller holds count as free: it drops its batch for the next."""
+        """Count the one slot that a caller holds as free: it drops its batch for the next."""
         self.terms.room = c.RF_OWN_ROOM if lets_go else c.RF_A_SLOT
 
     def let_go(self):

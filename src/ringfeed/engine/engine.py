@@ -219,7 +219,7 @@ class Engine:
         self._break_off()
 
     def _break_off(self) -> None:
-        """Have no more batches come."""
+        """Cancel what is planned, so that no more batches come."""
         self.ledger.epochs.stop()
         self.ring.cancel()
         self.lookahead.clear()
@@ -263,7 +263,7 @@ class Engine:
     # ---- C code that takes ----
 
     def attach(self, feed: Feed) -> None:
-        """Have C code take the batches of the epoch under way, unless they are filled here."""
+        """Let C code take the batches of this epoch, unless they are filled here."""
         self._detach()
         if self.plan.workers:
             self._feed = feed

@@ -21,7 +21,7 @@ _REMEDY = "give the dataset state_dict() and load_state_dict()"
 class Counts:
     """How often the hooks of a dataset have run.
 
-    ended: epochs whose hooks have run; begun: epochs since, of which on_epoch_begin has run alone.
+    ended: epochs whose hooks have run; begun: later runs of on_epoch_begin alone.
     broken_off: how often on_epoch_begin has run more than on_epoch_end, by the epochs that had
         ended before. Less: Keras runs on_epoch_end ahead of each fit.
     """

@@ -1,7 +1,7 @@
 """The batches planned ahead of the consumer: this epoch's, then the next one's beyond a border.
 
     plan      4 5 6 7 8 9 | 0 1 2 3
-              taken       border    as far as the ring has room, at most to the end of that epoch
+              taken       border    as far as the ring has room, at most to the end of the next epoch
 
 Workers fill both alike. Callers with the epoch's id come to its end at the border, so that neither
 epoch is handed the other's batches.
@@ -74,7 +74,7 @@ class Lookahead:
         return self._next is not None and self._next.number == number and not self._next.is_torn
 
     def cross(self, following: Callable[[int], Epoch] | None) -> None:
-        """Have what is planned beyond the border be the epoch under way."""
+        """Make the epoch that is planned beyond the border the epoch under way."""
         begun, self._next = self._next, None
         assert begun is not None
         self._now = begun

@@ -84,7 +84,7 @@ def _columns_of(dataset: Any, terms: Terms) -> Any:
 def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
     """Return the source of a dataset whose samples the user's functions change."""
     from ringfeed.datasets.functions import Functions  # noqa: PLC0415 - only where it is needed
-    from ringfeed.datasets.transformed import Transforms, Trial  # noqa: PLC0415 - likewise
+    from ringfeed.datasets.transformed import Transforms, Trial  # noqa: PLC0415 - if needed
 
     functions, of = Functions(*given), Transforms
     functions.check(terms.batch_size)
@@ -93,7 +93,7 @@ def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
     if functions.collate_fn is not None and terms.batch_size is None:
         terms = terms._replace(trial=Trial(functions, "collate_fn"))
     elif functions.collate_fn is not None:
-        from ringfeed.datasets.collating import Collating, FirstBatch  # noqa: PLC0415 - likewise
+        from ringfeed.datasets.collating import Collating, FirstBatch  # noqa: PLC0415 - if needed
 
         terms, of = terms._replace(collate=FirstBatch(functions)), Collating
     source = open_source(dataset, terms)
@@ -102,7 +102,7 @@ def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
 
 
 def add_weights(source: Source) -> None:
-    """Have samples come with their numbers and weights; ValueError where a row is not a sample."""
+    """Add numbers and weights to samples; ValueError where a row is not a sample."""
     if source.whole:
         raise ValueError(
             "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a "

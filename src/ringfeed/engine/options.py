@@ -165,7 +165,7 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
 def _default_slots(
     source: Source, workers: int, in_flight: int, remote: Remote | None
 ) -> int | None:
-    """Return the slots for datasets of which several batches are filled at a time, else None."""
+    """Return the slots where several batches are filled at a time; None where one is."""
     least = workers + SPARE_SLOTS if source.whole or source.at_once else 0
     at_once = ceil(in_flight / source.indices) if in_flight else 0
     if remote is not None:

@@ -204,7 +204,7 @@ class EpochRunner:
         return is_at_start and self._sent_seed == self.source.seed and engine.is_ahead(place.epoch)
 
     def attach(self, feed: Feed) -> None:
-        """Have C code take the newest iterator's batches from ``feed``."""
+        """Let C code take the newest iterator's batches, through ``feed``."""
         with self.lock:
             if self.engine is not None:
                 self.engine.attach(feed)
@@ -219,7 +219,7 @@ class EpochRunner:
             self._renew_order()
 
     def _renew_order(self) -> None:
-        """Have the order be that of the dataset as it is now; its length may be another."""
+        """Make the order anew: the dataset has changed, and with it perhaps its length."""
         with self._sending.counted():
             self.position.sampler = self._make_sampler()
 
@@ -287,7 +287,7 @@ class EpochRunner:
             )
 
     def resolve(self, epoch_id: int, answer: int, build: BuildBatch | None) -> None:
-        """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
+        """Let the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
         self._check_open()
         with self.lock:
             self._check_epoch_id(epoch_id)
@@ -483,7 +483,7 @@ class BatchIterator(Batches):
         """What ended the workers, and the epoch before its time."""
 
     def resolve(self, answer: int) -> None:
-        """Have the engine do what an answer of the ring asks for; raises what ends the epoch."""
+        """Let the engine do what the ring's answer asks for; raises what ends the epoch."""
         if self._finished:
             raise StopIteration
         try:

@@ -82,7 +82,7 @@ class Sending:
         if not self._packs or not self._source.reads:
             yield
             return
-        from ringfeed.transport.copied import read_from  # noqa: PLC0415 - as above
+        from ringfeed.transport.copied import read_from  # noqa: PLC0415 - if needed
 
         with read_from(self._source, self._pack(weigh=False), None):
             yield
@@ -106,13 +106,13 @@ class Sending:
         """Return what the loader reserves for the dataset and for the slots."""
         options, packed = self._options, self._packed
         if options.sends and not self._packs:
-            from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415 - as above
+            from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415 - if needed
 
             refuse_to_share(self._source.sent)
         plan = plan_for(options, self._source, packed)
         if not options.sends:
             return plan
-        from ringfeed.transport.object_size import advice  # noqa: PLC0415 - as above
+        from ringfeed.transport.object_size import advice  # noqa: PLC0415 - if needed
 
         return replace(plan, advice=advice(self._source.sent))
 

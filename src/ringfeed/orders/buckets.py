@@ -23,7 +23,7 @@ place a + i comes from place ``a + permute(i, n, seed_a, epoch)``, where seed_a 
 16 bytes of ``derive(purpose, (seed, a), 16)``, little-endian.
 
     "step"      The steps, bucket by bucket: all full ones are a group, and all rests but the last.
-    "bucket"    The sorted samples, of which each list is a run: each bucket of several lists.
+    "bucket"    The sorted samples of each bucket of several lists; a list is a run of them.
     "alike"     The sorted samples, once more: all of one length, where an edge lies between two.
 """
 

@@ -228,7 +228,7 @@ class Lists(Custom, SeededSampler):
         return super()._begin(number)
 
     def checked(self, given: list[Any], position: int) -> Any:
-        """Return lists as arrays, each of which fits into a slot and has samples' numbers alone."""
+        """Return lists as arrays; each fits into a slot and has samples' numbers alone."""
         return [self._checked_list(one, _name(batch)) for batch, one in enumerate(given, position)]
 
     def _checked_list(self, given: Any, name: str) -> Indices:

@@ -141,10 +141,10 @@ def make_sampler(
             f"shuffle={shuffle!r} needs a dataset with a length; shuffle inside the dataset instead"
         )
     if window is not None:
-        from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415 - as above
+        from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415 - where it is wanted
 
         return WindowShuffle(window).bind(length, seed)
-    from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - as above
+    from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - where it is wanted
 
     return Shuffled(length, seed)
 

@@ -6,7 +6,7 @@ They are part of the interface, and no later version may change them. Samples of
 out, and n is the number of the others. Without a shuffle every epoch is alike.
 
 "ffd"   With K = ceil(n / window), the samples are sorted by length, the longest first, those of one
-        length by number, and this row is cut into classes of K, of which the last may have fewer. A
+        length by number, and this row is cut into classes of K; the last may have fewer. A
         class of m samples has them in the order of their numbers. Window k, one of K, has a sample
         of each class: the one at place ``(k + s) % m``, where s is 0 or, shuffled, the word of the
         class's number among those of ``words_at(key, 0, classes)``, and the key is the two

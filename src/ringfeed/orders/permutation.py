@@ -21,7 +21,7 @@ by an odd constant can be undone, and therefore the round. Where the bits are od
 spare bit moves down to its low end. `cext/bytes/permute.c` does it.
 
 Sorting makes all permutations equally likely, for lengths where the bijection has too few bits of
-state to be random. What remains of that: the order of exactly 2**n samples, n > 12, is always an
+state to be random. One trace remains: the order of exactly 2**n samples, n > 12, is always an
 even permutation.
 """
 

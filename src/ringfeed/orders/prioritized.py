@@ -216,7 +216,7 @@ class PrioritizedSampler(SeededSampler):
             self._put(samples, np.full(samples.size, self._most) if powers is None else powers)
 
     def remove(self, indices: ArrayLike) -> None:
-        """Have samples not be drawn until `add`: those that the program is about to overwrite, say.
+        """Leave samples out until `add`: those that the program is about to overwrite, say.
 
         Batches that were drawn before, at most ``slots``, may still have them. Raises what `update`
         raises for indices.
@@ -266,7 +266,7 @@ class PrioritizedSampler(SeededSampler):
         )
 
     def begin(self, epoch: DrawEpoch, state: Any) -> None:
-        """Have an epoch be the newest.
+        """Make an epoch the newest.
 
         One that goes on from a state keeps the draws that were made ahead of it.
 

@@ -1,8 +1,8 @@
 """Which of several processes this one is, as frameworks and launchers have it.
 
     torch.distributed    once initialized                        its module, if it is imported
-    jax.distributed      once initialized                        likewise
-    mpi4py               once MPI is initialized                 likewise
+    jax.distributed      once initialized                        its module, too
+    mpi4py               once MPI is initialized                 its module, too
     TF_CONFIG            chief and workers of the cluster        the environment
     torchrun             RANK, WORLD_SIZE                        the environment
     Open MPI             OMPI_COMM_WORLD_RANK, ..._SIZE          the environment; also MPICH

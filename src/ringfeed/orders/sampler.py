@@ -47,7 +47,7 @@ class Epoch(ABC):
 
     @property
     def whole(self) -> Epoch:
-        """The epoch of all ranks, of which this may be one rank's part."""
+        """The epoch of all ranks; this may be one rank's part."""
         return self
 
     @abstractmethod

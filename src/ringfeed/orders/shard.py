@@ -38,7 +38,7 @@ class Shard(NamedTuple):
     """Which of several processes that train together this one is: the loader's ``shard=``.
 
     rank: from 0 on. world_size: how many there are.
-    uneven: what becomes of a last global batch that is not full: "pad", "keep" or "drop"; see
+    uneven: "pad", "keep" or "drop" a last global batch that is not full; see
         docs/settings.md.
     found: what says so, with ``shard="auto"``.
     """
@@ -148,7 +148,7 @@ class Part(NamedTuple):
         return self.part_of(sampler.epoch(number))
 
     def select(self, samples: Indices) -> Indices:
-        """Return this rank's rows of some global batches, of which the last may be not full."""
+        """Return this rank's rows of some global batches; the last may be not full."""
         full = len(samples) // self.step * self.step
         own = samples[:full].reshape(-1, self.world_size, self.rows)[:, self.rank].reshape(-1)
         rest = samples[full:]
