@@ -195,7 +195,7 @@ class Loader(Generic[Batch_co]):
         max_attempts: int = 3,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
-        asked = AskedOrder.of(
+        asked = AskedOrder(
             batch_size=batch_size,
             max_batch_size=max_batch_size,
             seed=seed,
@@ -212,7 +212,7 @@ class Loader(Generic[Batch_co]):
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if asked.carries_weights:
             add_weights(source)
-        options = Options.of(
+        options = Options(
             source,
             workers=workers,
             concurrency=concurrency,

@@ -49,7 +49,7 @@ def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, li
         local_only=False,
         streams=parameters.pop("streams", 0),
     )
-    found = Options.of(source, **{**DEFAULTS, **parameters})
+    found = Options(source, **{**DEFAULTS, **parameters})
     return found.workers, found.slots, found.memory, sorted(found.auto)
 
 

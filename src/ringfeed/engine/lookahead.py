@@ -1,7 +1,7 @@
 """The batches planned ahead of the consumer: this epoch's, then the next one's beyond a border.
 
     plan      4 5 6 7 8 9 | 0 1 2 3
-              taken       border    as far as the ring has room, at most to the end of the next epoch
+              taken       border    as far as the ring has room, until the next epoch's end
 
 Workers fill both alike. Callers with the epoch's id come to its end at the border, so that neither
 epoch is handed the other's batches.

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,37 +25,18 @@ DEFAULT_SLOTS = 4
 SPARE_SLOTS = 2
 
 
-@dataclass(frozen=True, kw_only=True)
 class Options:
     """The loader's parameters of the same names; ``auto`` names those that are "auto".
 
     ``backend``: "process" or "thread"; ``start_method``: how processes start, "forkserver", "spawn"
-        or "fork".
+        or "fork"; ``remote``: a cluster, whose bridges are processes beside the workers.
     ``workers``: where that is "auto", the most there may be; ``readers``: those that read a stream
-        for them;
-    ``concurrency``: 0 where a worker reads one sample at a time; ``slots``: None where ``auto``,
-    ``memory`` or the default decides.
+        for them; ``concurrency``: 0 where a worker reads one sample at a time.
+    ``slots``: None where ``auto``, ``memory`` or the default decides.
     """
 
-    workers: int
-    readers: int
-    concurrency: int
-    slots: int | None
-    memory: int | str | None
-    auto: frozenset[Side]
-    backend: str
-    remote: Remote | None = None  # its bridges are processes beside the workers
-    start_method: str
-    copy: bool
-    drop_remainder: bool
-    timeout_s: float | None
-    on_stall: str
-    on_error: str
-    max_attempts: int
-
-    @classmethod
-    def of(  # noqa: PLR0913 - as the loader has
-        cls,
+    def __init__(  # noqa: PLR0913 - as the loader has
+        self,
         source: Source,
         *,
         backend: Any,
@@ -64,23 +44,28 @@ class Options:
         concurrency: int | None = None,
         slots: int | Literal["auto"] | None,
         memory: int | str | None,
-        **others: Any,
-    ) -> Options:
+        copy: bool,
+        drop_remainder: bool,
+        timeout_s: float | None,
+        on_stall: str,
+        on_error: str,
+        max_attempts: int,
+    ) -> None:
         """Understand the parameters for this dataset.
 
         Raises ValueError or TypeError for what does not fit.
         """
-        remote = None if isinstance(backend, str) else _remote(backend)
+        self.remote = remote = None if isinstance(backend, str) else _remote(backend)
         if remote is not None:
             remote.check_fits(source, workers)
             backend = "process"
         check_choice("backend", backend, BACKENDS)
-        start_method = backend if backend in {"spawn", "fork"} else "forkserver"
-        backend = "thread" if backend == "thread" or source.local_only else "process"
+        self.start_method = backend if backend in {"spawn", "fork"} else "forkserver"
+        self.backend = "thread" if backend == "thread" or source.local_only else "process"
         asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
         most_workers = _most_workers(workers, a_cpu=1 if remote else AUTO_WORKERS)
-        readers = int(workers is not None and _reads_apart(source, most_workers, backend))
+        readers = int(workers is not None and _reads_apart(source, most_workers, self.backend))
         if readers:
             most_workers = usable_cpus() if "workers" in auto else most_workers
             auto.discard("workers")
@@ -100,28 +85,19 @@ class Options:
                 auto.add("slots")
             else:
                 count = _default_slots(source, most_workers, in_flight, remote)
-        return cls(
-            workers=most_workers,
-            readers=readers,
-            concurrency=in_flight,
-            slots=count,
-            memory=memory,
-            auto=frozenset(auto),
-            backend=backend,
-            remote=remote,
-            start_method=start_method,
-            **others,
-        )
-
-    @property
-    def sends(self) -> bool:
+        self.workers, self.readers, self.concurrency = most_workers, readers, in_flight
+        self.slots, self.memory, self.auto = count, memory, frozenset(auto)
+        self.copy, self.drop_remainder, self.timeout_s = copy, drop_remainder, timeout_s
+        self.on_stall, self.on_error, self.max_attempts = on_stall, on_error, max_attempts
+        self.sends = (most_workers > 0 or remote is not None) and self.backend == "process"
         """Whether other processes read the dataset."""
-        return (self.workers > 0 or self.remote is not None) and self.backend == "process"
-
-    @property
-    def bridges(self) -> int:
+        self.bridges = 0 if remote is None else remote.bridges
         """How many processes connect to a cluster."""
-        return 0 if self.remote is None else self.remote.bridges
+        check_choice("on_stall", on_stall, ("raise", "restart"))
+        check_choice("on_error", on_error, ("raise", "skip"))
+        check_count("workers", most_workers, 0, _ring.MAX_WORKERS)
+        check_count("max_attempts", max_attempts, 1, 1000)
+        check_seconds("timeout_s", timeout_s, "or None to wait for ever")
 
     def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
         """Whether the workers begin the next epoch while the last batches of this one are used.
@@ -131,17 +107,6 @@ class Options:
         """
         may_change = source.hooks or source.has_passes or source.streams or not sampler.pure
         return self.sends and not may_change
-
-    def __post_init__(self) -> None:
-        """Raise ValueError or TypeError for what does not fit.
-
-        Names the parameter and what it takes.
-        """
-        check_choice("on_stall", self.on_stall, ("raise", "restart"))
-        check_choice("on_error", self.on_error, ("raise", "skip"))
-        check_count("workers", self.workers, 0, _ring.MAX_WORKERS)
-        check_count("max_attempts", self.max_attempts, 1, 1000)
-        check_seconds("timeout_s", self.timeout_s, "or None to wait for ever")
 
 
 def _reads_apart(source: Source, workers: int, backend: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -24,23 +24,11 @@ class _Default(int):
 DEFAULT_BATCH_SIZE = _Default(32)
 
 
-class AskedOrder(NamedTuple):
+class AskedOrder:
     """The loader's parameters of these names, understood together."""
 
-    given: Any  # as ``sampler=`` or ``batch_sampler=``
-    sampler: Any  # what gives the order
-    shuffle: bool | int
-    batch_size: int | None  # None: whole batches, or lists of samples
-    rows: int | None  # the most samples of a batch; None: whole batches
-    max_batch_size: int | None  # where batches are made whole
-    seed: int
-    seed_is_drawn: bool
-    shard: Shard
-    part: Part  # of each epoch
-
-    @classmethod
-    def of(  # noqa: PLR0913 - as the loader has
-        cls,
+    def __init__(  # noqa: PLR0913 - as the loader has
+        self,
         *,
         batch_size: int | None,
         max_batch_size: int | None,
@@ -51,16 +39,17 @@ class AskedOrder(NamedTuple):
         sampler: Any,
         shuffle: bool | int,
         collates: bool,
-    ) -> AskedOrder:
+    ) -> None:
         """Check them, in this order; ``collates``: a function makes batches of the samples."""
-        size, most = (
-            check_count("batch_size", batch_size, 1),
-            check_count("max_batch_size", max_batch_size, 1),
-        )
-        number = draw_seed() if seed is None else check_seed(seed)
-        this = Shard.of(shard)
+        self.batch_size = self.rows = check_count("batch_size", batch_size, 1)
+        """None: whole batches, or lists; ``rows``: the most samples, None: whole batches."""
+        most = self.max_batch_size = check_count("max_batch_size", max_batch_size, 1)
+        self.seed = draw_seed() if seed is None else check_seed(seed)
+        self.seed_is_drawn = seed is None
+        self.shard = this = Shard.of(shard)
+        self.shuffle = shuffle
+        self.given = self.sampler = sampler
         uneven: Uneven = "drop" if drop_remainder else this.uneven
-        rows, given, order = size, sampler, sampler
         if batch_sampler is not None:
             from ringfeed.orders.buckets import Buckets  # noqa: PLC0415 - where lists are wanted
             from ringfeed.orders.custom import Lists  # noqa: PLC0415 - where lists are wanted
@@ -77,21 +66,20 @@ class AskedOrder(NamedTuple):
                     "batch_sampler= says which samples each batch has; leave "
                     f"{' and '.join(names)} out"
                 )
-            order = (
+            self.given = batch_sampler
+            self.sampler = (
                 batch_sampler.shared_by(this.world_size, uneven, most)
                 if of_buckets
                 else Lists(batch_sampler, most)
             )
-            given, size, rows, most = batch_sampler, None, order.most, most if collates else None
-        this.check(order, seed)
-        of_each = size or 1  # positions of the order that a batch takes
-        part = Part(this.rank, this.world_size, of_each, uneven)
-        return cls(given, order, shuffle, size, rows, most, number, seed is None, this, part)
-
-    @property
-    def carries_weights(self) -> bool:
-        """Whether samples come with their numbers and weights."""
-        return isinstance(self.sampler, SeededSampler) and self.sampler.carries_weights
+            self.batch_size, self.rows = None, self.sampler.most
+            self.max_batch_size = most if collates else None
+        this.check(self.sampler, seed)
+        self.part = Part(this.rank, this.world_size, self.batch_size or 1, uneven)
+        """Of each epoch; an order of lists counts these."""
+        self.carries_weights: bool = (
+            isinstance(self.sampler, SeededSampler) and self.sampler.carries_weights
+        )
 
     def refuse_weights(self) -> None:
         """Raise ValueError where Keras' ``fit`` has no place for what a batch holds."""
