@@ -50,7 +50,7 @@ from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -150,11 +150,13 @@ class Buckets(SeededSampler):
         self._windows = (
             None if window is None else -(-given.size // check_integer("window", window, 1))
         )
-        self._members = np.argsort(given, kind="stable").astype(np.int64, copy=False)
-        self._sorted = given[self._members]
-        self._sorted.flags.writeable = False  # cost= is given parts of it
+        self.members = np.argsort(given, kind="stable").astype(np.int64, copy=False)
+        """The samples, sorted by length."""
+        self.sorted = given[self.members]
+        """Their lengths."""
+        self.sorted.flags.writeable = False  # cost= is given parts of it
         if self._sizes is None:
-            self._check_fits(self._sorted.size)
+            self._check_fits(self.sorted.size)
         self._name = digest(
             given, self._boundaries, repr((self._sizes, self._max_tokens, window, self._probe()))
         )
@@ -166,7 +168,7 @@ class Buckets(SeededSampler):
             if self._max_tokens is None
             else f"max_tokens={self._max_tokens:.10g}"
         )
-        lengths = f"{self._sorted.size} lengths from {self._sorted[0]} to {self._sorted[-1]}"
+        lengths = f"{self.sorted.size} lengths from {self.sorted[0]} to {self.sorted[-1]}"
         return f"<Buckets: {lengths}, {self._boundaries.size} boundaries, {most}>"
 
     def bind(self, length: int | None, seed: int) -> Sampler:  # noqa: ARG002 - refused in any case
@@ -183,35 +185,33 @@ class Buckets(SeededSampler):
                 "samples; leave max_batch_size= out, or make batch_sizes smaller"
             )
         name = self._name if most is None or self._sizes else digest(self._name, str(most))
-        lists = None if self._windows is None else -(-self._windows // world_size) * world_size
-        buckets = [*self._buckets(lists, most or self._sorted.size)]
-        edges = np.array([begin for begin, _ in buckets] + [self._sorted.size], np.int64)
-        edges[1:-1] -= edges[1:-1] % world_size
-        has_any = np.diff(edges) > 0
-        sizes = np.array([size for _, size in buckets], np.int64)[has_any]
-        edges = np.append(edges[:-1][has_any], edges[-1])
-        return BucketOrder(
-            f"buckets:{name}", self._members, self._sorted, edges, sizes, world_size, uneven
-        )
+        return BucketOrder(f"buckets:{name}", self, world_size, uneven, most)
 
-    def _buckets(self, lists: int | None, most: int) -> Iterable[tuple[int, int]]:
-        """Return the first of the sorted samples of each bucket, and its samples a batch."""
-        found: list[tuple[int, int]] = []
-        ends = np.searchsorted(self._sorted, self._boundaries, "right").tolist()
-        for part, (first, end) in reversed([*enumerate(pairwise([0, *ends, self._sorted.size]))]):
+    def cut(self, world_size: int, most: int | None) -> tuple[Indices, Indices]:
+        """Return the edges of buckets in the sorted samples, and the samples of a batch of each."""
+        firsts, sizes, count = [], [], self.sorted.size
+        lists = None if self._windows is None else -(-self._windows // world_size) * world_size
+        ends = np.searchsorted(self.sorted, self._boundaries, "right").tolist()
+        for part, (first, end) in reversed([*enumerate(pairwise([0, *ends, count]))]):
             while end > first:
                 size = (
-                    min(self._size(first, end), most) if self._sizes is None else self._sizes[part]
+                    min(self._size(first, end), most or count)
+                    if self._sizes is None
+                    else self._sizes[part]
                 )
                 end = first if lists is None else max(end - size * lists, first)  # noqa: PLW2901
-                found.append((end, size))
-        return reversed(found)
+                firsts.append(end)
+                sizes.append(size)
+        edges = np.array([count, *firsts], np.int64)[::-1]
+        edges[1:-1] -= edges[1:-1] % world_size
+        has_any = np.diff(edges) > 0
+        return np.append(edges[:-1][has_any], count), np.array(sizes[::-1], np.int64)[has_any]
 
     # ---- what a batch may have ----
 
     def _size(self, first: int, end: int) -> int:
         """Return how many of the samples below ``end``, at most to ``first``, a batch may have."""
-        most, longest = end - first, self._sorted[end - 1].item()
+        most, longest = end - first, self.sorted[end - 1].item()
         assert self._max_tokens is not None
         if self._cost is None:
             return most if longest * most <= self._max_tokens else int(self._max_tokens // longest)
@@ -225,13 +225,13 @@ class Buckets(SeededSampler):
         costs, most = self._cost_of(end - 1, end), self._max_tokens
         if costs > most:
             raise ValueError(
-                f"lengths[{self._members[end - 1]}] is {self._sorted[end - 1]}, and a batch of "
+                f"lengths[{self.members[end - 1]}] is {self.sorted[end - 1]}, and a batch of "
                 f"this sample alone costs {costs:.10g}, more than max_tokens={most:.10g}; raise "
                 "max_tokens=, or leave the sample out of the dataset"
             )
 
     def _cost_of(self, first: int, end: int) -> float:
-        lengths = self._sorted[first:end]
+        lengths = self.sorted[first:end]
         if self._cost is None:
             return float(lengths[-1].item() * lengths.size)
         found = self._cost(lengths)
@@ -248,9 +248,9 @@ class Buckets(SeededSampler):
 
     def _probe(self) -> list[float]:
         """Return what some batches cost, where a function says it."""
-        most = 0 if self._cost is None else min(self._sorted.size, PROBES)
+        most = 0 if self._cost is None else min(self.sorted.size, PROBES)
         return [
-            self._cost_of(self._sorted.size - 2**power, self._sorted.size)
+            self._cost_of(self.sorted.size - 2**power, self.sorted.size)
             for power in range(most.bit_length())
         ]
 
@@ -261,21 +261,16 @@ class BucketOrder(Sampler, SeededSampler):
     parameter = "batch_sampler"
     keeps_world_size = True
 
-    def __init__(  # noqa: PLR0913, PLR0917 - made in one place
-        self,
-        name: str,
-        members: Indices,
-        lengths: NDArray[Any],
-        edges: Indices,
-        sizes: Indices,
-        world_size: int,
-        uneven: Uneven,
+    def __init__(
+        self, name: str, buckets: Buckets, world_size: int, uneven: Uneven, most: int | None
     ) -> None:
-        """Share buckets by ranks.
+        """Share buckets by ranks, in lists of at most ``most`` samples.
 
-        ``members``: the samples, sorted by their ``lengths``. Bucket b is those from ``edges[b]``
-        to below ``edges[b + 1]``, and its lists have ``sizes[b]`` of them.
+        Bucket b is the sorted samples from ``edges[b]`` to below ``edges[b + 1]``, and its lists
+        have ``sizes[b]`` of them.
         """
+        members, lengths = buckets.members, buckets.sorted
+        edges, sizes = buckets.cut(world_size, most)
         self.order, self.sample_count = name, int(members.size)
         self.seed = 0
         self._members, self._edges, self._sizes = members, edges, sizes
