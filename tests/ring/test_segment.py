@@ -19,7 +19,8 @@ from ringfeed._units import show_bytes
 from ringfeed.engine.plan import make_plan
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import segment
-from ringfeed.ring.segment import Segment, open_ring
+from ringfeed.ring.mapping import open_ring
+from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.system.machine import show_limit
 from ringfeed.system.memory import reserve

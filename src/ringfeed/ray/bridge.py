@@ -32,7 +32,7 @@ from ringfeed.ray.dispatch import Dispatch, Job
 from ringfeed.ray.landing import lander_of
 from ringfeed.ray.pace import most_calls
 from ringfeed.ring import _ring
-from ringfeed.ring.segment import open_ring
+from ringfeed.ring.mapping import open_ring
 from ringfeed.system import channel as channels
 
 if TYPE_CHECKING:

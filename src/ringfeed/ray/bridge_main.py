@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from ringfeed.system.guard import become_worker, channel_of
-from ringfeed.workers.worker_main import live
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ringfeed.workers.worker_main import run_spawned
+
+if TYPE_CHECKING:
+    from ringfeed.system._system import Descriptor
 
 
-def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a bridge."""
-    channel = channel_of(channel_fd)
+def _bridge(channel: Descriptor, _: tuple[int, int]) -> None:
+    from ringfeed.ray.bridge import Bridge  # noqa: PLC0415 - after the guard, like all that is slow
 
-    def bridge() -> None:
-        become_worker(parent_fd, lifeline_fd)
-        from ringfeed.ray.bridge import Bridge  # noqa: PLC0415 - after the guard, like all that is slow
+    Bridge(channel).run()
 
-        Bridge(channel).run()
 
-    live(channel, bridge)
+main = partial(run_spawned, _bridge)

@@ -6,7 +6,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 cdef extern from "layout.h" nogil:
     ctypedef bint rf_bool "bool"
 
-    uint32_t RF_ABI, RF_FIELD_ALIGN, RF_CONTROL_MAX, RF_MAX_WORKERS, RF_MAX_IDS, RF_MAX_CELLS, RF_FAILURE_SIZE
+    uint32_t RF_ABI, RF_FIELD_ALIGN, RF_CONTROL_MAX
+    uint32_t RF_MAX_WORKERS, RF_MAX_IDS, RF_MAX_CELLS, RF_FAILURE_SIZE
 
     enum rf_mark:
         RF_ROW_OK
@@ -119,7 +120,10 @@ cdef extern from "ring.h" nogil:
 
     uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
     void rf_format(rf_control *control, const rf_geometry *geometry)
-    rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, int inherit, int *why)
+    rf_ring *rf_open(
+        int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, int inherit,
+        int *why
+    )
     int rf_become_consumer(rf_ring *ring, uint32_t capacity, uint32_t max_attempts)
     void rf_reference(rf_ring *ring)
     void rf_unreference(rf_ring *ring)
@@ -129,7 +133,9 @@ cdef extern from "ring.h" nogil:
     uint32_t rf_planned(const rf_ring *ring)
     uint32_t rf_left(const rf_ring *ring)
     uint64_t rf_plan_taken(const rf_ring *ring)
-    rf_bool rf_plan(rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+    rf_bool rf_plan(
+        rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version
+    )
     void rf_set_stream(rf_ring *ring, uint32_t stream)
     void rf_bind(rf_ring *ring)
     void rf_set_open(rf_ring *ring, uint32_t slots)
@@ -175,7 +181,9 @@ cdef extern from "ring.h" nogil:
 
     void rf_set_yielding(rf_ring *ring, uint32_t worker, rf_cursor *cursor)
     rf_bool rf_claim_next(rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim)
-    rf_answer rf_claim_wait(rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim, int64_t deadline_ns)
+    rf_answer rf_claim_wait(
+        rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim, int64_t deadline_ns
+    )
     uint32_t rf_breaks(const rf_ring *ring)
     uint32_t rf_break_wait(rf_ring *ring, uint32_t seen, int64_t deadline_ns)
     void rf_publish(rf_ring *ring, const rf_claim *claim, rf_bool cancelled)

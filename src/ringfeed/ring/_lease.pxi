@@ -4,10 +4,12 @@
 @cython.final
 @cython.no_gc  # a batch costs the collector nothing, and `finished` leads nowhere
 cdef class Lease:
-    """The consumer's hold on one slot. Each reference to it, above all from arrays by `base`, keeps the slot.
+    """The consumer's hold on one slot.
 
-    It exports the slot's fields as one writable block of bytes. ``finished``: what was made of fields whose rows
-    differ in shape, once it was (see `Fields.finish`).
+    Each reference to it, above all from arrays by `base`, keeps the slot.
+
+    It exports the slot's fields as one writable block of bytes. ``finished``: what was made of
+    fields whose rows differ in shape, once it was (see `Fields.finish`).
     """
 
     def __init__(self):
@@ -22,8 +24,8 @@ cdef class Lease:
         return c.rf_slot_base(self.ring, self.taken.slot)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, c.rf_slot_base(self.ring, self.taken.slot), self.ring.geometry.failures_at, 0,
-                          flags)
+        address = c.rf_slot_base(self.ring, self.taken.slot)
+        PyBuffer_FillInfo(view, self, address, self.ring.geometry.failures_at, 0, flags)
 
     @property
     def address(self):
@@ -31,7 +33,10 @@ cdef class Lease:
         return <uintptr_t>c.rf_slot_base(self.ring, self.taken.slot)
 
     cdef c.rf_dlpack *export(self, const c.rf_field *field) noexcept nogil:
-        """Return a DLPack tensor over a field, which holds the slot by itself, in plain C; NULL without memory."""
+        """Return a DLPack tensor over a field; NULL without memory.
+
+        It holds the slot by itself, in plain C.
+        """
         return c.rf_export(self.ring, self.taken.slot, field)
 
     def has_room(self):
@@ -39,7 +44,10 @@ cdef class Lease:
         return c.rf_has_room(self.ring)
 
     def wait_room(self, int64_t timeout_ns):
-        """Wait without the GIL until it has room, or the ring ends; returns whether it has. Answers signals."""
+        """Wait without the GIL until it has room, or the ring ends; return whether it has.
+
+        Signals are answered.
+        """
         cdef int64_t now = c.rf_now_ns()
         cdef int64_t deadline = now + timeout_ns
         cdef bint over = False
@@ -98,6 +106,8 @@ cdef class Lease:
         cdef uint32_t cell
         found = []
         for cell in range(self.taken.tickets):
-            if self.has_failed(cell) and c.rf_read_failure(self.ring, self.taken.slot, cell, &failure):
+            if not self.has_failed(cell):
+                continue
+            if c.rf_read_failure(self.ring, self.taken.slot, cell, &failure):
                 found.append((failure.row, <bytes>failure.payload[:failure.size]))
         return found

@@ -1,4 +1,4 @@
-"""What other extensions of ringfeed see of the ring: its classes, and the table of the feed's functions."""
+"""What other extensions see of the ring: its classes, and the feed's functions."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -26,4 +26,6 @@ cdef class Ring:
     cdef c.rf_answer next(self, const c.rf_terms *terms, Lease lease) noexcept
     cpdef Lease take(self)
     cdef int wait_head(self, int64_t timeout_ns, int64_t epoch_id) except -1
-    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t epoch_id) except *
+    cdef c.rf_answer wait_past(
+        self, c.rf_answer first, int64_t timeout_ns, int64_t epoch_id
+    ) except *

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""The ring and the lease, held for Python: lifetimes, the GIL and signals; every decision is made elsewhere.
+"""The ring and the lease, held for Python: lifetimes, the GIL and signals.
+
+Every decision is made elsewhere.
 
 Nothing here imports NumPy, so that a worker can start its guard before the slow imports.
 """
@@ -74,7 +76,10 @@ cdef bint noted = False
 
 
 def note_takes(bint on):
-    """Have each iterator of this process ask its engine for every batch, which notes where it was taken."""
+    """Have each iterator of this process ask its engine for every batch.
+
+    The engine notes where the batch was taken.
+    """
     global noted
     noted = on
 
@@ -85,7 +90,7 @@ def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
 
 
 def window_size(uint32_t capacity, uint32_t rows):
-    """Return the bytes of the indices that a consumer keeps, `capacity` batches of `rows` being planned ahead."""
+    """Return the bytes of a consumer's indices, for `capacity` planned batches of `rows`."""
     return c.rf_window_size(capacity, rows)
 
 
@@ -94,12 +99,24 @@ def now_ns():
     return c.rf_now_ns()
 
 
-def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
-                   uint32_t ids, uint64_t slot_size, uint64_t indices_at, uint64_t marks_at, uint64_t failures_at,
-                   uint32_t spin_ns):
+def format_control(
+    int fd,
+    uint64_t size,
+    uint32_t slots,
+    uint32_t cells,
+    uint32_t workers,
+    uint32_t rows,
+    uint32_t ids,
+    uint64_t slot_size,
+    uint64_t indices_at,
+    uint64_t marks_at,
+    uint64_t failures_at,
+    uint32_t spin_ns,
+):
     """Write a fresh control block into the zeroed file `fd`."""
-    cdef c.rf_geometry geometry = c.rf_geometry(slots, cells, workers, rows, ids, slot_size, indices_at, marks_at,
-                                                failures_at, spin_ns)
+    cdef c.rf_geometry geometry = c.rf_geometry(
+        slots, cells, workers, rows, ids, slot_size, indices_at, marks_at, failures_at, spin_ns
+    )
     cdef void *address = c.rf_map(fd, size, 0)
     if address == NULL:
         raise MemoryError(f"cannot map the control block of {size} bytes")
@@ -115,15 +132,27 @@ cdef int check_id(c.rf_ring *ring, uint32_t worker) except -1:
 
 @cython.final
 cdef class Ring:
-    """One process's hold on a segment. Views, leases and worker ends keep it mapped, also after `close`."""
+    """One process's hold on a segment.
 
-    def __cinit__(self, int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, bint inherit=False):
+    Views, leases and worker ends keep it mapped, also after `close`.
+    """
+
+    def __cinit__(
+        self,
+        int control_fd,
+        int slots_fd,
+        uint64_t control_size,
+        uint64_t slots_size,
+        bint inherit=False,
+    ):
         cdef int why = 0
         self.ring = c.rf_open(control_fd, slots_fd, control_size, slots_size, inherit, &why)
         if self.ring != NULL:
             return
         if why == EPROTO:
-            raise ValueError("this is no segment of this version of ringfeed: magic, ABI or sizes differ")
+            raise ValueError(
+                "this is no segment of this version of ringfeed: magic, ABI or sizes differ"
+            )
         raise OSError(why, os.strerror(why))
 
     def __dealloc__(self):
@@ -131,7 +160,10 @@ cdef class Ring:
             c.rf_unreference(self.ring)
 
     def become_consumer(self, uint32_t capacity, uint32_t max_attempts):
-        """Plan, bind, take and reap from this process, with at most `capacity` batches planned ahead."""
+        """Plan, bind, take and reap from this process.
+
+        At most `capacity` batches are planned ahead.
+        """
         if c.rf_become_consumer(self.ring, capacity, max_attempts):
             raise MemoryError(f"cannot plan {capacity} batches ahead")
 
@@ -172,8 +204,17 @@ cdef class Ring:
         """How many batches were ever planned, and are taken or cancelled."""
         return c.rf_plan_taken(self.ring)
 
-    def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version, uint32_t stream=0):
-        """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound.
+    def plan(
+        self,
+        const int64_t[::1] indices,
+        uint32_t rows,
+        uint64_t epoch,
+        uint32_t version,
+        uint32_t stream=0,
+    ):
+        """Plan batches of `rows` indices each, and bind what can be bound.
+
+        The last batch may be shorter.
 
         Of a `stream`, only the worker of that stream claims them.
         """
@@ -190,7 +231,9 @@ cdef class Ring:
         c.rf_bind(self.ring)
 
     def plan_kept(self, list kept, list parts, uint32_t rows, uint64_t epoch, uint32_t version):
-        """Plan parts, each its indices and its stream, and clear `kept`, of which they were made, unless it is empty.
+        """Plan parts, each its indices and its stream.
+
+        Where `kept`, of which they were made, is empty, do nothing; else clear it.
 
         One step for Python: Ctrl-C comes before it, or after it.
         """
@@ -202,11 +245,17 @@ cdef class Ring:
     # ---- taking ----
 
     def begin(self, int64_t epoch_id):
-        """Have the batches be taken by callers with this epoch id only, until they are cancelled; no border is set."""
+        """Let only callers with this epoch id take batches, until they are cancelled.
+
+        No border is set.
+        """
         c.rf_begin(self.ring, epoch_id)
 
     def set_border(self):
-        """Let callers of this epoch come as far as what is planned now: what follows is the next epoch's."""
+        """Let callers of this epoch come as far as what is planned now.
+
+        What follows is the next epoch's.
+        """
         c.rf_set_border(self.ring)
 
     def set_low_water(self, uint32_t batches):
@@ -214,7 +263,10 @@ cdef class Ring:
         c.rf_set_low_water(self.ring, batches)
 
     def set_due(self, int64_t due_ns):
-        """Answer DUE from that time on, once a batch has been taken since; 0: never; below 0: at once."""
+        """Answer DUE from that time on, once a batch has been taken since.
+
+        0: never; below 0: at once.
+        """
         c.rf_set_due(self.ring, due_ns)
 
     @property
@@ -228,7 +280,10 @@ cdef class Ring:
 
     @property
     def head_stream(self):
-        """The stream of the batch to be taken next; 0 where any worker may fill it, or it has no slot."""
+        """The stream of the batch to be taken next.
+
+        0 where any worker may fill it, or it has no slot.
+        """
         return c.rf_head_stream(self.ring)
 
     def look(self):
@@ -236,7 +291,9 @@ cdef class Ring:
         return c.rf_look(self.ring)
 
     def wait(self, int64_t timeout_ns, bint held=False, int64_t epoch_id=0):
-        """Wait without the GIL for as long as `look` answers PENDING, or HELD, or `timeout_ns`. Answers signals.
+        """Wait without the GIL while `look` answers PENDING or HELD, up to `timeout_ns`.
+
+        Signals are answered.
 
         ``held``: only where it is HELD, since what is PENDING may be the caller's own to fill.
         """
@@ -245,7 +302,9 @@ cdef class Ring:
             return first
         return self.wait_past(first, timeout_ns, epoch_id)
 
-    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t epoch_id) except *:
+    cdef c.rf_answer wait_past(
+        self, c.rf_answer first, int64_t timeout_ns, int64_t epoch_id
+    ) except *:
         """Wait as long as a look answers as the first did, in any case until this epoch is over."""
         cdef c.rf_answer answer = first
         cdef int64_t now = c.rf_now_ns()
@@ -289,7 +348,9 @@ cdef class Ring:
         return lease
 
     def damage(self):
-        """Say what was overwritten: (what, batch, first row, rows, their indices); None if nothing was.
+        """Say what was overwritten: (what, batch, first row, rows, their indices).
+
+        None if nothing was.
 
         ``what`` is header, record, cell, indices or failure; the indices are empty where they are
         not known.
@@ -300,7 +361,8 @@ cdef class Ring:
         cdef uint32_t row
         if report.what == c.RF_INTACT:
             return None
-        known = [indices[report.first_row + row] for row in range(report.rows)] if report.indices else []
+        rows = report.rows if report.indices else 0
+        known = [indices[report.first_row + row] for row in range(rows)]
         return DAMAGES[<int>report.what], report.batch, report.first_row, report.rows, known
 
     # ---- more or less of it, while it runs ----
@@ -318,7 +380,8 @@ cdef class Ring:
     def give_back(self, uint32_t slot):
         """Return a parked slot's memory to the kernel."""
         cdef int error
-        if slot >= self.ring.geometry.slots or c.rf_slot_state_of(self.ring, slot) != c.RF_SLOT_PARKED:
+        is_slot = slot < self.ring.geometry.slots
+        if not is_slot or c.rf_slot_state_of(self.ring, slot) != c.RF_SLOT_PARKED:
             raise ValueError(f"slot {slot} is not parked")
         with nogil:
             error = c.rf_give_back(self.ring, slot)
@@ -330,7 +393,9 @@ cdef class Ring:
         c.rf_set_worker_count(self.ring, workers)
 
     def set_pace(self, int64_t ticket_ns=0, uint32_t ticket_rows=0, uint32_t more=0):
-        """Cut batches into tickets of so much work, 0: as for workers of this machine, and of at most so many rows.
+        """Cut batches into tickets of so much work, and of at most so many rows.
+
+        `ticket_ns` 0: as for workers of this machine.
 
         `more`: tickets that are worked on at a time beyond one a worker.
         """
@@ -350,7 +415,10 @@ cdef class Ring:
             c.rf_cancel(self.ring)
 
     def requeue(self):
-        """Fence: bind anew, in other slots, all that is bound and not taken; the old slots drain."""
+        """Fence: bind anew, in other slots, all that is bound and not taken.
+
+        The old slots drain.
+        """
         with nogil:
             c.rf_requeue(self.ring)
 
@@ -363,7 +431,9 @@ cdef class Ring:
         c.rf_alarm(self.ring)
 
     def reap(self, uint32_t worker, bint blame=True):
-        """Take back what a proven-dead worker had claimed: (claims, index, deaths, epoch, batch, row, given_up, stage).
+        """Take back what a proven-dead worker had claimed.
+
+        Returns (claims, index, deaths, epoch, batch, row, given_up, stage).
 
         `stage`: the name of the user's function that had all rows of the batch, "" for a row of its
             own.

@@ -3,7 +3,9 @@
 
 @cython.final
 cdef class WorkerEnd:
-    """The worker's end of the ring: claims one ticket at a time. Used by one thread; see also `another`.
+    """The worker's end of the ring: claims one ticket at a time.
+
+    One thread uses it; see also `another`.
 
     `yields`: it claims only tickets beyond the workers that sleep.
     """
@@ -28,7 +30,10 @@ cdef class WorkerEnd:
         return self.worker
 
     def another(self):
-        """Return one more end of this worker, for another claim. One thread claims, for all of them."""
+        """Return one more end of this worker, for another claim.
+
+        One thread claims, for all of them.
+        """
         return WorkerEnd(self.owner, self.worker, self.cursor.stream)
 
     def claim(self, int64_t timeout_ns):
@@ -36,16 +41,21 @@ cdef class WorkerEnd:
         cdef c.rf_ring *ring = self.owner.ring
         cdef c.rf_answer answer
         if timeout_ns <= 0:
-            return c.RF_TAKEABLE if c.rf_claim_next(ring, self.worker, &self.cursor, &self.current) else c.RF_PENDING
+            if c.rf_claim_next(ring, self.worker, &self.cursor, &self.current):
+                return c.RF_TAKEABLE
+            return c.RF_PENDING
         with nogil:
-            answer = c.rf_claim_wait(ring, self.worker, &self.cursor, &self.current, c.rf_now_ns() + timeout_ns)
+            answer = c.rf_claim_wait(
+                ring, self.worker, &self.cursor, &self.current, c.rf_now_ns() + timeout_ns
+            )
         return answer
 
     def serve(self, read, context, fail, uint32_t version, int64_t idle_ns, bint claimed=False):
-        """Claim, read and publish, ticket after ticket, until the ring stops; True where one is of another version.
+        """Claim, read and publish until the ring stops; True where a ticket is of another version.
 
-        That one is claimed, and still to be filled: that is what ``claimed`` says to the next call. read() fills
-        the claim and returns whether it was not cancelled; fail(error) is told what it raises.
+        That one is claimed, and still to be filled: that is what ``claimed`` says to the next call.
+        read() fills the claim and returns whether it was not cancelled; fail(error) is told what it
+        raises.
         """
         cdef c.rf_ring *ring = self.owner.ring
         cdef c.rf_answer answer
@@ -53,7 +63,9 @@ cdef class WorkerEnd:
         while True:
             if not claimed:
                 with nogil:
-                    answer = c.rf_claim_wait(ring, self.worker, &self.cursor, &self.current, c.rf_now_ns() + idle_ns)
+                    answer = c.rf_claim_wait(
+                        ring, self.worker, &self.cursor, &self.current, c.rf_now_ns() + idle_ns
+                    )
                 if answer == c.RF_STOPPED:
                     return False
                 PyErr_CheckSignals()
@@ -65,23 +77,33 @@ cdef class WorkerEnd:
             context.epoch = self.current.epoch
             try:
                 filled = read()
-            except BaseException as error:  # from a signal's handler, say; the consumer waits for these rows
+            except BaseException as error:
+                # From a signal's handler, say; the consumer waits for these rows.
                 fail(error)
                 filled = True
             c.rf_publish(ring, &self.current, not filled)
 
     def publish(self, bint cancelled=False, int64_t work_ns=0):
-        """Hand the claimed rows over; `work_ns`: how long they took elsewhere, 0: since the claim, here."""
+        """Hand the claimed rows over.
+
+        `work_ns`: how long they took elsewhere; 0: since the claim, here.
+        """
         self.current.work_ns = work_ns
         c.rf_publish(self.owner.ring, &self.current, cancelled)
 
     @property
     def breaks(self):
-        """What each break, each fence and the stop change; read before a look at what this worker holds."""
+        """What each break, each fence and the stop change.
+
+        It is read before a look at what this worker holds.
+        """
         return c.rf_breaks(self.owner.ring)
 
     def wait_break(self, uint32_t seen, int64_t timeout_ns):
-        """Wait until `breaks` is another than was seen, or so long; returns what it is then. Of any thread."""
+        """Wait until `breaks` is another than was seen, or so long; return what it is then.
+
+        Any thread may wait.
+        """
         cdef uint32_t found
         with nogil:
             found = c.rf_break_wait(self.owner.ring, seen, c.rf_now_ns() + timeout_ns)
@@ -94,7 +116,10 @@ cdef class WorkerEnd:
         c.rf_fail(&self.current, row, <const char *>payload, <uint32_t>len(payload))
 
     def cut(self, uint32_t row):
-        """Deliver no more of the ticket's rows than the first `row`; False where fewer were to be delivered already."""
+        """Deliver no more of the ticket's rows than the first `row`.
+
+        False where fewer were to be delivered already.
+        """
         if row and row >= self.current.rows_delivered:
             return False
         self.current.rows_delivered = row

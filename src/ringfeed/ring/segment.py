@@ -1,58 +1,38 @@
-"""The shared memory of one loader: two sealed memfds without a name, so that nothing can be left behind."""
+"""The shared memory of one loader: two sealed memfds without a name.
+
+So nothing can be left behind.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-import resource
 from typing import NamedTuple
 
-from ringfeed._units import show_bytes
 from ringfeed.errors import ClosedError, PlanError
 from ringfeed.ring import _ring
-from ringfeed.system.machine import check_futex, show_limit
-from ringfeed.system.memory import allocate, is_sealed, keep_standard_descriptors, reserve
+from ringfeed.ring.mapping import no_map, open_ring
+from ringfeed.system.machine import check_futex
+from ringfeed.system.memory import allocate, keep_standard_descriptors, reserve
 
 MIN_SLOTS = 2  # one to fill while one is in use
 
 
 def worker_ids(workers: int) -> int:
-    """How many ids there are for workers: one each, and one more each for a worker in quarantine meanwhile."""
+    """How many ids there are for workers.
+
+    Each worker has one, and one more for a worker in quarantine meanwhile.
+    """
     return (
         min(2 * workers, _ring.MAX_IDS) or 1
     )  # without workers the consumer takes the place of one
 
 
-def open_ring(
-    control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False
-) -> _ring.Ring:
-    """Map a segment into this process, and into its forked children if they ``inherit``.
-
-    Raises ValueError for what is no segment of this version, PlanError where there is no room for
-    it.
-    """
-    for fd in (control_fd, slots_fd):
-        if not is_sealed(fd):
-            message = (
-                "this is no segment of ringfeed: its size is not sealed, so that reading it could "
-                "be a SIGBUS"
-            )
-            raise ValueError(message)
-    try:
-        return _ring.Ring(control_fd, slots_fd, *sizes, inherit=inherit)
-    except OSError as error:
-        raise PlanError(_no_map(sum(sizes), error.strerror)) from error
-
-
-def _no_map(size: int, why: str | None) -> str:
-    return (
-        f"cannot map {show_bytes(size)} of shared memory: {why}; RLIMIT_AS (ulimit -v) is "
-        f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="
-    )
-
-
 class Sizes(NamedTuple):
-    """What a segment is made for: numbers, and sizes and offsets within a slot in bytes; see struct rf_geometry."""
+    """What a segment is made for: numbers, and sizes and offsets within a slot in bytes.
+
+    See struct rf_geometry.
+    """
 
     slots: int
     cells: int
@@ -66,7 +46,10 @@ class Sizes(NamedTuple):
 
 
 class Segment:
-    """The control block and the slots of these sizes. Mappings outlive ``close``, its descriptors do not."""
+    """The control block and the slots of these sizes.
+
+    Mappings outlive ``close``, its descriptors do not.
+    """
 
     def __init__(self, sizes: Sizes, spin_ns: int = 0, open_slots: int | None = None) -> None:
         """Reserve and format everything, or raise PlanError and leave nothing.
@@ -105,7 +88,7 @@ class Segment:
         try:
             _ring.format_control(self.control_fd, self.control_size, *sizes, spin_ns)
         except MemoryError as error:
-            raise PlanError(_no_map(self.control_size, os.strerror(errno.ENOMEM))) from error
+            raise PlanError(no_map(self.control_size, os.strerror(errno.ENOMEM))) from error
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -113,7 +96,10 @@ class Segment:
         return self.control_size, self.slots_size
 
     def reserve_slot(self, slot: int) -> None:
-        """Have the kernel set a slot's memory aside, or raise PlanError; ClosedError once it is closed."""
+        """Have the kernel set a slot's memory aside, or raise PlanError.
+
+        ClosedError once it is closed.
+        """
         if self.slots_fd < 0:
             message = "the loader was closed while a slot was to be opened"
             raise ClosedError(message)

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""What the kernel gives: descriptors and child processes, owned from the call that makes them; memory of files.
+"""What the kernel gives: descriptors and child processes, and memory of files.
+
+Descriptors and processes are owned from the call that makes them.
 
 Ctrl-C raises between any two steps of Python, so that a number which a system call has returned can
 be lost before Python has stored it. The calls here store it before they return to Python, and what
@@ -66,19 +68,25 @@ cdef extern from "os/wait.h" nogil:
     int rf_keep_heap(int trim, int mmap)
 
 
-PACKET = 1 << 16  # bytes; a longer message goes beside it, in a memfd: what a socket takes at once is not ours to say
+# Bytes. A longer message goes beside the packet, in a memfd: what a socket takes at once is not
+# ours to say.
+PACKET = 1 << 16
 
 # Held while a descriptor is made or a process is forked, so that a forked child knows all
 # descriptors that it has.
 cdef object making = RLock()
 os.register_at_fork(after_in_child=making._at_fork_reinit)
 
-cdef void *newest = NULL  # of all open descriptors; each knows its neighbours. Changed under the GIL.
+# Of all open descriptors; each knows its neighbours. Changed under the GIL.
+cdef void *newest = NULL
 
 
 @cython.final
 cdef class Descriptor:
-    """A file descriptor: make(*arguments) returns its number, and it is closed when nothing refers to it any more."""
+    """A file descriptor, closed when nothing refers to it any more.
+
+    make(*arguments) returns its number.
+    """
 
     cdef int fd
     cdef void *newer
@@ -161,7 +169,8 @@ def socket_pair():
     """Return two ends of a new channel, which keeps messages apart."""
     cdef Descriptor ours = Descriptor(), theirs = Descriptor()
     cdef int fds[2]
-    if socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds):  # with the GIL, as no fork may come before `own`
+    # With the GIL, as no fork may come before `own`.
+    if socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds):
         raise OSError(errno, os.strerror(errno))
     ours.own(fds[0])
     theirs.own(fds[1])
@@ -169,7 +178,10 @@ def socket_pair():
 
 
 def send(int end, const uint8_t[::1] packet not None, fds=()):
-    """Send a packet with descriptors at once; OSError for a dead peer, BlockingIOError for one that does not read."""
+    """Send a packet with descriptors at once.
+
+    OSError for a dead peer, BlockingIOError for one that does not read.
+    """
     cdef int numbers[RF_MAX_FDS]
     cdef unsigned count = 0
     if len(fds) > RF_MAX_FDS:
@@ -183,11 +195,15 @@ def send(int end, const uint8_t[::1] packet not None, fds=()):
 
 
 def receive(int end):
-    """Return (packet, descriptors, truncated) of a message that has come; the packet is empty if the peer is gone."""
+    """Return (packet, descriptors, truncated) of a message that has come.
+
+    The packet is empty if the peer is gone.
+    """
     cdef rf_received received
     cdef unsigned at
     cdef Descriptor owner
-    cdef list owners = [Descriptor() for _ in range(RF_MAX_FDS)]  # first: there is no room for them afterwards, maybe
+    # First: afterwards there may be no room for them.
+    cdef list owners = [Descriptor() for _ in range(RF_MAX_FDS)]
     packet = bytearray(PACKET)
     cdef int error = rf_receive(end, <char *>packet, PACKET, &received)  # with the GIL, as above
     if error:
@@ -210,7 +226,9 @@ def close_others(*kept):
 
 
 def fork(body):
-    """Fork a process that runs body() and ends: it never comes back to what this one is doing. Returns its pid.
+    """Fork a process that runs body() and ends, and return its pid.
+
+    The process never comes back to what this one is doing.
 
     No signal runs this process's handlers in there until the body lets them.
     """
@@ -231,7 +249,9 @@ def fork(body):
 
 
 def wait_for(int pid):
-    """Wait for the end of a child, and end its group; returns its exit code, None where it is none, or others did so.
+    """Wait for the end of a child, and end its group; return its exit code.
+
+    None where it is no child, or others have waited for it.
 
     After the child is gone nothing here runs a signal's handler: an owner that is not told would
     end its id again.
@@ -250,7 +270,10 @@ def wait_for(int pid):
 
 @cython.final
 cdef class Child:
-    """A child process: make(*arguments) returns its pid. It is ended when nothing refers to it any more."""
+    """A child process, ended when nothing refers to it any more.
+
+    make(*arguments) returns its pid.
+    """
 
     cdef readonly int pid
     cdef readonly Descriptor pidfd
@@ -269,7 +292,10 @@ cdef class Child:
                 rf_end_child(pid)
 
     def wait(self):
-        """Wait for its end, and for that of its group; returns its exit code, None where others have waited for it."""
+        """Wait for its end, and for that of its group; return its exit code.
+
+        None where others have waited for it.
+        """
         if self.is_over:
             return None
         code = wait_for(self.pid)
@@ -285,7 +311,10 @@ cdef size_t COMPARED = 1 << 22  # bytes that are compared between two such looks
 
 
 def reserve_huge(int fd, uint64_t size):
-    """Have huge pages set aside for a fresh memfd, as far as the kernel gives them; the rest is to be reserved yet."""
+    """Have huge pages set aside for a fresh memfd, as far as the kernel gives them.
+
+    The rest is to be reserved yet.
+    """
     cdef uint64_t at = 0
     cdef bint given = True
     while given and at < size:
@@ -297,7 +326,9 @@ def reserve_huge(int fd, uint64_t size):
 
 @cython.final
 cdef class PrivateMapping:
-    """All bytes of a file, writable: what is written here no other process sees. Views keep it; `fd` may be closed.
+    """All bytes of a file, writable, in a private mapping.
+
+    What is written here no other process sees. Views keep the mapping; `fd` may be closed.
 
     The file has at least `least` bytes, or it is a ValueError. A page is copied when it is first
     written to.
@@ -311,8 +342,11 @@ cdef class PrivateMapping:
         if self.address != NULL:
             return
         if errno == EPROTO:
-            raise ValueError(f"a file of shared memory has {self.size} bytes, expected at least {least or 1}: it is "
-                             "none that this version of ringfeed has made; do the workers import the same one?")
+            raise ValueError(
+                f"a file of shared memory has {self.size} bytes, expected at least {least or 1}: "
+                "it is none that this version of ringfeed has made; do the workers import the same "
+                "one?"
+            )
         raise OSError(errno, os.strerror(errno))
 
     def __dealloc__(self):
@@ -323,8 +357,12 @@ cdef class PrivateMapping:
         PyBuffer_FillInfo(view, self, self.address, self.size, 0, flags)
 
 
-def is_same(const uint8_t[::1] left not None, const uint8_t[::1] right not None, size_t stretch=COMPARED,
-            size_t stride=COMPARED):
+def is_same(
+    const uint8_t[::1] left not None,
+    const uint8_t[::1] right not None,
+    size_t stretch=COMPARED,
+    size_t stride=COMPARED,
+):
     """Return whether two buffers hold the same bytes; other threads run meanwhile.
 
     Of each `stride` bytes only the first `stretch` are compared.
@@ -348,12 +386,15 @@ def futex_error():
 
 
 def start_guard(int parent, int lifeline):
-    """SIGKILL this process's group when `parent` (a pidfd) ends or the other end of `lifeline` closes."""
+    """SIGKILL this process's group when `parent` (a pidfd) or the peer of `lifeline` ends."""
     cdef int error = rf_guard_start(parent, lifeline)
     if error:
         raise OSError(error, os.strerror(error))
 
 
 def keep_heap(int trim, int mmap):
-    """Make malloc keep freed memory: `trim` bytes at most, blocks up to `mmap` bytes. False where it cannot."""
+    """Make malloc keep freed memory, and return whether it does.
+
+    It keeps `trim` bytes at most, and blocks up to `mmap` bytes.
+    """
     return rf_keep_heap(trim, mmap) == 0

@@ -171,9 +171,3 @@ def _execute(execute: Callable[..., NoReturn], home: int, *arguments: Any) -> No
         )
         raise RuntimeError(message)
     execute(*arguments)
-
-
-def channel_of(channel_fd: int) -> Descriptor:
-    """Return the owner of an inherited channel, which is not inherited any further."""
-    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
-    return Descriptor(int, channel_fd)

@@ -82,11 +82,3 @@ def allocate(fd: int, offset: int, size: int, remedy: str = FEWER_SLOTS) -> None
             raise
         message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; {remedy}"
         raise PlanError(message) from error
-
-
-def is_sealed(fd: int) -> bool:
-    """Whether it is a memfd whose size can no longer change."""
-    try:
-        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
-    except OSError:  # no memfd
-        return False

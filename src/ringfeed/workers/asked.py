@@ -64,10 +64,7 @@ def answer_of(
         )
         raise WorkerError(message) from None
     finally:
-        if child.pidfd >= 0:  # it has not been asked how it ended
-            child.kill()
-            child.is_dead(END_S)
-            child.exit_reason()
+        child.end(END_S)
         launcher.close()
     for text, category, file, line in answer["warnings"]:
         warnings.warn_explicit(text, category, file, line)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._callers import FRAMEWORKS
 from ringfeed.system import channel as channels
-from ringfeed.system.guard import become_worker, channel_of, fork, join_family
+from ringfeed.system.guard import become_worker, fork, join_family
 from ringfeed.system.machine import reason
 from ringfeed.transport import imports as _imports
-from ringfeed.workers.worker_main import WorkerMain, live
+from ringfeed.workers.worker_main import WorkerMain, live, run_spawned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -41,7 +41,7 @@ OWN = (  # what each worker needs, whatever its dataset is: imported once for al
     ),
     *(
         "ringfeed.transport.unpacking",
-        "ringfeed.ring.segment",
+        "ringfeed.ring.mapping",
         "faulthandler",
         "encodings.ascii",
     ),
@@ -295,19 +295,11 @@ def _calm_torch() -> None:
         set_num_threads(1)
 
 
-def run_spawned(
-    kind: type[ForkserverMain], channel_fd: int, parent_fd: int, lifeline_fd: int
-) -> NoReturn:
+def serve(kind: type[ForkserverMain], channel: Descriptor, lifeline: tuple[int, int]) -> None:
     """Run a spawned forkserver of this kind."""
-    channel = channel_of(channel_fd)
-
-    def serve() -> None:
-        become_worker(parent_fd, lifeline_fd)
-        for module in OWN:
-            importlib.import_module(module)
-        kind(channel, (parent_fd, lifeline_fd)).run()
-
-    live(channel, serve)
+    for module in OWN:
+        importlib.import_module(module)
+    kind(channel, lifeline).run()
 
 
-main = partial(run_spawned, ForkserverMain)
+main = partial(run_spawned, partial(serve, ForkserverMain))

@@ -110,7 +110,8 @@ class Forker(Launcher):
                     # Ctrl-C: its answer would pass for that to the next order.
                     self._end_forkserver()
                 raise
-        status = partial(_status_of, self._statuses, pid, self._forkserver.channel)
+        parent = self._forkserver
+        status = partial(_status_of, self._statuses, pid, parent.channel, parent)
         return WorkerProcess(pid, pidfd, ours, status)
 
     def _answer(self, channel: Descriptor, least_s: float = 0.0) -> tuple[int, Descriptor]:
@@ -144,11 +145,7 @@ class Forker(Launcher):
 
     def _end_forkserver(self) -> str:
         forkserver, self._forkserver = self._forkserver, None
-        if forkserver is None:
-            return "ended"
-        forkserver.kill()
-        forkserver.is_dead(END_S)
-        return forkserver.exit_reason()
+        return "ended" if forkserver is None else forkserver.end(END_S)
 
     def forkservers(self) -> dict[int, str]:
         """Return the forkserver, if there is one."""
@@ -291,7 +288,9 @@ class Forkserver(Forker):
         super().close()
 
 
-def _status_of(statuses: dict[int, int], pid: int, channel: Descriptor) -> int | None:
+def _status_of(
+    statuses: dict[int, int], pid: int, channel: Descriptor, parent: WorkerProcess | None = None
+) -> int | None:
     """Return the exit code of a dead process, which its parent tells through ``channel``.
 
     None where the parent has died before it could tell. ``statuses``: of those that were told. No
@@ -307,9 +306,13 @@ def _status_of(statuses: dict[int, int], pid: int, channel: Descriptor) -> int |
             break
         if "ended" in message:
             statuses[message["ended"]] = message["status"]
+    if pid in statuses:
+        return statuses.pop(pid)
     # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1
-    # or a subreaper.
-    return statuses.pop(pid) if pid in statuses else wait_for(pid)
+    # or a subreaper, once its parent is dead: the channel closes before.
+    if parent is not None:
+        parent.is_dead(END_S)
+    return wait_for(pid)
 
 
 def _broken(failure: Failure) -> WorkerError:

@@ -60,8 +60,8 @@ class WorkerProcess:
         return self._pidfd.fileno()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal; nothing happens when the process is dead."""
-        with suppress(ProcessLookupError):
+        """Send a signal; nothing happens when the process is dead, or closed."""
+        with suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, number)
 
     def is_dead(self, timeout_s: float = 0.0) -> bool:
@@ -102,6 +102,12 @@ class WorkerProcess:
             if code >= 0
             else f"was killed by {names.get(-code, f'signal {-code}')}"
         )
+
+    def end(self, timeout_s: float) -> str:
+        """Kill it, and say how it ended."""
+        self.kill()
+        self.is_dead(timeout_s)
+        return self.exit_reason()
 
     def send(self, message: object, fds: tuple[int, ...]) -> None:
         """Send a message.

@@ -84,12 +84,9 @@ class Warm:
     def close(self) -> None:
         """End it; what it has forked goes on."""
         self._lifeline.close()  # its guard ends it, also where signals by pidfd are refused
-        with suppress(OSError):
-            self.process.kill()
-        self.process.is_dead(DEATH_S)
         with suppress(OSError, EOFError, TimeoutError):
             _Kept.unfit.update(channels.receive(self.process.channel, 0)[0]["unfit"])
-        self.process.exit_reason()
+        self.process.end(DEATH_S)
 
 
 class _Kept:

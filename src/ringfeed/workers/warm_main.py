@@ -13,8 +13,8 @@ from ringfeed.system import _system
 from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
 from ringfeed.system.guard import become_worker, flush_output, fork
-from ringfeed.workers.forkserver import ForkserverMain, run_spawned
-from ringfeed.workers.worker_main import live
+from ringfeed.workers.forkserver import ForkserverMain, serve
+from ringfeed.workers.worker_main import live, run_spawned
 
 IDLE_MS = 60_000  # of one that no loader came to use
 
@@ -84,4 +84,4 @@ def _print_to(output: Descriptor, errors: Descriptor) -> None:
     os.dup2(errors.fileno(), 2)
 
 
-main = partial(run_spawned, WarmMain)
+main = partial(run_spawned, partial(serve, WarmMain))

@@ -11,18 +11,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed.ring import _ring
-from ringfeed.system.guard import become_worker, channel_of, flush_output, join_family
+from ringfeed.system._system import Descriptor
+from ringfeed.system.guard import become_worker, flush_output, join_family
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from _typeshed import HasFileno
-
-    from ringfeed.system._system import Descriptor
 
 
 class WorkerMain:
@@ -37,7 +37,7 @@ class WorkerMain:
 
         from ringfeed.datasets.reader import Port  # noqa: PLC0415 - imports NumPy
         from ringfeed.orders.rng import scatter  # noqa: PLC0415 - likewise
-        from ringfeed.ring.segment import open_ring  # noqa: PLC0415 - as above
+        from ringfeed.ring.mapping import open_ring  # noqa: PLC0415 - as above
         from ringfeed.system import channel as channels  # noqa: PLC0415 - as above
 
         self._receive, self._channel = channels.receive, channel
@@ -124,14 +124,28 @@ def live(channel: HasFileno, body: Callable[[], object]) -> NoReturn:
         os._exit(status)
 
 
-def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a spawned worker."""
-    channel = channel_of(channel_fd)
+def run_spawned(
+    start: Callable[[Descriptor, tuple[int, int]], object],
+    channel_fd: int,
+    parent_fd: int,
+    lifeline_fd: int,
+) -> NoReturn:
+    """Run a spawned process: its guard, then ``start(channel, lifeline)``, to the end of both."""
+    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
+    channel = Descriptor(int, channel_fd)
 
-    def work() -> None:
+    def body() -> None:
         become_worker(parent_fd, lifeline_fd)
-        import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
+        start(channel, (parent_fd, lifeline_fd))
 
-        WorkerMain(channel).run()
+    live(channel, body)
 
-    live(channel, work)
+
+def _work(channel: Descriptor, _: tuple[int, int]) -> None:
+    # While the consumer packs the dataset.
+    import numpy as np  # noqa: F401, PLC0415
+
+    WorkerMain(channel).run()
+
+
+main = partial(run_spawned, _work)

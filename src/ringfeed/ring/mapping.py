@@ -1,0 +1,50 @@
+"""A segment's mapping into a process: all that a worker needs of it."""
+
+from __future__ import annotations
+
+import fcntl
+import resource
+
+from ringfeed._units import show_bytes
+from ringfeed.errors import PlanError
+from ringfeed.ring import _ring
+from ringfeed.system.machine import show_limit
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+def open_ring(
+    control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False
+) -> _ring.Ring:
+    """Map a segment into this process, and into its forked children if they ``inherit``.
+
+    Raises ValueError for what is no segment of this version, PlanError where there is no room for
+    it.
+    """
+    for fd in (control_fd, slots_fd):
+        if not _is_sealed(fd):
+            message = (
+                "this is no segment of ringfeed: its size is not sealed, so that reading it could "
+                "be a SIGBUS"
+            )
+            raise ValueError(message)
+    try:
+        return _ring.Ring(control_fd, slots_fd, *sizes, inherit=inherit)
+    except OSError as error:
+        raise PlanError(no_map(sum(sizes), error.strerror)) from error
+
+
+def no_map(size: int, why: str | None) -> str:
+    """Say why shared memory cannot be mapped, and what to do."""
+    return (
+        f"cannot map {show_bytes(size)} of shared memory: {why}; RLIMIT_AS (ulimit -v) is "
+        f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="
+    )
+
+
+def _is_sealed(fd: int) -> bool:
+    """Whether it is a memfd whose size can no longer change."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+    except OSError:  # no memfd
+        return False
