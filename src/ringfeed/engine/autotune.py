@@ -129,7 +129,6 @@ class Tuner:
         self._closed: dict[Side, str] = {}
         self._trial: list[Side] = []  # what there is twice of, compared with the base
         self._outcome = ""  # of the last trial
-        self._usual: float | None = None  # share of the time that training waits, once settled
         self._decide: Callable[[], Step | None] = self._judge
 
     @property
@@ -223,11 +222,10 @@ class Tuner:
     def _watch(self) -> Step | None:
         """Look again where training waits clearly more than it did, or less."""
         level, self._level = self._level, Level(self.setting, FEW)
-        if self._usual is None:
-            self._usual = level.waited
-        is_usual = abs(level.waited - self._usual) < CHANGED or level.waited < PAYS
+        usual = self._base.waited
+        is_usual = abs(level.waited - usual) < CHANGED or level.waited < PAYS
         if not is_usual and len(self.history) < MOST_MOVES:
-            before = f"training waited {_show_share(self._usual)} of the time before"
+            before = f"training waited {_show_share(usual)} of the time before"
             self._start()
             self._outcome = before
         return None
