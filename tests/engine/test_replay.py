@@ -66,16 +66,16 @@ REPLAYS: dict[str, tuple[Callable[[], ringfeed.Loader], dict[str, int], str]] = 
     "sampler": (
         lambda: ringfeed.Loader(Samples(), batch_size=10, sampler=own, workers=0),
         {"epoch": 0, "samples": 2000},
-        "the numbers of the sampler before this place are read once more, 1024 of 2000"
+        "what sampler= gives before this place is read once more, 1024 of 2000"
         + AT_ONCE
-        + "give the sampler state_dict() and load_state_dict(), or give an array",
+        + "give the sampler state_dict() and load_state_dict(), or give an array or a list",
     ),
     "batch_sampler": (
         lambda: ringfeed.Loader(Samples(), batch_sampler=lists, workers=0),
         {"epoch": 0, "samples": 2000},
-        "the lists of batch_sampler before this place are read once more, 2 of 2000"
+        "what batch_sampler= gives before this place is read once more, 2 of 2000"
         + AT_ONCE
-        + "give the sampler state_dict() and load_state_dict(), or give a list",
+        + "give the sampler state_dict() and load_state_dict(), or give an array or a list",
     ),
     "hooks": (
         lambda: ringfeed.Loader(Hooked(), batch_size=10, workers=0),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _END = object()
 MOST_STATES = 64  # of a source, that are kept; one goes on from an older one by reading
+REPLAYED = 512  # numbers that are read at a time to come to a position
 MOST_STATES_SIZE = 2**26  # bytes of these, and one state in any case
 
 
@@ -51,10 +52,6 @@ class Custom(Sampler):
     parameter = "sampler"
     expected = "an iterable of sample numbers"
     gives_lists = False
-    replayed = 512
-    """How many are read at a time to come to a position."""
-    replays = "the numbers of the sampler before this place are read"
-    remedy = "give the sampler state_dict() and load_state_dict(), or give an array"
 
     def __init__(self, source: object, dataset_length: int | None) -> None:
         if not (is_readable(source) or callable(source)):
@@ -96,10 +93,10 @@ class Custom(Sampler):
         if numbers is order:
             self._spend(numbers, number)
         epoch = Reading(self, numbers, position)
-        replay = Replay(self.replays, self.remedy)
-        while epoch.position < start and len(
-            epoch.take(min(self.replayed, start - epoch.position))
-        ):
+        remedy = "give the sampler state_dict() and load_state_dict(), or give an array or a list"
+        replay = Replay(f"what {self.parameter}= gives before this place is read", remedy)
+        at_once = 1 if self.gives_lists else REPLAYED
+        while epoch.position < start and len(epoch.take(min(at_once, start - epoch.position))):
             replay.note(epoch.position, start)
         return epoch
 
@@ -160,9 +157,6 @@ class Lists(Custom, SeededSampler):
     why_no_length = "batch_sampler has no len()"
     expected = "an iterable of lists of sample numbers"
     gives_lists = True
-    replayed = 1
-    replays = "the lists of batch_sampler before this place are read"
-    remedy = "give the sampler state_dict() and load_state_dict(), or give a list"
 
     def __init__(self, source: Any, most: int | None) -> None:
         """Read no list where ``most`` is given, or where a BatchSampler of torch's says it."""
