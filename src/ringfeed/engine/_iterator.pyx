@@ -168,7 +168,7 @@ cdef class Intake:
         lease = Lease.__new__(Lease)
         terms.epoch_id = epoch_id
         answer[0] = ring.next(&terms, lease)
-        may_wait = answer[0] == c.RF_PENDING and self.own_wait_ns and lock is not None
+        cdef bint may_wait = answer[0] == c.RF_PENDING and self.own_wait_ns and lock is not None
         if may_wait and self.wait(ring, epoch_id, lock):
             if self.kept is not None:
                 return None
