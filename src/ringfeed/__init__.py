@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from ringfeed.orders.shard import Shard
     from ringfeed.sharing.door import share
     from ringfeed.spec.conversion import Cast
-    from ringfeed.spec.form_kinds import Masked, Padded, Ragged
+    from ringfeed.spec.form_arrays import Bytes, Text
+    from ringfeed.spec.forms import Masked, Padded, Ragged
     from ringfeed.spec.spec import Array, Spec
-    from ringfeed.spec.strings import Bytes, Text
     from ringfeed.tools.plan_table import plan
 
 if sys.platform != "linux":
@@ -65,15 +65,15 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Array": "spec.spec",
-    "Bytes": "spec.strings",
+    "Bytes": "spec.form_arrays",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
     "Loader": "loader",
-    "Masked": "spec.form_kinds",
-    "Padded": "spec.form_kinds",
+    "Masked": "spec.forms",
+    "Padded": "spec.forms",
     "Plan": "engine.plan",
     "PlanError": "errors",
-    "Ragged": "spec.form_kinds",
+    "Ragged": "spec.forms",
     "RingfeedError": "errors",
     "Shard": "orders.shard",
     "ShipError": "errors",
@@ -84,7 +84,7 @@ _HOMES = {
     "StallError": "errors",
     "StateError": "errors",
     "SupersededError": "errors",
-    "Text": "spec.strings",
+    "Text": "spec.form_arrays",
     "WorkerError": "errors",
     "debug": "monitor.lease_tracker",
     "plan": "tools.plan_table",

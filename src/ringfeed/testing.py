@@ -20,7 +20,7 @@ from ringfeed.errors import StateError
 from ringfeed.loader import runner_of
 from ringfeed.orders.prioritized import PrioritizedOrder
 from ringfeed.orders.rng import SampleContext, installed
-from ringfeed.spec.form_kinds import Masked, Padded, Ragged
+from ringfeed.spec.forms import Masked, Padded, Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

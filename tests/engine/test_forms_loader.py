@@ -17,7 +17,7 @@ from ahead import loader_with
 from lengths import LONGEST, SPEC, Lengths, check, digests
 from ringfeed import Array, Bytes, Text
 from ringfeed.errors import SpecError
-from ringfeed.spec.form_kinds import Form
+from ringfeed.spec.forms import Form
 from ringfeed.testing import check_resume
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
         RAGGED,
         (
             "dataset[0]: sample is None, expected an array of shape (None,) and dtype float64; "
-            "make it one in __getitem__"
+            "make it one in __getitem__; on_error='skip' leaves out samples that are None"
         ),
     ),
     (

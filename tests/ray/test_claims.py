@@ -16,7 +16,7 @@ from ringfeed.ray.claims import Claim, Claims
 from ringfeed.ray.landing import Filled, Lander, failed
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
-from ringfeed.spec.form_kinds import Ragged
+from ringfeed.spec.forms import Ragged
 from ringfeed.spec.spec import Spec
 from watching import PATIENCE_S
 

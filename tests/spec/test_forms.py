@@ -10,7 +10,6 @@ import pytest
 
 from ringfeed import Array, Bytes, Masked, Padded, Ragged, Spec, Text
 from ringfeed.errors import SpecError
-from ringfeed.spec.columns import before_cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +47,6 @@ def test_it_is_shown_as_it_is_written(text: str) -> None:
     assert hash(first) == hash(second)
     spec = Spec({"x": first, "y": Array((2,), "uint8")})
     assert pickle.loads(pickle.dumps(spec)) == spec
-    assert before_cast(spec) == spec
 
 
 def test_forms_differ() -> None:

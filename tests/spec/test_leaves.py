@@ -25,9 +25,8 @@ from inputs import (
     sample,
 )
 from judge import Pair, raw
-from ringfeed.spec import _structure
-from ringfeed.spec.spec import Array, Spec
-from ringfeed.spec.values import plain
+from ringfeed.spec import _rows
+from ringfeed.spec.spec import Array, Spec, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,7 +256,7 @@ class Fields:
 def test_the_fields_of_a_dataclass_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever module it is of, the fields of later samples are taken without a dict of them."""
     looks: list[object] = []
-    monkeypatch.setattr(_structure, "plain", lambda value: looks.append(value) or plain(value))
+    monkeypatch.setattr(_rows, "plain", lambda value: looks.append(value) or plain(value))
     tree = {"x": Array((2,), "i8"), "y": {"a": WHOLE}}
     samples = [Fields({"a": number}, np.arange(2) + number) for number in range(5)]
     with ringfeed.Loader(samples, spec=tree, batch_size=5, workers=0) as loader:
@@ -290,7 +289,7 @@ def test_no_usual_sample_goes_the_slow_way(name: str, monkeypatch: pytest.Monkey
 
 
 def test_a_key_that_changes_the_sample_does_no_harm() -> None:
-    """A key whose __eq__ shortens a list of the sample makes an error, not a crash."""
+    """A key whose __eq__ shortens a list of the sample makes no crash: the list is read as it was."""
 
     class Key:
         def __init__(self, deed: Callable[[], object]) -> None:
@@ -306,7 +305,8 @@ def test_a_key_that_changes_the_sample_does_no_harm() -> None:
     inner: list[Any] = [{Key(lambda: None): 1}, 2, 3]
     tree = [{Key(lambda: None): Array((), "i8")}, Array((), "i8"), Array((), "i8")]
     inner[0] = {Key(lambda: inner.__delitem__(slice(1, None))): 1}
-    assert "sample is a list of 1, expected a list of 3; " in quickly(Spec(tree), inner)
+    assert quickly(Spec(tree), inner) == [raw(np.array(number)) for number in (1, 2, 3)]
+    assert len(inner) == 1
 
 
 class Hostile:

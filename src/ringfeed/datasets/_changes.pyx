@@ -5,9 +5,10 @@ cimport cython
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
-from ringfeed.spec._fields cimport Fields
+from ringfeed.spec._fields cimport Field
+from ringfeed.spec._forms cimport FormWriter
 from ringfeed.spec._rows cimport RowChange, RowWriter, rf_note_times
-from ringfeed.spec._writer cimport FormWriter
+from ringfeed.spec._writer cimport LeafWriter
 
 import numpy as np
 
@@ -24,17 +25,16 @@ cdef class RowTransform(RowChange):
         self.transform = transform
 
     cdef int apply(self, RowWriter writer, c.rf_claim *claim, uint32_t row) except -1:
-        cdef Py_ssize_t number
         cdef int64_t index = claim.indices[row]
         out = writer.views_of(claim, row)
         given = writer.spec.unflatten(out)
         answer = self.transform(index, given)
         if answer is not None:
             put_back(writer, claim, row, answer, out)
-        elif not writer.flat:
+        else:
             writer.check_out(given, out, index, "sample", "transform")
-        for number in range(writer.count):
-            writer.writer.clear_row(number, claim.base, claim.first_row + row)
+        for leaf in writer.leaves:
+            (<LeafWriter>leaf).clear_row(claim.base, claim.first_row + row)
         return 0
 
 
@@ -42,22 +42,15 @@ cdef put_back(RowWriter writer, c.rf_claim *claim, uint32_t row, sample, list ou
     """Write a sample into the row that its leaves may be parts of."""
     cdef int64_t index = claim.indices[row]
     leaves = writer.spec.flatten(sample, index)
-    found = [None if leaf is field else np.array(judged(writer, number, leaf, index))
+    found = [None if leaf is field else np.array(writer.spec.array(number, leaf, index))
              for number, (leaf, field) in enumerate(zip(leaves, out))]
     for number, (array, field) in enumerate(zip(found, out)):
         if array is None:
             continue
-        if writer.writer.fields.fields[number].has_form:
-            writer.writer.forms.put(number, array, claim.base, claim.first_row + row, index, False)
-        else:
+        if writer.leaf(number).field.form is None:
             field[...] = array
-
-
-cdef judged(RowWriter writer, Py_ssize_t number, value, int64_t index):
-    """Return a value as an array that fits a leaf, or refuse it."""
-    if writer.writer.fields.fields[number].has_form:
-        return writer.writer.forms.sample_of(number, value, index)
-    return writer.spec.array(number, value, index)
+        else:
+            (<FormWriter>writer.leaf(number)).put_sample(array, claim.base, claim.first_row + row, index)
 
 
 @cython.final
@@ -65,13 +58,13 @@ cdef class BatchWriter:
     """Has batches changed in their slots or made of samples, beside the `RowWriter` that writes their rows."""
 
     cdef RowWriter rows
-    cdef Fields fields
-    cdef FormWriter forms  # None: no leaf has a form
 
     def __cinit__(self, RowWriter rows not None):
         self.rows = rows
-        self.fields = rows.writer.fields
-        self.forms = rows.writer.forms
+
+    cdef FormWriter form(self, Py_ssize_t number):
+        """Return the writer of a leaf with a form; of another leaf None."""
+        return <FormWriter>self.rows.leaf(number) if self.rows.leaf(number).field.form is not None else None
 
     def change(self, uintptr_t claim_address, fill, transform, bint whole, bint skips, on_error):
         """Have fill() fill the whole batch that is claimed, and transform(indices, views) change its rows in place.
@@ -146,16 +139,16 @@ cdef class BatchWriter:
         leaves = out
         if answer is not None:
             leaves = self.changed_to(answer, out, indices[0])
-        elif not self.rows.flat:
+        else:
             self.rows.check_out(given, out, indices[0], "batch", "batch_transform")
         for number in range(self.rows.count):
-            if has_gaps or leaves[number] is not out[number] or self.fields.fields[number].has_form:
+            if has_gaps or leaves[number] is not out[number] or self.form(number) is not None:
                 self.write_rows(claim, number, leaves[number], rows, indices[0])
             self.clear_rows(claim, number)
 
     cdef field_of(self, c.rf_claim *claim, Py_ssize_t number, list rows, bint has_gaps):
         """Return the rows of a field as `batch_transform` is given them."""
-        if self.fields.fields[number].has_form:
+        if self.form(number) is not None:
             leaf = self.rows.spec.leaves[number]
             return leaf.form.joined(leaf, self.samples_at(claim, number, rows))
         view = self.view_of(claim, number)
@@ -163,11 +156,11 @@ cdef class BatchWriter:
 
     cdef list samples_at(self, c.rf_claim *claim, Py_ssize_t number, list rows):
         """Return these rows of a leaf with a form, as they lie in the slot."""
-        return [self.fields.wrap(number, claim.base, claim.first_row + <uint32_t>row, -1, self.rows.owner)
+        return [self.rows.leaf(number).field.wrap(claim.base, claim.first_row + <uint32_t>row, -1, self.rows.owner)
                 for row in rows]
 
     cdef view_of(self, c.rf_claim *claim, Py_ssize_t number):
-        return self.fields.wrap(number, claim.base, claim.first_row, claim.rows_delivered, self.rows.owner)
+        return self.rows.leaf(number).field.wrap(claim.base, claim.first_row, claim.rows_delivered, self.rows.owner)
 
     cdef list changed_to(self, batch, list out, int64_t index):
         """Return copies of the leaves of a batch that fit, or the very leaves of `out`, whose parts they may be."""
@@ -178,9 +171,9 @@ cdef class BatchWriter:
     cdef copied(self, Py_ssize_t number, leaf, field, int64_t index):
         path = self.rows.spec.leaves[number].path.replace("sample", "batch", 1)
         where = f"dataset[{index}]: {path}"
-        if self.fields.fields[number].has_form:
+        if self.form(number) is not None:
             found = [np.array(sample) for sample in
-                     self.forms.samples_of(number, leaf, where, self.rows_of(number, field), index)]
+                     self.rows.spec.samples(number, leaf, index, self.rows_of(number, field))]
             if len(found) != self.rows_of(number, field):
                 raise SpecError(f"{where} has {len(found)} samples, expected {self.rows_of(number, field)} as before "
                                 f"batch_transform; give as many")
@@ -196,10 +189,10 @@ cdef class BatchWriter:
 
     cdef write_rows(self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index):
         """Write rows that are no views of the slot."""
-        if self.fields.fields[number].has_form:
+        if self.form(number) is not None:
             if type(leaf) is not list:
                 leaf = self.samples_in(claim, number, leaf, rows, index)
-            self.forms.write_anew(number, leaf, claim.base, claim.first_row, rows, index)
+            self.form(number).write_anew(leaf, claim.base, claim.first_row, rows, index)
             return
         view = self.view_of(claim, number)
         view[rows if len(rows) < claim.rows_delivered else ...] = leaf
@@ -208,17 +201,16 @@ cdef class BatchWriter:
         """Return the samples of a leaf of a batch that was changed in place, in the lengths that they had."""
         place = self.rows.spec.leaves[number]
         if not place.form.is_padded:
-            where = f"dataset[{index}]: {place.path.replace('sample', 'batch', 1)}"
-            return self.forms.samples_of(number, leaf, where, len(rows), index)
+            return self.rows.spec.samples(number, leaf, index, len(rows))
         values = place.form.values_of(leaf)
         shapes = [np.shape(sample) for sample in self.samples_at(claim, number, rows)]
         return [value[tuple(map(slice, shape))] for value, shape in zip(values, shapes)]
 
     cdef clear_rows(self, c.rf_claim *claim, Py_ssize_t number):
         """Clear the padding of elements that the user's code may have written."""
-        if not self.fields.fields[number].has_form:
-            view = self.view_of(claim, number)
-            self.fields.clear_gaps(number, claim.base + self.fields.fields[number].offset, view.nbytes)
+        cdef Field field = self.rows.leaf(number).field
+        if field.form is None:
+            field.clear_gaps(claim.base + field.offset, self.view_of(claim, number).nbytes)
 
 
 def fill_draws(uintptr_t claim_address, Py_ssize_t index_at, Py_ssize_t weight_at, fill):

@@ -88,7 +88,7 @@ class ArraySource(Source):
             return
         spec = inferred if given is None else given
         if any(leaf.form is not None for leaf in spec.leaves):
-            from ringfeed.spec.form_checks import refuse_columns  # noqa: PLC0415 - only where it is needed
+            from ringfeed.spec.form_arrays import refuse_columns  # noqa: PLC0415 - only where it is needed
 
             refuse_columns(spec)
         if inferred != spec:

@@ -25,8 +25,8 @@ from ringfeed.datasets.functions import of_one
 from ringfeed.datasets.transformed import Between, Transforms, failed, open_between
 from ringfeed.errors import SpecError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed, reseed
-from ringfeed.spec.spec import OF_SAMPLES, Array, Spec
-from ringfeed.spec.values import plain
+from ringfeed.spec.spec import Array, Spec, plain
+from ringfeed.spec.values import OF_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

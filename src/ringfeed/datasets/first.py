@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed.errors import SpecError, StallError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed
-from ringfeed.spec.values import plain
+from ringfeed.spec.spec import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

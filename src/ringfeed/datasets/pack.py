@@ -21,7 +21,8 @@ from ringfeed.datasets.samples import SampleSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.spec.array import Array, shown
-from ringfeed.spec.values import from_array, plain
+from ringfeed.spec.spec import plain
+from ringfeed.spec.values import from_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -70,7 +70,7 @@ class SampleSource(Source):
             spec = learnt
         else:
             if self.indices > 1 and any(leaf.variable for leaf in spec.leaves):
-                from ringfeed.spec.form_checks import padded  # noqa: PLC0415 - only where it is needed
+                from ringfeed.spec.form_arrays import padded  # noqa: PLC0415 - only where it is needed
 
                 spec = padded(spec)
             if (
@@ -81,7 +81,7 @@ class SampleSource(Source):
                     "__getitem__"  # no place in a slot is that of a row before its length is known
                 )
             if self.method == "read_into" and any(leaf.cast or leaf.casts for leaf in spec.leaves):
-                from ringfeed.spec.number_casts import refuse_in_place  # noqa: PLC0415 - only where it is needed
+                from ringfeed.spec.conversion import refuse_in_place  # noqa: PLC0415 - only where it is needed
 
                 refuse_in_place(spec)
         self.accept(spec, self.indices)

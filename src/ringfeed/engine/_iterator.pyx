@@ -9,16 +9,14 @@
 """
 
 cimport cython
-from cpython.list cimport PyList_AsTuple
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from ringfeed.ring cimport _cring as c
-from ringfeed.spec._fields cimport Fields
+from ringfeed.spec._fields cimport Field, Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
 from ringfeed._failure import users_frames
 from ringfeed.spec.array import copy_of
-from ringfeed.spec.nodes import flatness
 
 
 @cython.final
@@ -34,7 +32,6 @@ cdef class Intake:
     cdef Ring ring
     cdef Fields fields
     cdef object unflatten
-    cdef int flat
     cdef uint32_t most_rows
     cdef c.rf_terms terms
     cdef public int64_t own_wait_ns
@@ -58,7 +55,6 @@ cdef class Intake:
         self.fields = fields
         self.unflatten = spec.unflatten
         self.most_rows = rows
-        self.flat = flatness(spec.structure)
         self.terms.room = c.RF_A_SLOT
 
     def set_lets_go(self, bint lets_go):
@@ -107,10 +103,9 @@ cdef class Intake:
         if not self.is_kept(batch) or self.kept_rows is not None:
             return
         if len(good):
-            if self.fields.forms:
-                self.fields.formed.finish(self.kept, <uint32_t>len(good), good)
+            self.fields.finish(self.kept, len(good), good)
             for number, leaf in enumerate(self.fields.views(self.kept, rows)):
-                if not self.fields.fields[number].has_form:
+                if self.fields.at(number).form is None:
                     leaf[:len(good)] = leaf[good]
             self.kept_rows = len(good)
             self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
@@ -201,29 +196,14 @@ cdef class Intake:
 
     cdef object views(self, Lease lease, uint32_t rows, bint private):
         """Return the batch in the structure of a sample, as arrays over the slot, or copies."""
-        cdef Py_ssize_t number
+        self.fields.finish(lease, rows, None)
+        leaves = [(<Field>field).wrap(lease.base(), 0, rows, lease) for field in self.fields.fields]
+        if private:
+            leaves = [copy_of(leaf) for leaf in leaves]
         if self.fields.forms:
-            return self.formed(lease, rows, private)
-        if self.flat == 1 and not private:
-            return self.fields.wrap(0, lease.base(), 0, rows, lease)
-        leaves = [
-            self.fields.wrap(number, lease.base(), 0, rows, lease)
-            for number in range(self.fields.count)
-        ]
-        if private:
-            leaves = [copy_of(leaf) for leaf in leaves]
-        if self.flat == 1:
-            return leaves[0]
-        return PyList_AsTuple(leaves) if self.flat == 2 else self.unflatten(leaves)
-
-    cdef object formed(self, Lease lease, uint32_t rows, bint private):
-        """Return the same of a spec some of whose leaves have a form."""
-        leaves = self.fields.views(lease, rows)
-        if private:
-            leaves = [copy_of(leaf) for leaf in leaves]
-        besides = self.fields.besides(lease, rows)
-        for number, form in self.fields.forms:
-            leaves[number] = form.join(leaves[number], besides.get(number))
+            besides = self.fields.besides(lease, rows)
+            for number, form in self.fields.forms:
+                leaves[number] = form.join(leaves[number], besides.get(number))
         return self.unflatten(leaves)
 
 

@@ -19,14 +19,13 @@ from ringfeed._checks import error_of
 from ringfeed.frameworks.forms import is_string
 from ringfeed.spec.array import CONTAINERS, Array, shown
 from ringfeed.spec.conversion import Cast
-from ringfeed.spec.nodes import parts_of
-from ringfeed.spec.spec import Spec
+from ringfeed.spec.spec import Spec, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringfeed.spec.array import AnyArray, Leaf
-    from ringfeed.spec.form_kinds import Form
+    from ringfeed.spec.forms import Form
 
     CastTree: TypeAlias = "str | Cast | Mapping[Any, Any] | Sequence[Any] | None"
     """A dtype's name or a Cast, for every uint8 leaf; or the sample's structure of these and of None."""

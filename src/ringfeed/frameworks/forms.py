@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ringfeed.errors import SpecError
-from ringfeed.spec.form_kinds import sample_of
+from ringfeed.spec.forms import sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

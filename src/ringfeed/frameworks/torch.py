@@ -20,7 +20,7 @@ from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.dlpack import type_of
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
-from ringfeed.spec.form_kinds import Ragged
+from ringfeed.spec.forms import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

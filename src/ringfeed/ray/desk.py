@@ -21,7 +21,7 @@ from ringfeed.ray.landing import Filled, sent_spec
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment, Sizes
 from ringfeed.spec._fields import Fields
-from ringfeed.spec.form_kinds import Padded, Ragged
+from ringfeed.spec.forms import Padded, Ragged
 from ringfeed.spec.layout import Layout
 from ringfeed.system import _system
 from ringfeed.transport import imports

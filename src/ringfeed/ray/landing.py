@@ -14,7 +14,7 @@ from ringfeed._failure import encode
 from ringfeed.orders.rng import SampleContext
 from ringfeed.reading import _claims
 from ringfeed.spec._rows import RowWriter
-from ringfeed.spec.form_kinds import Padded, Ragged, parted
+from ringfeed.spec.forms import Padded, Ragged, parted
 from ringfeed.spec.spec import Spec
 from ringfeed.system.machine import beyond_caches
 

@@ -4,7 +4,7 @@ from typing import Any, Protocol, TypeAlias, final
 from typing_extensions import Self, disjoint_base
 
 from ringfeed.ring._ring import Ring
-from ringfeed.spec.spec import Spec
+from ringfeed.spec.spec import Node, Spec
 
 _OnError: TypeAlias = Callable[[int, int, BaseException], None]
 
@@ -12,10 +12,11 @@ class _Context(Protocol):
     index: int | None
 
 @disjoint_base
-class Containers: ...
-
-@disjoint_base
 class RowChange: ...
+
+@final
+class Structure:
+    def __new__(cls, node: Node, tree: object) -> Self: ...
 
 @final
 class RowWriter:

@@ -2,44 +2,169 @@
 """Fills what a worker has claimed, row by row, in bulk or as whole batches, and takes the time of it."""
 
 cimport cython
-from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_SIZE
+from cpython.dict cimport PyDict_CheckExact, PyDict_GetItemWithError, PyDict_Size
+from cpython.list cimport PyList_AsTuple, PyList_CheckExact
+from cpython.ref cimport Py_INCREF, PyObject
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
-from ringfeed.spec._writer cimport FieldWriter
+from ringfeed.spec._writer cimport LeafWriter, writers_of
+
+from collections.abc import Mapping
+from functools import partial
 
 from numpy import asarray
 
 from ringfeed.errors import SpecError
 from ringfeed._failure import Nothing
-from ringfeed.spec.nodes import flatness
-
-
-cdef extern from "bytes/copy.h" nogil:
-    bint rf_streams(const c.rf_claim *claim, uint64_t beyond)
+from ringfeed.spec.array import shown
+from ringfeed.spec.spec import plain
 
 
 cdef extern from "times.h" nogil:
     uint32_t rf_timed_row(const c.rf_claim *claim)
 
 
-cdef object fill_many = None  # imported with the first dataset that gives many samples at once
-
-
-@cython.auto_pickle(False)
-cdef class Containers:
-    """Finds the leaves of samples in nested containers, as their room does it; None: the spec must look."""
-
-    cdef tuple leaves_of(self, sample):
-        raise NotImplementedError
-
-
 @cython.auto_pickle(False)
 cdef class RowChange:
-    """Changes a sample in its row, once it is written, as its room does it."""
+    """Changes a sample in its row, once it is written."""
 
     cdef int apply(self, RowWriter writer, c.rf_claim *claim, uint32_t row) except -1:
         raise NotImplementedError
+
+
+# ---- the leaves of a sample ----
+
+
+cdef enum Kind:
+    LEAF
+    TUPLE
+    NAMED
+    LIST
+    DICT
+    NONE
+
+
+cdef Kind kind_of(node):
+    """Return the kind of a node of `Spec.structure`."""
+    if node[0] == "tuple":
+        return TUPLE if node[1] is None else NAMED
+    return {"leaf": LEAF, "list": LIST, "dict": DICT, "none": NONE}[node[0]]
+
+
+@cython.final
+cdef class Structure:
+    """One container of a spec, and the containers in it: finds the leaves of samples that have just these.
+
+    `Spec` looks at all others, and refuses.
+    """
+
+    cdef int kind
+    cdef bint is_flat       # no container lies in it
+    cdef Py_ssize_t length  # of its children
+    cdef Py_ssize_t count   # of its leaves
+    cdef tuple keys         # of a dict
+    cdef object tree        # the Arrays of a NamedTuple
+    cdef object known       # the class of the last NamedTuple or dataclass
+    cdef list children      # a Structure each; None for a leaf
+
+    def __cinit__(self, node, tree):
+        self.kind = kind_of(node)
+        self.count = 1 if self.kind == LEAF else 0
+        if self.kind == LEAF or self.kind == NONE:
+            return
+        self.tree = tree if self.kind == NAMED else None
+        self.keys = tuple(node[1]) if self.kind == DICT else None
+        inner = list(tree.values() if self.kind == DICT else tree)
+        self.children = [None if child[0] == "leaf" else Structure(child, below)
+                         for child, below in zip(node[len(node) - 1], inner)]
+        self.length = len(self.children)
+        self.count = sum([1 if child is None else (<Structure>child).count for child in self.children])
+        self.is_flat = self.kind == TUPLE and all([child is None for child in self.children])
+
+    cdef tuple leaves_of(self, sample):
+        """Return the leaves of a sample in order; None where the spec must look at its containers."""
+        cdef tuple leaves
+        if self.kind == LEAF:
+            return (sample,)
+        if self.is_flat and PyTuple_CheckExact(sample) and PyTuple_GET_SIZE(sample) == self.length:
+            return <tuple>sample
+        leaves = PyTuple_New(self.count)
+        return leaves if self.take(sample, leaves, 0) >= 0 else None
+
+    cdef Py_ssize_t take(self, value, tuple leaves, Py_ssize_t first) except -2:
+        """Return where the next leaf goes, or -1 where a container is not certainly the spec's."""
+        cdef Py_ssize_t number
+        cdef object values  # held, for the sample may lose it to another thread, or to a key's __eq__
+        if self.kind == NONE:
+            return first if value is None else -1
+        values = self.children_of(value)
+        if values is None or PyTuple_GET_SIZE(values) != self.length:
+            return -1
+        for number in range(self.length):
+            inner, child = <object>PyTuple_GET_ITEM(values, number), self.children[number]
+            if child is not None:
+                first = (<Structure>child).take(inner, leaves, first)
+                if first < 0:
+                    return -1
+                continue
+            Py_INCREF(inner)  # the tuple steals one
+            PyTuple_SET_ITEM(leaves, first, inner)
+            first += 1
+        return first
+
+    cdef children_of(self, value):
+        """Return what lies in a container, as a tuple; None where it is not certainly of the spec's kind."""
+        if self.kind == LIST:
+            return PyList_AsTuple(value) if PyList_CheckExact(value) else None
+        if self.kind == DICT:
+            return self.fields_of(value)
+        return value if (PyTuple_CheckExact(value) if self.kind == TUPLE else self.is_alike(value)) else None
+
+    cdef tuple fields_of(self, value):
+        """Return the values of a dict, another mapping or a dataclass, in the order of the spec's keys."""
+        cdef Py_ssize_t number
+        cdef PyObject *inner
+        cdef tuple values
+        cdef bint is_known = type(value) is self.known
+        if not is_known and not PyDict_CheckExact(value):
+            fields = plain(value)
+            if not PyDict_CheckExact(fields):
+                return None
+            if not isinstance(value, Mapping) and fields.keys() == set(self.keys):
+                self.known = type(value)  # a dataclass of just these fields
+            value = fields
+        if not is_known and PyDict_Size(value) != self.length:
+            return None
+        values = PyTuple_New(self.length)
+        for number in range(self.length):
+            key = <object>PyTuple_GET_ITEM(self.keys, number)
+            if is_known:
+                child = getattr(value, key)
+            else:
+                inner = PyDict_GetItemWithError(value, key)
+                if inner == NULL:
+                    return None
+                child = <object>inner
+            Py_INCREF(child)  # the tuple steals one
+            PyTuple_SET_ITEM(values, number, child)
+        return values
+
+    cdef bint is_alike(self, value) except -1:
+        """Whether a value is a NamedTuple of the spec's name and fields whose class leaves a tuple's own ways alone."""
+        cls = type(value)
+        if cls is self.known:
+            return True
+        is_own = (isinstance(value, tuple) and cls.__iter__ is tuple.__iter__ and cls.__len__ is tuple.__len__
+                  and cls.__getattribute__ is tuple.__getattribute__)
+        if not is_own or shown(value) != shown(self.tree):
+            return False
+        self.known = cls
+        return True
+
+
+# ---- rows ----
 
 
 @cython.final
@@ -51,68 +176,46 @@ cdef class RowWriter:
     """
 
     def __cinit__(self, spec, offsets, owner, uint64_t beyond):
-        self.writer = FieldWriter(spec, offsets, owner)
+        self.leaves = writers_of(spec, offsets, owner)
         self.spec = spec
         self.owner = owner
         self.beyond = beyond
-        self.count = len(spec.leaves)
-        self.flat = flatness(spec.structure)
-        if not self.flat:
-            from ringfeed.spec._structure import Structure  # only where it is needed
+        self.count = len(self.leaves)
+        self.structure = Structure(spec.structure, spec.tree)
 
-            self.containers = Structure(spec)
+    cdef LeafWriter leaf(self, Py_ssize_t number):
+        return <LeafWriter>self.leaves[number]
 
-    cdef void begin(self, c.rf_claim *claim) noexcept:
+    cdef int begin(self, c.rf_claim *claim) except -1:
         """Begin to fill a ticket."""
-        self.writer.stream = rf_streams(claim, self.beyond)
-        if self.writer.forms is not None:
-            self.writer.forms.begin(claim)
+        cdef bint stream = rf_streams(claim, self.beyond)
+        for leaf in self.leaves:
+            (<LeafWriter>leaf).begin(claim, stream)
+        return 0
 
     cdef tuple leaves_of(self, sample, int64_t index, str root):
         """Return the leaves of a sample, or of a batch, in order."""
-        if self.flat == 1:
-            return (sample,)
-        if self.flat == 2 and PyTuple_CheckExact(sample) and PyTuple_GET_SIZE(sample) == self.count:
-            return <tuple>sample
-        cdef tuple leaves = None if self.flat else self.containers.leaves_of(sample)
+        cdef tuple leaves = (<Structure>self.structure).leaves_of(sample)
         return tuple(self.spec.flatten(sample, index, root)) if leaves is None else leaves
 
     cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
         cdef Py_ssize_t number
         cdef tuple leaves = self.leaves_of(sample, index, "sample")
         for number in range(self.count):
-            self.writer.write(number, leaves[number], base, row, index)
-        return 0
-
-    cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1:
-        cdef int64_t began_ns = c.rf_now_ns() if timed else 0, read_ns = 0, write_ns = 0
-        index = claim.indices[row]
-        if in_place:
-            self.fill_in_place(claim, row, function, index)
-        else:
-            sample = function(index)
-            if timed:
-                read_ns = c.rf_now_ns()
-            self.write(sample, claim.base, claim.first_row + row, index)
-            if timed:
-                write_ns = c.rf_now_ns() - read_ns
-        if self.change is not None:
-            self.change.apply(self, claim, row)
-        if timed:
-            rf_note_times(claim, 1, c.rf_now_ns() - began_ns - write_ns, write_ns)
+            self.leaf(number).write(leaves[number], base, row, index)
         return 0
 
     cdef list views_of(self, c.rf_claim *claim, uint32_t row):
         """Return arrays over the fields of a row; of `Bytes` and `Text` what a dataset gives."""
-        out = [self.writer.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
-               for number in range(self.count)]
-        if self.writer.forms is not None:
-            for number, form in self.writer.fields.forms:
-                out[number] = form.given(out[number])
+        out = []
+        for leaf in self.leaves:
+            field = (<LeafWriter>leaf).field
+            view = field.wrap(claim.base, claim.first_row + row, -1, self.owner)
+            out.append(view if field.form is None else field.form.given(view))
         return out
 
     cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1:
-        """Have a row changed that was read together with others, with its own random numbers."""
+        """Change a row that was read together with others, with its own random numbers."""
         context.index = claim.indices[row]
         try:
             self.change.apply(self, claim, row)
@@ -120,135 +223,68 @@ cdef class RowWriter:
             context.index = None
         return 0
 
-    cdef fill_in_place(self, c.rf_claim *claim, uint32_t row, function, index):
-        """Have a row filled by the dataset itself."""
-        out = self.views_of(claim, row)
-        given = self.spec.unflatten(out)
-        answer = function(index, given)
-        if answer is not None and answer is not given:
-            raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
-        if not self.flat:
-            self.check_out(given, out, index, "out", "read_into")
-        for number in range(self.count):
-            self.writer.clear_row(number, claim.base, claim.first_row + row)
-
     cdef check_out(self, given, list out, int64_t index, str name, str function):
         """Refuse what a function was given where its arrays were replaced in place of being written into.
 
         The row would stay as it was. `name`: what the function knows it as.
         """
-        leaves = list(given.values()) if type(given) is dict else list(given)
-        if len(leaves) != len(out) or any(leaf is not field for leaf, field in zip(leaves, out)):
-            leaves = self.spec.flatten(given, index, name)
-        for leaf, field, place in zip(leaves, out, self.spec.leaves):
+        for leaf, field, place in zip(self.leaves_of(given, index, name), out, self.spec.leaves):
             if leaf is not field:
                 where = place.path.replace("sample", name, 1)
                 raise SpecError(f"dataset[{index}]: {where} was replaced, expected to be written into; use "
                                 f"{where}[...] = in {function}")
-
-    cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
-        cdef uint32_t row
-        cdef uint32_t timed = rf_timed_row(claim)
-        self.begin(claim)
-        for row in range(claim.rows):
-            if c.rf_cancelled(claim):
-                return False
-            if claim.marks[row] == c.RF_ROW_KILLED:
-                continue
-            context.index = claim.indices[row]
-            c.rf_blame(claim, row)
-            try:
-                self.fill_row(claim, row, function, in_place, row == timed)
-            except BaseException as error:
-                on_error(row, claim.indices[row], error)
-        return True
 
     def samples(self, uintptr_t claim_address, getitem, context, on_error):
         """Fill the claim with getitem(index), row by row; False when the claim was cancelled.
 
         on_error(row, index, error) is told of each row that fails, counted in the ticket.
         """
-        return self.fill_rows(<c.rf_claim *>claim_address, getitem, False, context, on_error)
+        return fill_rows(self, <c.rf_claim *>claim_address, getitem, False, context, on_error)
 
     def rows(self, uintptr_t claim_address, read_into, context, on_error):
         """Fill the claim with read_into(index, out): `out` has the sample's structure and lies in the slot."""
-        return self.fill_rows(<c.rf_claim *>claim_address, read_into, True, context, on_error)
+        return fill_rows(self, <c.rf_claim *>claim_address, read_into, True, context, on_error)
 
     def bulk(self, uintptr_t claim_address, getitems, context, on_error):
-        """Fill the claim with getitems(indices), many samples at once, as their room does it."""
-        global fill_many
-        if fill_many is None:
-            from ringfeed.spec._bulk import fill_many as found  # only where it is needed
+        """Fill the claim with getitems(indices), many samples at once; False when the claim was cancelled.
 
-            fill_many = found
-        return fill_many(self, claim_address, getitems, context, on_error)
+        If that fails, or has killed a worker, one at a time: the sample at fault is found and
+        blamed, the others are saved.
+        """
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef uint32_t row
+        rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
+        context.index = None  # many samples at once: rng() has none to belong to
+        tries = [[rows]] if claim.attempt == 0 and len(rows) > 1 else []
+        for parts in [*tries, [[row] for row in rows]]:
+            self.begin(claim)
+            for part in parts:
+                if c.rf_cancelled(claim):
+                    return False
+                if fill_many(self, claim, part, getitems, context, on_error) and len(part) > 1:
+                    return True
+        return True
 
     def gather(self, uintptr_t claim_address, columns, context, on_error):
         """Fill the claim from columns, an array a leaf: without the GIL, where their rows are those of the spec.
 
-        Columns are looked at for each claim: a hook may have put others in their place. Row by row
-        go rows that are strided or of another dtype, what a transform changes, and rows after a
-        death (a mapped file that was cut short, say), so that only the row to blame is blamed.
+        Columns are looked at for each claim: a hook may have put others in their place. Rows that are
+        strided or of another dtype go row by row, as do those that a transform changes, and rows
+        after a death (a mapped file that was cut short, say), so that only one row is blamed.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef tuple arrays = self.leaves_of(columns, 0, "sample")
-        cdef bint plain = self.are_plain(arrays)
+        cdef bint is_plain = all([self.leaf(number).is_plain(array) for number, array in enumerate(arrays)])
         cdef int64_t length = min(len(array) for array in arrays), began_ns = c.rf_now_ns()
-        cdef uint32_t row
+        if not is_plain or claim.attempt or self.change is not None or not lie_within(claim, length):
+            return fill_rows(self, claim, partial(row_of, self.spec, arrays, length), False, context, on_error)
         self.begin(claim)
         if c.rf_cancelled(claim):
             return False
-        if plain and claim.attempt == 0 and self.change is None and self.lie_within(claim, length):
-            self.gather_rows(claim, arrays, 0, claim.rows)
-            rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
-            return True
-        for row in range(claim.rows):
-            if c.rf_cancelled(claim):
-                return False
-            if claim.marks[row] == c.RF_ROW_KILLED:
-                continue
-            c.rf_blame(claim, row)
-            try:
-                if not 0 <= claim.indices[row] < length:
-                    raise IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows")
-                if plain:
-                    self.gather_rows(claim, arrays, row, 1)
-                else:
-                    self.write_row(claim, arrays, row)
-                if self.change is not None:
-                    self.change_alone(claim, row, context)
-            except BaseException as error:
-                on_error(row, claim.indices[row], error)
-        if self.change is None:
-            rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
+        for number, array in enumerate(arrays):
+            self.leaf(number).gather(array, claim.base, claim.first_row, claim.indices, claim.rows)
+        rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
         return True
-
-    cdef bint are_plain(self, tuple arrays):
-        """Whether the rows of all arrays are, byte for byte, what the fields of a slot hold."""
-        cdef Py_ssize_t number
-        for number in range(self.count):
-            if not self.writer.is_plain(number, arrays[number]):
-                return False
-        return True
-
-    cdef bint lie_within(self, c.rf_claim *claim, int64_t length):
-        cdef uint32_t row
-        for row in range(claim.rows):
-            if claim.indices[row] < 0 or claim.indices[row] >= length:
-                return False
-        return True
-
-    cdef gather_rows(self, c.rf_claim *claim, tuple arrays, uint32_t first, uint32_t rows):
-        cdef Py_ssize_t number
-        for number in range(self.count):
-            self.writer.gather(number, arrays[number], claim.base, claim.first_row + first, claim.indices + first, rows)
-
-    cdef write_row(self, c.rf_claim *claim, tuple arrays, uint32_t row):
-        cdef Py_ssize_t number
-        cdef int64_t index = claim.indices[row]
-        for number in range(self.count):
-            value = asarray(arrays[number])[index, ...]
-            self.writer.write(number, value, claim.base, claim.first_row + row, index)
 
     def batch(self, uintptr_t claim_address, getitem, uint32_t most, context, on_error):
         """Fill the whole slot with the batch getitem(index) of at most `most` rows."""
@@ -278,5 +314,116 @@ cdef class RowWriter:
             raise Nothing
         cdef tuple leaves = self.leaves_of(batch, index, "batch")
         for number in range(self.count):
-            rows = self.writer.write_batch(number, leaves[number], base, rows, most, index)
+            rows = self.leaf(number).write_batch(leaves[number], base, rows, most, index)
         return <uint32_t>rows
+
+
+cdef bint lie_within(c.rf_claim *claim, int64_t length) noexcept:
+    cdef uint32_t row
+    for row in range(claim.rows):
+        if claim.indices[row] < 0 or claim.indices[row] >= length:
+            return False
+    return True
+
+
+def row_of(spec, tuple arrays, length, index):
+    """Return a row of columns as a sample."""
+    if not 0 <= index < length:
+        raise IndexError(f"index {index} is out of range for arrays of {length} rows")
+    return spec.unflatten([asarray(array)[index, ...] for array in arrays])
+
+
+cdef bint fill_rows(RowWriter writer, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
+    """Fill a claim row by row."""
+    cdef uint32_t row
+    cdef uint32_t timed = rf_timed_row(claim)
+    writer.begin(claim)
+    for row in range(claim.rows):
+        if c.rf_cancelled(claim):
+            return False
+        if claim.marks[row] == c.RF_ROW_KILLED:
+            continue
+        context.index = claim.indices[row]
+        c.rf_blame(claim, row)
+        try:
+            fill_row(writer, claim, row, function, in_place, row == timed)
+        except BaseException as error:
+            on_error(row, claim.indices[row], error)
+    return True
+
+
+cdef int fill_row(RowWriter writer, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1:
+    """Write one sample, or have the dataset write it; and change it."""
+    cdef int64_t began_ns = c.rf_now_ns() if timed else 0, read_ns = 0, write_ns = 0
+    index = claim.indices[row]
+    if in_place:
+        fill_in_place(writer, claim, row, function, index)
+    else:
+        sample = function(index)
+        if timed:
+            read_ns = c.rf_now_ns()
+        writer.write(sample, claim.base, claim.first_row + row, index)
+        if timed:
+            write_ns = c.rf_now_ns() - read_ns
+    if writer.change is not None:
+        writer.change.apply(writer, claim, row)
+    if timed:
+        rf_note_times(claim, 1, c.rf_now_ns() - began_ns - write_ns, write_ns)
+    return 0
+
+
+cdef fill_in_place(RowWriter writer, c.rf_claim *claim, uint32_t row, function, index):
+    """Let the dataset itself fill a row."""
+    out = writer.views_of(claim, row)
+    given = writer.spec.unflatten(out)
+    answer = function(index, given)
+    if answer is not None and answer is not given:
+        raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
+    writer.check_out(given, out, index, "out", "read_into")
+    for leaf in writer.leaves:
+        (<LeafWriter>leaf).clear_row(claim.base, claim.first_row + row)
+
+
+cdef bint fill_many(RowWriter writer, c.rf_claim *claim, list rows, getitems, context, on_error) except -1:
+    """Fill some rows; False where they are to be tried one at a time."""
+    cdef uint32_t row
+    cdef Py_ssize_t count = 0
+    cdef int64_t began_ns = c.rf_now_ns(), write_ns = 0, since_ns = 0
+    cdef bint lazily  # samples are read while they are asked for, one after another
+    cdef c.rf_claim beside = claim[0]
+    indices = [claim.indices[row] for row in rows]
+    faults = []
+    if len(rows) > 1:
+        # No row of a batch is blamed: a death here says only that the next try goes row by row.
+        beside.first_row = 0xfffffffe - <uint32_t>rows[0]
+    c.rf_blame(&beside, rows[0])
+    try:
+        samples = getitems(list(indices))
+        lazily = type(samples) is not list and type(samples) is not tuple
+        since_ns = c.rf_now_ns()
+        for sample in samples:  # one by one: a generator may fill the same buffer again
+            if lazily:
+                since_ns = c.rf_now_ns()
+            if count == len(rows):
+                raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many indices")
+            try:
+                writer.write(sample, claim.base, claim.first_row + <uint32_t>rows[count], indices[count])
+                if writer.change is not None:
+                    writer.change_alone(claim, rows[count], context)
+            except BaseException as error:
+                faults.append((rows[count], indices[count], error))
+            if lazily:
+                write_ns += c.rf_now_ns() - since_ns
+            count += 1
+        if not lazily:
+            write_ns = c.rf_now_ns() - since_ns
+        rf_note_times(claim, count, c.rf_now_ns() - began_ns - write_ns, write_ns)
+        if count != len(rows):
+            raise ValueError(f"__getitems__ returned {count} samples for {len(rows)} indices")
+    except BaseException as error:
+        if len(rows) > 1 and not isinstance(error, KeyboardInterrupt):
+            return False
+        faults = [(row, claim.indices[row], error) for row in rows]
+    for row, index, error in faults:
+        on_error(row, index, error)
+    return True

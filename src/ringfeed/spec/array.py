@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ringfeed.spec.conversion import Cast
-    from ringfeed.spec.form_kinds import Form
+    from ringfeed.spec.forms import Form
 
 MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
 MAX_AXES = 32  # as many as the writer of slots describes
@@ -133,56 +133,43 @@ class Array:
             axes = tuple(None if axis is None else operator.index(axis) for axis in shape)
             found = np.dtype(dtype or object)  # np.dtype(None) would be float64
         except (TypeError, ValueError, SyntaxError):
-            got, remedy = (
-                f"has shape {shape!r} and dtype {dtype!r}",
+            got = f"has shape {shape!r} and dtype {dtype!r}"
+            expected, remedy = (
+                "a tuple of ints and what np.dtype takes",
                 "write it as ((224, 224, 3), 'uint8')",
             )
-            raise error_of(
-                "Array", got, "a tuple of ints and what np.dtype takes", remedy
-            ) from None
+            raise error_of("Array", got, expected, remedy) from None
         room: Any = axes
-        found_form = None
+        put = partial(object.__setattr__, self)  # it is frozen
+        put("form", None)
         steps = {"scale": scale, "offset": offset, "mean": mean, "std": std, "layout": layout}
         converts = any(step is not None for step in steps.values())
-        if (
-            None in axes
-            or (form, max_shape, total, pad_to) != (None,) * 4
-            or padding_value
-            or lengths
-            or mask
-        ):
-            from ringfeed.spec.form_checks import form_of  # noqa: PLC0415 - only where it is needed
+        says = {
+            "max_shape": max_shape,
+            "total": total,
+            "padding_value": padding_value or None,
+            "pad_to": pad_to,
+            "lengths": lengths or None,
+            "mask": mask or None,
+        }
+        if None in axes or any(one is not None for one in (form, *says.values())):
+            from ringfeed.spec.form_arrays import form_of  # noqa: PLC0415 - only where it is needed
 
-            besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": converts}
-            says = {
-                "total": total,
-                "padding_value": padding_value,
-                "pad_to": pad_to,
-                "lengths": lengths,
-                "mask": mask,
-            }
-            found_form = form_of(axes, found, max_shape, form, besides, **says)
-            room = found_form.room
+            others = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": converts}
+            put("form", form_of(axes, found, form, others, says))
+            room = self.form.room  # type: ignore[union-attr]
         check_array(room, found, "Array")
-        put = partial(object.__setattr__, self)  # it is frozen
         put("shape", room)
         put("dtype", found)
-        put("form", found_form)
         put("variable", ())
         put("cast", None)
         put("casts", cast)
         if variable is not False:
-            from ringfeed.spec.form_checks import variable_axes  # noqa: PLC0415 - only where it is needed
-
-            put("variable", variable_axes(variable, room))
-        if converts:
+            put("variable", _variable_axes(variable, room))
+        if converts or cast is not False:
             from ringfeed.spec.conversion import cast_of  # noqa: PLC0415 - only where it is needed
 
-            put("cast", cast_of(self, **steps))
-        if cast is not False:
-            from ringfeed.spec.number_casts import check_cast  # noqa: PLC0415 - only where it is needed
-
-            check_cast(cast, self)
+            put("cast", cast_of(self, steps if converts else {}))
 
     def __repr__(self) -> str:
         name = str(self.dtype)
@@ -194,6 +181,13 @@ class Array:
         if self.form is not None:
             shape, more = self.form.shape, self.form.said(self.dtype) + more
         return f"Array({shape}, {name if self.dtype.names else repr(name)}{more})"
+
+
+def has_array(value: object) -> bool:
+    """Whether a value says that it is an array."""
+    # Asked of the type, because a PIL image converts its picture when it is asked itself.
+    names = "__array__", "__array_interface__", "__array_struct__"
+    return any(hasattr(type(value), name) for name in names)
 
 
 def fields_of(value: object) -> tuple[str, ...] | None:
@@ -217,6 +211,25 @@ def shown(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
+def _variable_axes(
+    variable: bool | Sequence[SupportsIndex],  # noqa: FBT001
+    shape: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Return the numbers of the axes that ``variable`` names."""
+    every = range(len(shape))
+    if variable is True:
+        return tuple(every)
+    try:
+        axes = {operator.index(axis) for axis in variable}  # type: ignore[union-attr]
+    except TypeError:
+        axes = {-1}
+    if not axes <= set(every):
+        expected = f"True, or numbers of axes of {shape}, which count from 0"
+        remedy = "write it as in variable=(0, 1)"
+        raise error_of("Array", f"has variable={variable!r}", expected, remedy)
+    return tuple(sorted(axes))
+
+
 def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
     """Refuse what no slot can hold."""
     if dtype.hasobject or dtype.subdtype is not None or not dtype.itemsize:
@@ -234,24 +247,6 @@ def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
         )
     if any(axis < 0 for axis in shape):
         raise error_of(where, f"has shape {shape}", "axes of 0 or more", "write every axis out")
-
-
-def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
-    """Return what was found if its dtype and ``shape``, that of one sample, are those that the leaf takes."""
-    is_right = shape == leaf.given_shape or (leaf.variable and _may_be_smaller(shape, leaf))
-    if found.dtype == leaf.given_dtype and is_right:
-        return found
-    from ringfeed.spec.refusals import other_array  # noqa: PLC0415 - only where it is needed
-
-    raise other_array(found, shape, leaf, where)
-
-
-def _may_be_smaller(shape: tuple[int, ...], leaf: Leaf) -> bool:
-    """Whether a shape is the leaf's but for axes that vary, along which it is smaller."""
-    if len(shape) != len(leaf.shape):
-        return False
-    pairs = enumerate(zip(shape, leaf.shape, strict=True))
-    return all(got == most or (got < most and axis in leaf.variable) for axis, (got, most) in pairs)
 
 
 def copy_of(array: AnyArray) -> AnyArray:

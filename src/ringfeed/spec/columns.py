@@ -1,21 +1,34 @@
-"""Datasets of columns that are not all NumPy's arrays: tensors and Series of any package, or nothing of the kind.
+"""What packages other than NumPy have in the place of arrays and Arrays; none of them is imported for it.
+
+Columns of a dataset: tensors and Series of any package, or nothing of the kind.
 
 (x, y), {"x": x, ...}    all of them arrays, tensors, Series: columns, as NumPy arrays
 (x, [...]), (x, None)    refused: rows are taken of arrays alone
 [x, y]                   refused, where they may be columns: up to 8 arrays of one length, which is more than that
 any other list           samples
+
+Specs of tensors, in the place of an Array:
+
+tf.TensorSpec, jax.ShapeDtypeStruct                     Array
+tf.data's NoneTensorSpec, as in Dataset.element_spec    None
+a shape that is not known in full, strings              SpecError, which says what to give instead
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._checks import error_of
+from ringfeed._classes import class_names
 from ringfeed.errors import SpecError
 from ringfeed.spec.array import Array
-from ringfeed.spec.number_casts import may_cast
-from ringfeed.spec.spec import Spec
+from ringfeed.spec.conversion import may_cast
+
+if TYPE_CHECKING:
+    from ringfeed.spec.array import AnyDtype, Leaf
+    from ringfeed.spec.spec import Spec
 
 FEW = 8  # arrays in a list, which may be columns; more are samples
 _LAZY = {
@@ -26,6 +39,9 @@ _LAZY = {
     "tables",
     "tensorstore",
 }  # packages whose arrays lie elsewhere
+_DENSE = {"tensorflow.TensorSpec", "jax.ShapeDtypeStruct"}
+_RAGGED, _OTHERS = "tensorflow.RaggedTensorSpec", {"tensorflow.TypeSpec"}
+_LONGEST = 300
 
 
 def columns_of(
@@ -147,45 +163,75 @@ def _refuse_mixed(dataset: Any, leaves: list[tuple[str, Any]]) -> None:
 
 def check_columns(spec: Spec, inferred: Spec, given: object) -> None:
     """Refuse columns that are not what the spec takes; ``given``: as the user has written it."""
-    if inferred == _adopted(spec, inferred):
+    pairs = zip(spec.leaves, inferred.leaves, strict=False)
+    if spec.same_structure(inferred) and all(_takes(leaf, column) for leaf, column in pairs):
         return
-    plain = spec is before_cast(spec)
-    remedy = "leave spec= out" if plain else "it converts uint8 arrays of the samples' shape"
+    remedy = "leave spec= out"
     if any(leaf.casts for leaf in spec.leaves):
         remedy = (
             "cast=True converts arrays of the samples' shape, and none of fractions into whole "
             "numbers"
         )
+    elif any(leaf.cast for leaf in spec.leaves):
+        remedy = "it converts uint8 arrays of the samples' shape"
     message = f"spec= says {given!r}, but the arrays are {inferred!r}; {remedy}"
     raise SpecError(message)
 
 
-def before_cast(spec: Spec) -> Spec:
-    """Return the spec of what the dataset gives: the same, where no leaf is converted."""
-    given = [
-        Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
-        if leaf.form is None
-        else array
-        for leaf, array in zip(spec.leaves, spec.flatten(spec.tree, 0), strict=True)
-    ]
-    return (
-        Spec(spec.unflatten(given))
-        if any(leaf.cast or leaf.casts for leaf in spec.leaves)
-        else spec
-    )
+def _takes(leaf: Leaf, column: Leaf) -> bool:
+    """Whether a leaf takes the rows of a column."""
+    is_right = column.dtype == leaf.given_dtype
+    is_right = is_right or (leaf.casts and may_cast(column.dtype, leaf.dtype))
+    return is_right and column.shape == leaf.given_shape and not leaf.variable
 
 
-def _adopted(spec: Spec, given: Spec) -> Spec:
-    """Return what the dataset gives for a spec, of whose casting leaves it gives these dtypes."""
-    before = before_cast(spec)
-    if len(before.leaves) != len(given.leaves):
-        return before
-    pairs = zip(before.leaves, spec.leaves, given.leaves, strict=True)
-    arrays = [
-        Array(
-            one.shape,
-            other.dtype if wanted.casts and may_cast(other.dtype, wanted.dtype) else one.dtype,
-        )
-        for one, wanted, other in pairs
-    ]
-    return Spec(spec.unflatten(arrays))
+# ---- specs of tensors ----
+
+
+def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
+    """Return a framework's spec of a tensor as an Array, and any other value as it is.
+
+    ``has_rows``: of a whole batch, whose first axis is left out.
+    """
+    names, kind = class_names(value), type(value).__name__
+    if not names & (_DENSE | _OTHERS):
+        return value
+    got, expected = f"is of type {kind}", "a spec of dense tensors"
+    if not names & _DENSE and _RAGGED not in names:
+        remedy = "give a ringfeed.Array for each array that dataset[i] returns"
+        raise error_of(where, got, expected, remedy)
+    dtype = np.dtype(getattr(value.dtype, "as_numpy_dtype", value.dtype))
+    try:
+        shape = tuple(getattr(axis, "value", axis) for axis in value.shape)
+    except ValueError:  # TensorFlow's words for a shape of unknown rank
+        shape = None
+    if has_rows and shape is not None:
+        if not shape:
+            got, expected = f"is a {kind} of shape ()", "a leading row axis"
+            remedy = "give the spec of a whole batch, whose first axis counts its rows"
+            raise error_of(where, got, expected, remedy)
+        shape = shape[1:]
+    remedy = _with_form(shape, dtype)
+    if names & _DENSE:
+        if dtype.hasobject:
+            got, expected = f"is a {kind} of dtype {value.dtype!r}", "a dtype of fixed width"
+            remedy = (
+                "give ringfeed.Text(64) for str, or ringfeed.Bytes(64) for bytes, with the most "
+                "bytes of one sample"
+            )
+        elif shape is None or None in shape:
+            shown_shape = "unknown" if shape is None else shape
+            got, expected = f"is a {kind} of shape {shown_shape}", "a shape that is known"
+        else:
+            return Array(shape, dtype)
+    raise error_of(where, got, expected, remedy)
+
+
+def _with_form(shape: tuple[int | None, ...] | None, dtype: AnyDtype) -> str:
+    """Say what to give in the place of a spec whose samples differ in shape."""
+    if not shape or None not in shape or dtype.hasobject:
+        return "give a ringfeed.Array of the shape of a sample, with form= where samples differ"
+    form = "pad" if None in shape[1:] else "ragged"
+    largest = tuple(_LONGEST if axis is None else axis for axis in shape)
+    array = f"ringfeed.Array({shape}, {dtype.name!r}, max_shape={largest}, form={form!r})"
+    return f"give {array}, with the largest sample in the place of {_LONGEST}"

@@ -1,4 +1,4 @@
-"""From uint8 to floating point: what a `Cast` means, wherever it is carried out, and which Array has a place for it."""
+"""Conversions: what a `Cast` makes of uint8, which dtypes cast=True takes, and which Array has a place for them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed.errors import SpecError
+from ringfeed.spec.array import FLOAT32, TEXT, USER_DTYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ringfeed.spec.array import AnyDtype, Array
+    from ringfeed.spec.spec import Spec
+
 STEPS = ("scale", "offset", "mean", "std")
 CHW_AXES = 3
-FLOAT32 = np.dtype("float32")
 
 
 @dataclass(frozen=True)
@@ -109,43 +112,80 @@ def _one_or_each(name: str, given: Any) -> float | tuple[float, ...]:
     return tuple(_one(name, number) for number in given) or _one(name, given)
 
 
-def cast_of(array: Any, **steps: Any) -> Cast:
-    """Return what these arguments of an Array mean, or refuse what it has no place for."""
-    cast = Cast(**steps)
-    shape, varies = array.shape, f"variable={array.variable}"
-    if array.dtype != FLOAT32:
-        remedy = "make it 'float32', or leave scale=, offset=, mean=, std= and layout= out"
-        raise error_of(
-            "Array",
-            f"has dtype {array.dtype}",
-            "float32, the one that uint8 is converted to",
-            remedy,
-        )
-    if cast.layout not in (None, "CHW"):
-        remedy = "leave layout= out for what stays as it is"
-        raise error_of("Array", f"has layout={cast.layout!r}", "'CHW' or None", remedy)
-    if cast.layout is not None and len(shape) != CHW_AXES:
-        expected = "the axes (channels, height, width)"
-        raise error_of(
-            "Array",
-            f"has layout='CHW' and shape {shape}",
-            expected,
-            "leave layout= out, or reshape it",
-        )
-    if cast.layout is not None and array.variable:
-        remedy = "give the one or the other, and turn the batch round in __getitem__"
-        raise error_of(
-            "Array", f"has layout='CHW' and {varies}", "the same shape for all batches", remedy
-        )
-    axis = 0 if cast.layout is not None else len(shape) - 1
+def cast_of(array: Array, steps: dict[str, Any]) -> Cast | None:
+    """Return what these arguments of an Array mean, none of them: None; or refuse what it has no place for."""
+    if not isinstance(array.casts, bool):
+        expected, remedy = "True or False", "write it as in cast=True"
+        raise error_of("Array", f"has cast={array.casts!r}", expected, remedy)
+    if array.casts:
+        _check_casts(array, bool(steps))
+    return _checked(Cast(**steps), array) if steps else None
+
+
+def _check_casts(array: Array, converts: bool) -> None:  # noqa: FBT001
+    """Refuse cast=True where there is no conversion for it."""
+    if converts:
+        got = "has cast=True beside scale=, offset=, mean=, std= or layout="
+        raise error_of("Array", got, "one of them", "leave cast= out: uint8 is converted already")
+    if not may_cast(np.dtype("bool"), array.dtype):
+        remedy = "leave cast= out"
+        if array.dtype.kind in TEXT:
+            remedy += ": shorter strings are taken anyway"
+        got = f"has cast=True and dtype {array.dtype}"
+        raise error_of("Array", got, "a dtype of numbers", remedy)
+
+
+def _checked(cast: Cast, array: Array) -> Cast:
+    """Refuse steps that an Array has no place for."""
+    shape, varies, is_turned = array.shape, f"variable={array.variable}", cast.layout is not None
+    axis = 0 if is_turned else len(shape) - 1
     channels = shape[axis] if shape else 1
-    if cast.channels is not None and axis in array.variable:
+    got = expected = remedy = ""
+    if array.dtype != FLOAT32:
+        got, expected = f"has dtype {array.dtype}", "float32, the one that uint8 is converted to"
+        remedy = "make it 'float32', or leave scale=, offset=, mean=, std= and layout= out"
+    elif cast.layout not in (None, "CHW"):
+        got, expected = f"has layout={cast.layout!r}", "'CHW' or None"
+        remedy = "leave layout= out for what stays as it is"
+    elif is_turned and len(shape) != CHW_AXES:
+        got, expected = f"has layout='CHW' and shape {shape}", "the axes (channels, height, width)"
+        remedy = "leave layout= out, or reshape it"
+    elif is_turned and array.variable:
+        got, expected = f"has layout='CHW' and {varies}", "the same shape for all batches"
+        remedy = "give the one or the other, and turn the batch round in __getitem__"
+    elif cast.channels is not None and axis in array.variable:
+        got = f"has {varies}"
         expected = "the same channels in all batches, as mean= and std= have a number for each"
-        raise error_of("Array", f"has {varies}", expected, "leave that axis out of variable=")
-    if cast.channels not in {None, channels}:
-        got, expected = (
-            f"has {cast.channels} numbers in mean= or std=",
-            f"{channels}, one a channel of {shape}",
-        )
-        raise error_of("Array", got, expected, "give one for each, or one number for all")
+        remedy = "leave that axis out of variable="
+    elif cast.channels not in {None, channels}:
+        got = f"has {cast.channels} numbers in mean= or std="
+        expected = f"{channels}, one a channel of {shape}"
+        remedy = "give one for each, or one number for all"
+    if got:
+        raise error_of("Array", got, expected, remedy)
     return cast
+
+
+# ---- between dtypes ----
+
+
+_WIDER = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}  # by kinds
+
+
+def may_cast(given: AnyDtype, wanted: AnyDtype) -> bool:
+    """Whether cast=True converts a dtype into another: whole numbers into all, fractions not into whole numbers."""
+    kind = "f" if wanted.isbuiltin == USER_DTYPE else wanted.kind
+    return kind in _WIDER.get(given.kind, "")
+
+
+def refuse_in_place(spec: Spec) -> None:
+    """Refuse to convert what a dataset itself writes into the slot."""
+    for leaf in spec.leaves:
+        if leaf.cast is not None or leaf.casts:
+            steps = "cast=" if leaf.casts else "scale=, offset=, mean=, std= and layout="
+            message = (
+                f"{leaf.path} is converted by its Array, but read_into writes into the slot "
+                f"itself; write {leaf.dtype} there and leave {steps} out, or take read_into out of "
+                "the dataset"
+            )
+            raise SpecError(message)

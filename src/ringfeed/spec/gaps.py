@@ -15,10 +15,10 @@ X87_BITS = 63
 X87_BYTES = 10  # of a number of Intel's 80 bits, of which NumPy makes 12 or 16 bytes
 
 
-def gaps_in(dtype: AnyDtype) -> list[tuple[int, int]]:
-    """Return where an element has padding: the offset and the length of each stretch, in bytes."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[True], _is_meant(dtype), [True]])))
-    return [(start, end - start) for start, end in edges.reshape(-1, 2).tolist()]
+def gaps_in(dtype: AnyDtype) -> npt.NDArray[np.bool_] | None:
+    """Return for each byte of an element whether it is padding; None where no byte is."""
+    gaps = ~_is_meant(dtype)
+    return gaps if gaps.any() else None
 
 
 def _is_meant(dtype: AnyDtype) -> npt.NDArray[np.bool_]:

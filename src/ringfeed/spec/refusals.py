@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ringfeed._callers import callers_depth
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
 from ringfeed.spec.array import Array, shown
-from ringfeed.spec.number_casts import may_cast
+from ringfeed.spec.conversion import may_cast
 from ringfeed.spec.values import SKIPS_NONE, is_number
 
 if TYPE_CHECKING:
     from ringfeed.errors import SpecError
     from ringfeed.spec.array import AnyArray, Leaf
+    from ringfeed.spec.forms import Form
 
 _ARRAY_OF = (
     "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one "
@@ -87,37 +84,105 @@ def of_objects(array: AnyArray) -> str:
     return "convert it by its .astype(), as to 'float32' or 'U16'"
 
 
-def other_structure(value: Any, model: Any, where: str) -> str:
-    """Say what to do about a value of another structure than that of sample 0."""
-    same = "return the same structure for every index"
-    if value is None and where.endswith("sample"):
-        return f"{same}; {SKIPS_NONE}"
-    if not _are_numbers(value, model):
-        return same
-    dtype = model[0].dtype.name
-    return (
-        f"each item of a {type(value).__name__} is a leaf: return numpy.asarray() of it, and give "
-        f"Array((None,), {dtype!r}, max_shape=(512,), form='pad') in its place in spec=, with the "
-        "longest in the place of 512"
-    )
-
-
-def other_array(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> SpecError:
-    """Return the error for an array of another dtype or shape than the leaf takes."""
-    if found.dtype != leaf.given_dtype:
-        return error_of(
-            where,
-            f"has dtype {found.dtype}",
-            expected_of(leaf, str(leaf.dtype)),
-            for_dtype(found, leaf),
+def other_structure(value: Any, model: Any, where: str) -> SpecError:
+    """Return the error for a value of another structure than that of the tree of Arrays ``model``."""
+    expected, remedy = shown(model), "return the same structure for every index"
+    if model is None:
+        expected = "None as the spec has it there"
+        remedy = "return None for every index, or for none"
+    elif value is None and where.endswith("sample"):
+        remedy += f"; {SKIPS_NONE}"
+    elif _are_numbers(value, model):
+        remedy = (
+            f"each item of a {type(value).__name__} is a leaf: return numpy.asarray() of it, and "
+            f"give Array((None,), {model[0].dtype.name!r}, max_shape=(512,), form='pad') in its "
+            "place in spec=, with the longest in the place of 512"
         )
-    whole = found.ndim > len(shape)
+    return error_of(where, f"is {shown(value)}", expected, remedy)
+
+
+def _are_numbers(value: Any, model: Any) -> bool:
+    """Whether a list of numbers stands where sample 0 has one of another length."""
+    if not isinstance(value, list | tuple) or type(value) is not type(model) or not model:
+        return False
+    are_leaves = all(isinstance(one, Array) and not one.shape for one in model)
+    return are_leaves and all(map(is_number, value))
+
+
+def other_dtype(found: AnyArray, leaf: Leaf, where: str) -> SpecError:
+    """Return the error for an array of another dtype than the leaf takes."""
+    remedy = "convert it in __getitem__, or give this dtype in spec="
+    if leaf.cast is not None:
+        remedy = (
+            "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out "
+            "of spec="
+        )
+    elif leaf.casts:
+        remedy = f"cast=True makes no {leaf.dtype} of {found.dtype}: convert it in __getitem__"
+    elif may_cast(found.dtype, leaf.dtype):
+        remedy = (
+            "convert it in __getitem__, give this dtype in spec=, or have it converted by "
+            "cast=True of its Array"
+        )
+    return error_of(where, f"has dtype {found.dtype}", _expected(leaf, str(leaf.dtype)), remedy)
+
+
+def _expected(leaf: Leaf, otherwise: str) -> str:
+    """Say what the dataset is to give for a leaf that converts it."""
+    if leaf.cast is None:
+        return otherwise
+    return f"uint8 of shape {leaf.given_shape}, which is converted to float32"
+
+
+def other_shape(shape: tuple[int, ...], leaf: Leaf, where: str, *, whole: bool) -> SpecError:
+    """Return the error for an array whose samples are of another ``shape``; ``whole``: of a whole batch."""
+    got = f"has {'rows of ' if whole else ''}shape {shape}"
+    if leaf.form is not None:
+        expected, remedy = _for_form(shape, leaf.form)
+        return error_of(where, got, expected, remedy)
     expected, remedy = _for_shape(shape, leaf)
     if not whole and (channels := _channels(shape, leaf.given_shape)):
-        return error_of(where, f"has shape {shape}", expected, channels)
+        return error_of(where, got, expected, channels)
     if leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
-        remedy += _BY_SPEC[whole]
-    return error_of(where, f"has {'rows of ' if whole else ''}shape {shape}", expected, remedy)
+        remedy += (
+            "; or have batches of many shapes by spec= with variable= and max_batch_size="
+            if whole
+            else "; or have samples of many shapes by spec= with variable=, form='pad' or "
+            "form='ragged'"
+        )
+    return error_of(where, got, expected, remedy)
+
+
+def _for_form(shape: tuple[int, ...], form: Form) -> tuple[str, str]:
+    """Return what was expected in the place of a shape that a form does not take, and what to do."""
+    others = {most for own, most in zip(shape, form.shape, strict=False) if own != most}
+    if len(shape) != len(form.shape) or others - {None}:
+        remedy = "only axes that are None in spec= may differ: crop or reshape it in __getitem__"
+        return str(form.shape), remedy
+    return f"at most {form.most}", "crop it in __getitem__, or give a larger max_shape in spec="
+
+
+def _for_shape(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str]:
+    """Return what was expected in the place of a shape that is not the leaf's, and what to do."""
+    if not leaf.variable:
+        remedy = (
+            "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+        )
+        if shape == leaf.shape:
+            remedy = (
+                "return (height, width, channels), which layout='CHW' turns round, or leave "
+                "layout= out of spec="
+            )
+        return _expected(leaf, str(leaf.shape)), remedy
+    all_vary = len(leaf.variable) == len(leaf.shape)
+    expected = f"{leaf.shape} or less" + ("" if all_vary else f" along the axes {leaf.variable}")
+    remedy = "crop it in __getitem__, or give a larger shape in spec="
+    pairs = list(zip(shape, leaf.shape, strict=False))
+    if len(shape) != len(leaf.shape):
+        remedy = "every batch must have the axes of the spec: reshape it in __getitem__"
+    elif any(got != most for axis, (got, most) in enumerate(pairs) if axis not in leaf.variable):
+        remedy = "crop, pad or resize it in __getitem__, or name the axis in variable= of spec="
+    return expected, remedy
 
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by channels, as PIL names them
@@ -139,80 +204,3 @@ def _channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
         f"it is a picture of {given} where others have {wanted}: convert it in __getitem__, as by "
         f"PIL's .convert({_MODES[counts[1]]!r}), to the same shape"
     )
-
-
-_BY_SPEC = {  # whether it is of a whole batch
-    False: "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'",
-    True: "; or have batches of many shapes by spec= with variable= and max_batch_size=",
-}
-
-
-def for_dtype(found: AnyArray, leaf: Leaf) -> str:
-    """Say what to do about an array of another dtype than the leaf's."""
-    if leaf.cast is not None:
-        return (
-            "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out "
-            "of spec="
-        )
-    if leaf.casts:
-        return f"cast=True makes no {leaf.dtype} of {found.dtype}: convert it in __getitem__"
-    if may_cast(found.dtype, leaf.dtype):
-        return (
-            "convert it in __getitem__, give this dtype in spec=, or have it converted by "
-            "cast=True of its Array"
-        )
-    return "convert it in __getitem__, or give this dtype in spec="
-
-
-def expected_of(leaf: Leaf, otherwise: str) -> str:
-    """Say what the dataset is to give for a leaf that converts it."""
-    return (
-        otherwise
-        if leaf.cast is None
-        else f"uint8 of shape {leaf.given_shape}, which is converted to float32"
-    )
-
-
-def _for_shape(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str]:
-    """Return what was expected in the place of a shape that is not the leaf's, and what to do."""
-    if not leaf.variable:
-        remedy = (
-            "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
-        )
-        if shape == leaf.shape:
-            remedy = (
-                "return (height, width, channels), which layout='CHW' turns round, or leave "
-                "layout= out of spec="
-            )
-        return expected_of(leaf, str(leaf.shape)), remedy
-    all_vary = len(leaf.variable) == len(leaf.shape)
-    expected = f"{leaf.shape} or less" + ("" if all_vary else f" along the axes {leaf.variable}")
-    if len(shape) != len(leaf.shape):
-        return expected, "every batch must have the axes of the spec: reshape it in __getitem__"
-    pairs = list(zip(shape, leaf.shape, strict=True))
-    if any(got != most for axis, (got, most) in enumerate(pairs) if axis not in leaf.variable):
-        return (
-            expected,
-            "crop, pad or resize it in __getitem__, or name the axis in variable= of spec=",
-        )
-    return expected, "crop it in __getitem__, or give a larger shape in spec="
-
-
-def _are_numbers(value: Any, model: Any) -> bool:
-    """Whether a list of numbers stands where sample 0 has one of another length."""
-    if not isinstance(value, list | tuple) or type(value) is not type(model) or not model:
-        return False
-    return all(isinstance(one, Array) and not one.shape for one in model) and all(
-        map(is_number, value)
-    )
-
-
-def warn_of_numbers(value: Any, where: str) -> None:
-    """Warn of such a list."""
-    dtype = np.asarray(value).dtype if set(map(type, value)) != {float} else "float32"
-    message = (
-        f"{where} is {shown(value)} numbers, each of which is a leaf and an array of its own in a "
-        "batch; return numpy.asarray() of it for one leaf, or give spec= with "
-        f"Array(({len(value)},), {str(dtype)!r}) in its place"
-    )
-    warnings.warn(message, UserWarning, stacklevel=callers_depth())

@@ -6,12 +6,13 @@ array. None in a container stays None in every batch, and is no leaf.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import operator
 from collections import namedtuple
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
@@ -21,21 +22,9 @@ from ringfeed.spec.array import (
     AnyDtype,
     Array,
     Leaf,
-    check_array,
     fields_of,
-    matching,
+    has_array,
     shown,
-)
-from ringfeed.spec.nodes import Node, gather, parts_of, rebuilder, renamed, wrapper
-from ringfeed.spec.values import (
-    SKIPS_NONE,
-    as_given,
-    from_array,
-    from_number,
-    is_many_numbers,
-    is_number,
-    plain,
-    way_out,
 )
 
 if TYPE_CHECKING:
@@ -44,85 +33,72 @@ if TYPE_CHECKING:
 __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 
 MAX_LEAVES, MAX_DEPTH = 1000, 64
-OF_SAMPLES = (
-    "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single "
-    "samples"
-)
-_NONE = "tensorflow.NoneTensorSpec"
+Node: TypeAlias = tuple[Any, ...]  # see Spec.structure
 
 
-def _array_of(found: AnyArray, shape: tuple[int, ...], where: str) -> Array:
-    if found.dtype.hasobject:
-        from ringfeed.spec.refusals import of_objects  # noqa: PLC0415 - only where it is needed
-
-        raise error_of(
-            where, f"has dtype {found.dtype}", "one without Python objects", of_objects(found)
-        )
-    check_array(shape, found.dtype, where)
-    return Array(shape, found.dtype)
+def plain(value: Any) -> Any:
+    """Return a dict of the items of a Mapping or the fields of a dataclass; any other value as it is."""
+    if isinstance(value, Mapping):
+        return value if isinstance(value, dict) else dict(value)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type | Array) or has_array(value):
+        return value
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def _inferred(value: object, where: str) -> Array:
-    if isinstance(value, (str, bytes, bytearray, memoryview)) and not isinstance(value, np.generic):
-        from ringfeed.spec.strings import proposed  # noqa: PLC0415 - only where it is needed
-
-        return proposed(value)
-    found = from_number(value, None, where) if is_number(value) else from_array(value, where)
-    if found is None:
-        expected = "an array or number, or a tuple, list or dict of them"
-        remedy = "return one of these from __getitem__"
-        if value is None:
-            remedy += f"; {SKIPS_NONE}"
-        raise error_of(where, f"is {shown(value)}", expected, way_out(value) or remedy)
-    return _array_of(found, found.shape, where)
+def parts_of(value: Any, where: str) -> list[tuple[str, object]]:
+    """Return the children of a container, each with where it stands; of an endless __iter__, one too many."""
+    if isinstance(value, dict):
+        return [(f"{where}[{key!r}]", child) for key, child in value.items()]
+    if (fields := fields_of(value)) is not None:
+        return [(f"{where}.{name}", child) for name, child in zip(fields, value, strict=True)]
+    numbers = range(len(value) + 1)
+    return [(f"{where}[{number}]", child) for number, child in zip(numbers, value, strict=False)]
 
 
-def _with_rows(value: object, where: str, found: AnyArray | None = None) -> AnyArray:
-    """Return a leaf of a whole batch as an array, or refuse it; ``found``: what it is known to be."""
-    if found is None and not is_number(value):
-        found = from_array(value, where)
-    if found is None or not found.ndim:
-        got = f"is {shown(value)}" if found is None else "has shape ()"
-        raise error_of(where, got, "an array with a leading row axis", way_out(value) or OF_SAMPLES)
-    return found
+# ---- nodes of `Spec.structure` ----
 
 
-def _from_list(value: object, leaf: Leaf, max_rows: int, where: str) -> AnyArray | None:
-    """Return a list of rows as one array; None for anything else."""
-    if not isinstance(value, list | tuple):
-        return None
-    from ringfeed.spec.coerced_arrays import from_list  # noqa: PLC0415 - only where it is needed
-
-    return from_list(value, leaf, (max_rows, *leaf.given_shape), where)
+def _wrapper(node: Node) -> Callable[[Any], object]:
+    """Return the function that makes the node's container of its children."""
+    if node[0] == "dict":
+        return lambda children: dict(zip(node[1], children, strict=True))
+    return list if node[0] == "list" else tuple if node[1] is None else node[1]._make
 
 
-def _refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
-    """Refuse a leaf that has not as many rows as those before it."""
-    remedy = "give all leaves of a batch the same number of rows"
-    raise error_of(where, f"has {rows} rows", f"{expected} as in the leaves before it", remedy)
+def _rebuilder(node: Node) -> Callable[[Any], object]:
+    """Return the function that makes the node's value of all leaves of the spec."""
+    if node[0] == "leaf":
+        return operator.itemgetter(node[1])
+    if node[0] == "none":
+        return lambda _: None
+    wrap, parts = _wrapper(node), [_rebuilder(child) for child in node[-1]]
+    return lambda leaves: wrap([part(leaves) for part in parts])
 
 
-def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
+def _renamed(node: Node, to: Callable[[Any], object]) -> Node:
+    """Return the node with each NamedTuple class replaced by what ``to`` makes of it."""
+    if node[0] in {"leaf", "none"}:
+        return node
+    label = [to(part) if node[0] == "tuple" and part is not None else part for part in node[1:-1]]
+    return (node[0], *label, [_renamed(child, to) for child in node[-1]])
+
+
+def _given(value: object, where: str, *, has_rows: bool) -> Array:
+    """Return the Array that a user gives for a leaf; a framework's spec of a tensor is one, too."""
     if not isinstance(value, Array):
-        from ringfeed.spec.foreign_specs import array_of_foreign  # noqa: PLC0415 - only where it is needed
+        from ringfeed.spec.columns import array_of_foreign  # noqa: PLC0415 - only where it is needed
 
         value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):
         expected = "a ringfeed.Array or a tuple, list or dict of them"
-        raise error_of(
-            where, f"is {shown(value)}", expected, "write it as in Array((224, 224, 3), 'uint8')"
-        )
+        remedy = "write it as in Array((224, 224, 3), 'uint8')"
+        raise error_of(where, f"is {shown(value)}", expected, remedy)
     return value
-
-
-# --- Structure: from nested containers to nodes, and back ---
 
 
 def _is_none(value: object) -> bool:
     """Whether a value stands for None in a sample or a spec: tf.data has an object of its own."""
-    return value is None or (
-        type(value).__name__ == "NoneTensorSpec" and _NONE in class_names(value)
-    )
+    return value is None or "tensorflow.NoneTensorSpec" in class_names(value)
 
 
 class _Scan:
@@ -130,24 +106,21 @@ class _Scan:
 
     def __init__(self, root: str, value: object, look: Callable[[Any, str], Array]) -> None:
         self.root, self.look = root, look
-        self.many: tuple[Any, str] | None = (
-            None  # the first list of many numbers, and where it stands
-        )
         self.arrays: list[Array] = []
         self.paths: list[str] = []  # without the root
+        self.lists: list[tuple[Any, str]] = []  # of leaves alone, and where each stands
         self.structure = self.walk(value, root, ())
         if not self.arrays:
-            raise error_of(
-                root, "has no leaves", "at least one array or number", "put something into it"
-            )
-        self.tree: Any = rebuilder(self.structure)(self.arrays)
+            remedy = "put something into it"
+            raise error_of(root, "has no leaves", "at least one array or number", remedy)
+        self.tree: Any = _rebuilder(self.structure)(self.arrays)
 
     def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
         value = plain(value)
         if above and _is_none(value):
             return ("none",)
-        leaf = not isinstance(value, CONTAINERS)
-        leaves = len(self.arrays) + (1 if leaf else len(value))
+        is_leaf = not isinstance(value, CONTAINERS)
+        leaves = len(self.arrays) + (1 if is_leaf else len(value))
         if id(value) in above:
             raise error_of(where, "contains itself", "a finite structure", "take the cycle out")
         if len(above) > MAX_DEPTH:
@@ -155,36 +128,32 @@ class _Scan:
         if leaves > MAX_LEAVES:
             remedy = "make one array of a list of numbers with np.asarray"
             raise error_of(where, f"brings the leaves to {leaves}", f"at most {MAX_LEAVES}", remedy)
-        if leaf:
-            return self.leaf(value, where)
-        if self.many is None and is_many_numbers(value):
-            self.many = value, where
-        children = [
-            self.walk(child, path, (*above, id(value))) for path, child in parts_of(value, where)
-        ]
-        if isinstance(value, (dict, list)):
-            return (
-                ("dict", list(value), children) if isinstance(value, dict) else ("list", children)
-            )
-        return ("tuple", None if fields_of(value) is None else type(value), children)
-
-    def leaf(self, value: object, where: str) -> Node:
-        self.arrays.append(self.look(value, where))
-        self.paths.append(where.removeprefix(self.root))
-        return ("leaf", len(self.arrays) - 1)
+        if is_leaf:
+            self.arrays.append(self.look(value, where))
+            self.paths.append(where.removeprefix(self.root))
+            return ("leaf", len(self.arrays) - 1)
+        inner = (*above, id(value))
+        children = [self.walk(child, path, inner) for path, child in parts_of(value, where)]
+        if isinstance(value, dict):
+            return ("dict", list(value), children)
+        names = fields_of(value)
+        if names is None and all(child[0] == "leaf" for child in children):
+            self.lists.append((value, where))
+        if isinstance(value, list):
+            return ("list", children)
+        return ("tuple", None if names is None else type(value), children)
 
 
 def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
     # Made anew, because a worker cannot import a class of the user's main module.
-    named = renamed(structure, lambda label: namedtuple(*label, rename=True))  # noqa: PYI024
-    return Spec(rebuilder(named)(arrays))
+    named = _renamed(structure, lambda label: namedtuple(*label, rename=True))  # noqa: PYI024
+    return Spec(_rebuilder(named)(arrays))
 
 
 def _leaf(path: str, array: Array) -> Leaf:
     nbytes = math.prod(array.shape) * array.dtype.itemsize
-    return Leaf(
-        path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.casts, array.form
-    )
+    array_says = array.variable, array.cast, array.casts, array.form
+    return Leaf(f"sample{path}", array.shape, array.dtype, nbytes, *array_says)
 
 
 class Spec:
@@ -194,12 +163,15 @@ class Spec:
     leaves      the Leafs, depth first; dicts in the order of their keys
     structure   the same for compilers: ("leaf", number) | ("tuple", class or None, children) |
                 ("list", children) | ("dict", keys, children) | ("none",)
+    unflatten   makes a sample's structure of new leaves, one for each of ``leaves`` (not checked)
 
     Equal are Specs of equal structure, order of leaves, shapes and dtypes; NamedTuples by name and
     fields.
     """
 
-    __slots__ = ("_key", "_rebuild", "leaves", "structure", "tree")
+    __slots__ = ("_key", "leaves", "structure", "tree", "unflatten")
+
+    unflatten: Callable[[Sequence[object]], Any]
 
     def __init__(self, tree: object, *, has_rows: bool = False) -> None:
         """Take an Array or a nested tuple, list, dict or NamedTuple of Arrays; refuse the rest.
@@ -209,16 +181,11 @@ class Spec:
         """
         scan = _Scan("spec", tree, partial(_given, has_rows=has_rows))
         self.tree, self.structure = scan.tree, scan.structure
-        self.leaves = tuple(
-            _leaf(f"sample{path}", array)
-            for path, array in zip(scan.paths, scan.arrays, strict=True)
-        )
+        self.leaves = tuple(map(_leaf, scan.paths, scan.arrays))
         flat = scan.structure[-1] == [("leaf", number) for number in range(len(scan.arrays))]
-        self._rebuild = (wrapper if flat else rebuilder)(scan.structure)
-        self._key = (
-            renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)),
-            tuple(scan.arrays),
-        )
+        self.unflatten = (_wrapper if flat else _rebuilder)(scan.structure)
+        named = _renamed(scan.structure, lambda cls: (cls.__name__, cls._fields))
+        self._key = named, tuple(scan.arrays)
 
     @classmethod
     def infer(cls, sample: object, index: int, *, strings: bool = False) -> Spec:
@@ -227,72 +194,90 @@ class Spec:
         For text and bytes the error says which spec to write; with ``strings`` that spec is
         returned.
         """
-        scan = _Scan(f"dataset[{index}]: sample", sample, _inferred)
+        from ringfeed.spec.values import inferred, warn_of_numbers  # noqa: PLC0415 - no worker infers
+
+        scan = _Scan(f"dataset[{index}]: sample", sample, inferred)
         if not strings and any(array.form is not None for array in scan.arrays):
-            from ringfeed.spec.strings import refuse_proposed  # noqa: PLC0415 - as above
+            from ringfeed.spec.form_arrays import refuse_proposed  # noqa: PLC0415 - only where it is needed
 
             refuse_proposed(scan.tree, scan.root, zip(scan.paths, scan.arrays, strict=True))
-        if scan.many is not None:
-            from ringfeed.spec.refusals import warn_of_numbers  # noqa: PLC0415 - only where it is needed
-
-            warn_of_numbers(*scan.many)
+        warn_of_numbers(scan.lists)
         return cls(scan.tree)
 
     @classmethod
     def infer_batch(cls, batch: object, index: int) -> tuple[Spec, int]:
         """Return the spec of one sample of a whole batch, ``dataset[index]``, and the batch's rows."""
+        from ringfeed.spec.values import inferred_array, refuse_rows, with_rows  # noqa: PLC0415 - as above
+
         rows: list[int] = []
 
         def look(value: object, where: str) -> Array:
-            found = _with_rows(value, where)
+            found = with_rows(value, where)
             rows.append(len(found))
             if len(found) != rows[0]:
-                _refuse_rows(len(found), rows[0], where)
-            return _array_of(found, found.shape[1:], where)
+                refuse_rows(len(found), rows[0], where)
+            return inferred_array(found, found.shape[1:], where)
 
         return cls(_Scan(f"dataset[{index}]: batch", batch, look).tree), rows[0]
 
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
         """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
         leaves: list[object] = []
-        gather(self.tree, sample, f"dataset[{index}]: {root}", leaves)
+        _gather(self.tree, sample, f"dataset[{index}]: {root}", leaves)
         return leaves
 
-    def unflatten(self, leaves: Sequence[object]) -> Any:
-        """Return the sample's structure around new leaves, one for each of ``leaves`` (not checked)."""
-        return self._rebuild(leaves)
+    def same_structure(self, other: Spec) -> bool:
+        """Whether samples of the other are alike but for the shapes and dtypes of their leaves."""
+        return bool(self._key[0] == other._key[0])
+
+    # ---- values that are not certainly those of a leaf: converted, or refused ----
 
     def array(self, number: int, value: object, index: int) -> AnyArray:
-        """Return a value for leaf ``number`` as an array of its very dtype and shape, of any strides."""
+        """Return a value for leaf ``number`` as an array of its dtype and shape, of any strides.
+
+        Of a leaf with a form: of a shape that its field has room for.
+        """
+        from ringfeed.spec.fitting import fitted  # noqa: PLC0415 - most loaders never need it
+
         leaf = self.leaves[number]
-        where = f"dataset[{index}]: {leaf.path}"
-        found = as_given(value, leaf, where)
-        return matching(
-            found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where
-        )
+        leaf = leaf._replace(variable=()) if leaf.variable else leaf
+        return fitted(value, leaf, self._where(number, index))
 
     def batch_of_one(self, number: int, value: object, index: int) -> AnyArray:
         """Return a sample that may be smaller than its leaf as a batch of one row."""
-        leaf = self.leaves[number]
-        where = f"dataset[{index}]: {leaf.path}"
-        found = as_given(value, leaf, where)
-        return matching(found, found.shape, leaf, where)[np.newaxis]
+        from ringfeed.spec.fitting import fitted  # noqa: PLC0415 - as above
+
+        return fitted(value, self.leaves[number], self._where(number, index))[None]
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""
-        leaf = self.leaves[number]
-        where = f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}"
-        found = _with_rows(value, where, _from_list(value, leaf, max_rows, where))
-        if len(found) > max_rows:
-            remedy = "return smaller batches, or raise max_batch_size"
-            raise error_of(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
-        found = as_given(found, leaf, where)
-        return matching(found, found.shape[1:], leaf, where)
+        from ringfeed.spec.fitting import fitted_batch  # noqa: PLC0415 - as above
+
+        return fitted_batch(
+            value, self.leaves[number], max_rows, self._where(number, index, "batch")
+        )
+
+    def samples(self, number: int, value: object, index: int, max_rows: int) -> list[AnyArray]:
+        """Return the samples of a leaf with a form in a whole batch, as arrays that fit together."""
+        from ringfeed.spec.fitting import fitted_samples  # noqa: PLC0415 - as above
+
+        sample, batch = self._where(number, index), self._where(number, index, "batch")
+        return fitted_samples(value, self.leaves[number], max_rows, sample, batch)
 
     def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:
         """Refuse leaf ``number`` of a whole batch for having other rows than the leaves before it."""
-        path = self.leaves[number].path.replace("sample", "batch", 1)
-        _refuse_rows(rows, expected, f"dataset[{index}]: {path}")
+        from ringfeed.spec.values import refuse_rows  # noqa: PLC0415 - as above
+
+        refuse_rows(rows, expected, self._where(number, index, "batch"))
+
+    def no_room(self, number: int, length: int, index: int) -> NoReturn:
+        """Refuse a sample that is longer than what is left of its batch."""
+        from ringfeed.spec.fitting import refuse_total  # noqa: PLC0415 - as above
+
+        refuse_total(self.leaves[number], length, self._where(number, index))
+
+    def _where(self, number: int, index: int, root: str = "sample") -> str:
+        return f"dataset[{index}]: {self.leaves[number].path.replace('sample', root, 1)}"
 
     def __reduce__(self) -> tuple[Callable[..., Spec], tuple[Node, tuple[Array, ...]]]:
         """Pickle without the NamedTuple classes; classes of the same name and fields come back."""
@@ -306,3 +291,29 @@ class Spec:
 
     def __repr__(self) -> str:
         return f"Spec({self.tree!r})"
+
+
+def _gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
+    """Append the leaves of a value to ``leaves``, in the order of the tree of Arrays ``model``."""
+    if isinstance(model, Array):
+        leaves.append(value)
+        return
+    value = plain(value)
+    if shown(value) != shown(model):
+        from ringfeed.spec.refusals import other_structure  # noqa: PLC0415 - only where it is needed
+
+        raise other_structure(value, model, where)
+    if model is None:
+        return
+    if isinstance(model, dict):
+        lacks = [f"lacks {keys}"] if (keys := [key for key in model if key not in value]) else []
+        also = [f"has also {more}"] if (more := [key for key in value if key not in model]) else []
+        if lacks or also:
+            remedy = "return the same keys for every index"
+            raise error_of(where, " and ".join(lacks + also), f"the keys {list(model)}", remedy)
+        value = {key: value[key] for key in model}
+    if len(below := parts_of(model, "")) != len(parts := parts_of(value, where)):
+        got = f"is {shown(model)}, but its __iter__ gives others"
+        raise error_of(where, got, "as many", "return a plain list or tuple")
+    for (_, inner), (path, child) in zip(below, parts, strict=True):
+        _gather(inner, child, path, leaves)

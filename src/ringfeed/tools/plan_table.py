@@ -27,8 +27,8 @@ from ringfeed.errors import PlanError, ShipError
 from ringfeed.loader import Loader
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS
-from ringfeed.spec.form_checks import padded
-from ringfeed.spec.form_values import fitting
+from ringfeed.spec.fitting import fitted
+from ringfeed.spec.form_arrays import padded
 from ringfeed.spec.layout import field_size
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.system.machine import usable_cpus
@@ -295,7 +295,7 @@ def _lengths(dataset: Any, spec: Spec, rows: int) -> list[str]:
             where = f"dataset[{index}]: "
             sizes.append(
                 [
-                    fitting(leaf, sample[number], where + leaf.path).nbytes
+                    fitted(sample[number], leaf, where + leaf.path).nbytes
                     for number, leaf in leaves.items()
                 ]
             )

@@ -23,9 +23,8 @@ from ringfeed.errors import SpecError
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
-from ringfeed.spec.nodes import parts_of
-from ringfeed.spec.spec import Array
-from ringfeed.spec.strings import Bytes, Text
+from ringfeed.spec.form_arrays import Bytes, Text
+from ringfeed.spec.spec import Array, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,12 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ringfeed.ring._ring import Ring
-    from ringfeed.spec._fields import Fields
-    from ringfeed.spec._formed_fields import Differing
-    from ringfeed.spec._formed_writer import DifferingWriter
     from ringfeed.spec.array import AnyArray, AnyDtype, Leaf
-    from ringfeed.spec.spec import Spec
 
 
 class Ragged:
@@ -173,18 +168,6 @@ class Form:
             return rows * leaf.nbytes
         return leaf.nbytes // leaf.shape[0] * (self.total + leaf.shape[0])
 
-    def open_fields(self, spec: Spec, offsets: Sequence[int]) -> Differing:
-        """Return what knows the fields of all leaves with a form."""
-        from ringfeed.spec._formed_fields import Differing  # noqa: PLC0415 - no user of `Ragged` alone needs it
-
-        return Differing(spec, offsets)
-
-    def open_writer(self, spec: Spec, fields: Fields, owner: Ring) -> DifferingWriter:
-        """Return what writes into them."""
-        from ringfeed.spec._formed_writer import DifferingWriter  # noqa: PLC0415 - as above
-
-        return DifferingWriter(spec, fields, owner)
-
     def given(self, array: AnyArray) -> Any:
         """Return what the elements of one sample are given as."""
         return sample_of(self.name, array)
@@ -226,27 +209,21 @@ class Form:
     def joined(self, leaf: Leaf, samples: Sequence[AnyArray]) -> Any:
         """Return what a batch of these samples holds, as a copy; what is beside the values cannot be written into."""
         counted = self.axes[-1] + 1
-        lengths = np.array([sample.shape[:counted] for sample in samples], np.int64).reshape(
-            -1, counted
-        )
-        if not self.is_padded:
-            return self._ragged(leaf, samples, lengths)
-        values = np.empty((len(samples), *self.padded_shape(lengths, leaf.shape)), leaf.dtype)
-        values[...] = np.frombuffer(self.padding, leaf.dtype)[0]
-        for row, sample in zip(values, samples, strict=True):
-            row[tuple(map(slice, sample.shape))] = sample
-        beside = self.beside_of(lengths, values.shape)
+        lengths = np.array([sample.shape[:counted] for sample in samples], np.int64)
+        lengths = lengths.reshape(-1, counted)
+        beside: AnyArray | None
+        if self.is_padded:
+            values = np.empty((len(samples), *self.padded_shape(lengths, leaf.shape)), leaf.dtype)
+            values[...] = np.frombuffer(self.padding, leaf.dtype)[0]
+            for row, sample in zip(values, samples, strict=True):
+                row[tuple(map(slice, sample.shape))] = sample
+            beside = self.beside_of(lengths, values.shape)
+        else:
+            values = np.concatenate([np.empty((0, *leaf.shape[1:]), leaf.dtype), *samples])
+            beside = np.concatenate([[0], np.cumsum(lengths[:, 0])])
         if beside is not None:
             beside.flags.writeable = False
         return self.join(values, beside)
-
-    def _ragged(self, leaf: Leaf, samples: Sequence[AnyArray], lengths: AnyArray) -> Any:
-        splits = np.concatenate([[0], np.cumsum(lengths[:, 0])])
-        values = np.empty((int(splits[-1]), *leaf.shape[1:]), leaf.dtype)
-        for sample, begin in zip(samples, splits.tolist(), strict=False):
-            values[begin : begin + len(sample)] = sample
-        splits.flags.writeable = False
-        return self.join(values, splits)
 
     def values_of(self, batch: Any) -> Any:
         """Return the values of what a batch holds, with a row a sample where it is padded."""
@@ -254,15 +231,15 @@ class Form:
 
     def said(self, dtype: AnyDtype) -> str:
         """Return the arguments that make it of an Array, as they are written there."""
-        padding = np.frombuffer(self.padding, dtype)[0] if any(self.padding) else None
         given = {
             "max_shape": self.most,
             "form": self.name,
             "total": self.total,
-            "padding_value": getattr(padding, "item", lambda: None)(),
+            "padding_value": np.frombuffer(self.padding, dtype)[0].item()
+            if any(self.padding)
+            else None,
             "pad_to": self.pad_to[0] if len(self.pad_to) == 1 else self.pad_to or None,
-            self.beside: self.is_padded or None,
         }
-        return "".join(
-            f", {key}={value!r}" for key, value in given.items() if key and value is not None
-        )
+        if self.is_padded and self.beside is not None:
+            given[self.beside] = True
+        return "".join(f", {key}={value!r}" for key, value in given.items() if value is not None)

@@ -1,6 +1,0 @@
-from typing import final
-
-from ringfeed.spec._writer import OtherValues
-
-@final
-class CoercedValues(OtherValues): ...
