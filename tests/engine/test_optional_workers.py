@@ -199,8 +199,8 @@ def test_in_the_place_of_one_who_worked_the_rules_are_as_ever(tmp_path: Path) ->
     loader, script = scripted(Rare(tmp_path, "fail", openers=2), (1, 3), (1, 3), (2, 3))
 
     def both_work() -> bool:
-        watchdog = pool_of(loader)._watchdog
-        return not script._others and not any(map(watchdog.is_fresh, range(2)))
+        roster = pool_of(loader)._roster
+        return not script._others and not any(map(roster.is_fresh, range(2)))
 
     with loader:
         batches = iter(loader)

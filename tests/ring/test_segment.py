@@ -148,9 +148,8 @@ def test_what_is_no_segment(made: Segment, tmp_path: Path, kind: str, which: str
     size = made.sizes[which == "slots"]
     fds = _no_segment(kind, size, tmp_path)
     control, slots = (fds[0], made.slots_fd) if which == "control" else (made.control_fd, fds[0])
-    good = (
-        kind == "another memfd" and which == "slots"
-    )  # slots have no header: they are all zero at first
+    # Slots have no header: they are all zero at first.
+    good = kind == "another memfd" and which == "slots"
     with suppress(ValueError) if good else pytest.raises(ValueError, match="no segment") as caught:
         open_ring(control, slots, made.sizes)
     if not good:

@@ -54,9 +54,8 @@ def test_pace_is_learned_from_the_work_elsewhere(ring: _ring.Ring) -> None:
     """Tickets have as many rows as the pace asks for, by the time that the worker tells."""
     ring.set_pace(20_000_000)
     assert tickets(ring, 4_900_000) == [32, 32]
-    assert (
-        tickets(ring, 4_900_000) == [4] * 16
-    )  # what is learned shows in the batch that is bound next
+    # What is learned shows in the batch that is bound next.
+    assert tickets(ring, 4_900_000) == [4] * 16
     assert sum(worker.busy_ns for worker in Observer(ring).workers()) == 2 * ROWS * 4_900_000
 
 

@@ -175,7 +175,7 @@ class Killer:
         try:
             pids = {each: worker.pid for each, worker in self._pool._roster.workers.items()}
             self._working |= {
-                pid for each, pid in pids.items() if not self._pool._watchdog.is_starting(each)
+                pid for each, pid in pids.items() if not self._pool._roster.is_starting(each)
             }
             early = self._pool._policy.early_deaths or self._killed_early in pids.values()
         finally:
@@ -198,10 +198,10 @@ class Killer:
         self._send(worker.pid, signal.SIGKILL)
 
     def _circumstances(self, number: int) -> str:
-        if self._pool._watchdog.is_starting(number):
+        if self._pool._roster.is_starting(number):
             return "of one that starts"
         is_starting, others = (
-            self._pool._watchdog.is_starting,
+            self._pool._roster.is_starting,
             {*self._pool._roster.workers} - {number},
         )
         return "another works" if not all(map(is_starting, others)) else "no other works"

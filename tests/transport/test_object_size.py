@@ -89,9 +89,8 @@ def test_numbers_count_by_the_mention() -> None:
 def test_everything_else_counts_once() -> None:
     """However often it is mentioned."""
     text = "x" * 1000
-    assert (
-        weight([text] * 50) - weight([text]) == 49 * 8 + 8
-    )  # a list grows by whole steps of 16 bytes
+    # A list grows by whole steps of 16 bytes.
+    assert weight([text] * 50) - weight([text]) == 49 * 8 + 8
 
 
 def test_a_table_counts_with_the_one_it_grew_out_of() -> None:

@@ -13,6 +13,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -321,7 +322,7 @@ def test_who_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> 
         immortal.add(stopped(tmp_path, 0))
         pool, hour_ns = pool_of(loader), 3600 * 10**9
         assert 0 < pool.kill_stuck(hour_ns) < hour_ns
-        assert (pool._watchdog.timed_out, loader.stats().restarts) == (set(), 0)
+        assert (pool._roster.timed_out, loader.stats().restarts) == (set(), 0)
         os.kill(immortal.pop(), signal.SIGKILL)
         check(next(batches), 0)
 
@@ -348,9 +349,8 @@ def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
         assert pool_of(loader).kill_stuck(1) == 1
         for number in range(2, 10):
             check(next(batches), number)
-        wait_until(
-            lambda: loader.stats().restarts >= 2
-        )  # the second death may be heard of after the last batch
+        # The second death may be heard of after the last batch.
+        wait_until(lambda: loader.stats().restarts >= 2)
         assert loader.stats().restarts == 2
         assert not any(map(leftovers.runs, before))
 
@@ -389,7 +389,8 @@ def test_closing_does_not_wait_for_the_immortal(tmp_path: Path, immortal: set[in
 
 def test_the_worst_of_some_samples_counts() -> None:
     """By the workers that it has cost; none where there are no samples, or they have cost none."""
-    roster = Roster(4, None, None)  # type: ignore[arg-type]
+    ring: Any = SimpleNamespace(ids=4)
+    roster = Roster(ring, None, None)  # type: ignore[arg-type]
     roster._unkillable_at.update({1: 2, 2: 5, 3: 7})
     assert [roster.most_unkillable_in(samples) for samples in ([1, 2], [2, 1, 9], [9], [])] == [
         5,

@@ -44,9 +44,8 @@ def test_the_surroundings_of_a_worker(
 ) -> None:
     """A worker reads no stdin, leads its group, leaves signals alone, and finds modules."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        sys, "path", ["", *sys.path, tmp_path]
-    )  # the last is a Path, which is no entry
+    # The last is a Path, which is no entry.
+    monkeypatch.setattr(sys, "path", ["", *sys.path, tmp_path])
     for name in interpreter._ONE_THREAD:
         monkeypatch.delenv(name, raising=False)
     before = signal.signal(signal.SIGTERM, lambda *_: None)

@@ -140,9 +140,8 @@ def test_loaders_share_nothing_of_the_users_modules(
     found = []
     for version in (1, 2):
         (tmp_path / "own_state.py").write_text(OWN.format(version=version))
-        os.utime(
-            tmp_path / "own_state.py", (version, version)
-        )  # a change within one second goes unseen
+        # A change within one second goes unseen.
+        os.utime(tmp_path / "own_state.py", (version, version))
         sys.modules.pop("own_state", None)
         importlib.invalidate_caches()
         with loader_of(

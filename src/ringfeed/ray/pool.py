@@ -27,17 +27,15 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats
     from ringfeed.ray.options import Ray
     from ringfeed.workers.pool import PoolConfig
-    from ringfeed.workers.roster import RestartPolicy, Watchdog
 
 
 class MixedRoster(Roster):
     """Workers here and bridges; those of the base class are the workers here."""
 
-    def __init__(
-        self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog
-    ) -> None:
-        """Begin with none; ``local``: ids of workers here."""
-        super().__init__(local, policy, watchdog)
+    def __init__(self, local: int, bridges: range, *terms: Any) -> None:
+        """Begin with none; ``local``: ids of workers here; ``terms``: the other roster's."""
+        super().__init__(*terms)
+        self._ids = local
         self.bridges = bridges
         self.failure: RingfeedError | None = None
         """Why there are no bridges any more."""
@@ -61,8 +59,8 @@ class MixedRoster(Roster):
             return
         worker = self.workers.pop(number)
         said, exit_reason = worker.startup_error(), worker.exit_reason()
-        self._early_deaths = self._early_deaths + 1 if self._watchdog.is_fresh(number) else 0
-        self._watchdog.timed_out.discard(number)
+        self._early_deaths = self._early_deaths + 1 if self.is_fresh(number) else 0
+        self.timed_out.discard(number)
         if said is not None and isinstance(said.__cause__, RingfeedError):
             self.failure = self.failure or said.__cause__
             return
@@ -89,7 +87,7 @@ class Mixed(Processes):
         # Workers here come first, and an iterable has one reader.
         has_reader = config.source.streams == 1 and self._local > 0
         bridges = range(first, first + (0 if has_reader else ray.bridges))
-        self._roster = MixedRoster(first, bridges, self._policy, self._watchdog)
+        self._roster = MixedRoster(first, bridges, config.ring, self._observer, self._policy)
         self._bridge_launcher = Spawner("ringfeed.ray.bridge_main")
         self._boards = {number: Board() for number in bridges}
         self._inquiries = 0  # into what actors are at

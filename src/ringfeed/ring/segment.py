@@ -23,9 +23,8 @@ def worker_ids(workers: int) -> int:
 
     Each worker has one, and one more for a worker in quarantine meanwhile.
     """
-    return (
-        min(2 * workers, _ring.MAX_IDS) or 1
-    )  # without workers the consumer takes the place of one
+    # Without workers the consumer takes the place of one.
+    return min(2 * workers, _ring.MAX_IDS) or 1
 
 
 class Sizes(NamedTuple):
@@ -109,9 +108,8 @@ class Segment:
 
     def give_back(self, ring: _ring.Ring, slot: int) -> None:
         """Return a parked slot's memory to the kernel."""
-        self.reserved.discard(
-            slot
-        )  # first: what is interrupted in between is reserved again before it is used
+        # First: what is interrupted in between is reserved again before it is used.
+        self.reserved.discard(slot)
         ring.give_back(slot)
 
     def open(self) -> _ring.Ring:

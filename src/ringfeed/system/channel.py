@@ -82,7 +82,6 @@ def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[D
     while True:
         if not poller.poll(None if timeout_s is None else timeout_s * 1000):
             raise TimeoutError
-        with suppress(
-            ConnectionResetError
-        ):  # said once, before what it had sent, of a peer that left messages unread
+        with suppress(ConnectionResetError):
+            # Said once, before what it had sent, of a peer that left messages unread.
             return _system.receive(end.fileno())

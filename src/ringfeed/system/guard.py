@@ -114,12 +114,10 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     for name in ("execv", "execve"):
         setattr(os, name, partial(_execute, getattr(os, name), os.getpid()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(
-        signal.SIGHUP, signal.SIG_IGN
-    )  # the kernel sends it to stopped orphans, when a forkserver dies
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, signal.valid_signals()
-    )  # whatever thread of the consumer started us
+    # The kernel sends it to stopped orphans, when a forkserver dies.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Whatever thread of the consumer started us.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
         _system.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
 

@@ -46,9 +46,8 @@ for fd in order["inherited"]:
     posix.closerange(fd, fd + 1)
 __import__(order["module"], fromlist=["main"]).main(*order["fds"])
 """
-_NO_FOLDER_FIRST = (
-    ("-P",) if sys.version_info >= (3, 11) else ()
-)  # Python 3.13 imports modules before it runs _CODE
+# Python 3.13 imports modules before it runs _CODE.
+_NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()
 
 
 @contextmanager
@@ -85,9 +84,8 @@ def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
     from multiprocessing import resource_tracker, util  # noqa: PLC0415 - next to nothing
 
     tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - it may not run
-    if (
-        "multiprocessing.shared_memory" in sys.modules
-    ):  # a worker may attach to what no one has here
+    if "multiprocessing.shared_memory" in sys.modules:
+        # A worker may attach to what no one has here.
         tracker.ensure_running()
     logger: Any = util._logger  # type: ignore[attr-defined]  # noqa: SLF001
     own, start_method = process.current_process(), multiprocessing.get_start_method(allow_none=True)
@@ -132,9 +130,8 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
             around["environment"],
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                *(
-                    (os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())
-                ),  # to the same number: it is inherited
+                # To the same number: it is inherited.
+                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())),
             ],
             setsid=True,  # so that Ctrl-C does not reach it before it can say that it wants none
         )

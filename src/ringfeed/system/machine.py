@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 DESCRIPTORS = 12  # of all workers together, and what starting one takes for a moment
 DESCRIPTORS_A_WORKER = 3  # its channel, its pidfd, its stack
 CACHES = 3  # times the last cache: from here on writing past the caches costs no consumer anything
-USUAL_CACHE = (
-    32 << 20
-)  # bytes, where the kernel does not say: C's sysconf tells that of all processors of a machine
+# Bytes, where the kernel does not say: C's sysconf tells that of all processors of a machine.
+USUAL_CACHE = 32 << 20
 _FILES, _TASKS, _SPACE = (
     (resource.RLIMIT_NOFILE, "RLIMIT_NOFILE (ulimit -n)"),
     (resource.RLIMIT_NPROC, "RLIMIT_NPROC (ulimit -u)"),
@@ -123,9 +122,8 @@ def start_thread(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        if isinstance(
-            error.__context__, KeyboardInterrupt
-        ):  # it has undone what start() was in the middle of
+        if isinstance(error.__context__, KeyboardInterrupt):
+            # It has undone what start() was in the middle of.
             raise error.__context__ from None
         if "can't start new thread" not in str(error):  # all that Python says of a shortage
             raise

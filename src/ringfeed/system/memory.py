@@ -46,9 +46,8 @@ def reserve(
     ``remedy`` is what the error tells the user to do where there is no room.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if (
-        limit != resource.RLIM_INFINITY and size > limit
-    ):  # asked, as the kernel's answer may be SIGXFSZ
+    if limit != resource.RLIM_INFINITY and size > limit:
+        # Asked, as the kernel's answer may be SIGXFSZ.
         message = (
             f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory "
             "are needed"

@@ -76,9 +76,8 @@ def lazy_members(cls: type, members: dict[str, Any]) -> dict[str, Any]:
     A function is bound when it is looked up, and a lazy object is not.
     """
     lazy = lazy_values(members)
-    if "__annotate_func__" in vars(
-        cls
-    ):  # Python 3.14: annotations are made when they are asked for, and kept there
+    if "__annotate_func__" in vars(cls):
+        # Python 3.14: annotations are made when they are asked for, and kept there.
         lazy.pop("__annotations_cache__", None)
         with contextlib.suppress(Exception):
             lazy["__annotations__"] = without_frameworks(cls.__annotations__)

@@ -29,9 +29,8 @@ GRAIN = 16  # every object takes a multiple of it
 NUMBER = 32  # an int or a float
 HEADER = 16  # the garbage collector's, before most objects
 ARRAY = 160  # an ndarray, its axes, and the head of the bytes it lies in
-ATTRIBUTES = sys.getsizeof(
-    {"name": None}
-)  # an instance's own, beside the dict that the stream gives for them
+# An instance's own, beside the dict that the stream gives for them.
+ATTRIBUTES = sys.getsizeof({"name": None})
 MEMO = 16  # by so many each object enlarges the unpickler's memo, which a worker's heap keeps
 POOLED = 512  # what is larger lies in the heap, and leaves a hole there when it grows
 
@@ -43,9 +42,8 @@ DEEPEST = 3  # objects in objects
 
 CACHED = range(-5, 257)  # ints that are the same object everywhere
 _PLAIN = frozenset({str, bytes, bytearray, tuple, list, frozenset, complex})
-_FREE = frozenset(
-    {int, float, bool, type(None), pickle.PickleBuffer}
-)  # counted elsewhere, or there anyway
+# Counted elsewhere, or there anyway.
+_FREE = frozenset({int, float, bool, type(None), pickle.PickleBuffer})
 
 
 def weigh(visited: Sequence[object]) -> int:
@@ -71,9 +69,8 @@ def _size(obj: object) -> int:
     elif kind is dict or kind is set:
         size = sys.getsizeof(obj)
         size += size // 2 if size > POOLED else 0  # the table that it grew out of
-    elif issubclass(
-        kind, type | ModuleType
-    ):  # never isinstance: a stand-in would import what it stands for
+    elif issubclass(kind, type | ModuleType):
+        # Never isinstance: a stand-in would import what it stands for.
         return 0
     elif issubclass(kind, np.ndarray):
         size = ARRAY + _in_band(cast("np.ndarray[Any, Any]", obj))

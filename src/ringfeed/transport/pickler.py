@@ -67,9 +67,8 @@ class Pickled(NamedTuple):
     stream: memoryview
     buffers: Sequence[memoryview]  # its large ones, uncopied
     modules: frozenset[str]  # from which it refers to classes and functions
-    visited: Sequence[
-        object
-    ]  # each object that pickle came to see, once for each mention, with a watching pickler
+    # Each object that pickle came to see, once for each mention, with a watching pickler.
+    visited: Sequence[object]
 
 
 def dump(obj: object, pickler: Pickler) -> Pickled:
@@ -221,9 +220,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return _buffers.reduce_tensor(tensor)
 
     def _by_kind(self, obj: object) -> Callable[[Any], Any]:
-        if issubclass(
-            type(obj), type
-        ):  # not isinstance: in Python 3.10 list[int] is an instance of type
+        if issubclass(type(obj), type):
+            # Not isinstance: in Python 3.10 list[int] is an instance of type.
             return self._reduce_class
         return self._reduce_module if isinstance(obj, ModuleType) else self._reduce_instance
 

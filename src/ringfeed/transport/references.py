@@ -37,30 +37,26 @@ MAX_ENTRIES = 10_000  # of one container, looked at
 Step = tuple[str, object]  # how a reference is written, and its name
 CACHED = type(functools.lru_cache(lambda: None))
 _CONNECTIONS = {
-    *(
-        "h5py",
-        "netCDF4",
-        "tables",
-        "lmdb",
-        "rasterio",
-        "sqlite3",
-        "duckdb",
-        "_duckdb",
-        "psycopg",
-        "psycopg2",
-    ),
-    *(
-        "pymysql",
-        "MySQLdb",
-        "mysql",
-        "mariadb",
-        "pyodbc",
-        "oracledb",
-        "cx_Oracle",
-        "pymssql",
-        "pg8000",
-        "asyncpg",
-    ),
+    "h5py",
+    "netCDF4",
+    "tables",
+    "lmdb",
+    "rasterio",
+    "sqlite3",
+    "duckdb",
+    "_duckdb",
+    "psycopg",
+    "psycopg2",
+    "pymysql",
+    "MySQLdb",
+    "mysql",
+    "mariadb",
+    "pyodbc",
+    "oracledb",
+    "cx_Oracle",
+    "pymssql",
+    "pg8000",
+    "asyncpg",
 }
 """Packages whose objects, where they cannot be pickled, are open files or connections."""
 
@@ -95,9 +91,8 @@ def _held(obj: Any) -> Iterator[tuple[Step, Any]]:
     if (parts := unpicklable.PARTS.get(kind)) is not None and not issubclass(
         kind, (dict, list, tuple, set, frozenset)
     ):
-        yield from (
-            (("{}", label), part) for label, part in parts(obj)
-        )  # methods, partial() and the like
+        # Methods, partial() and the like.
+        yield from ((("{}", label), part) for label, part in parts(obj))
         return
     if kind is CACHED:
         yield ("{}", ""), obj.__wrapped__

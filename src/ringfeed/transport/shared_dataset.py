@@ -52,13 +52,11 @@ class DatasetPickle:
         self.stream = pickled.stream
         self.parts = parts  # of the user's modules: they come before the buffers
         self.buffers = (*parts.streams, *pickled.buffers)
-        self.modules = (
-            pickled.modules | parts.modules
-        )  # which unpickling imports, as far as that is known
+        # Which unpickling imports, as far as that is known.
+        self.modules = pickled.modules | parts.modules
         self.in_band = self.stream.nbytes  # bytes that every worker unpickles for itself
-        self.out_of_band = sum(
-            buffer.nbytes for buffer in self.buffers
-        )  # bytes that all workers share
+        # Bytes that all workers share.
+        self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)
         # Bytes that each worker makes of what is in band, if they were asked for.
         self.unpickled = unpickled
 

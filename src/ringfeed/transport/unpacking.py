@@ -39,9 +39,8 @@ def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], li
     Where its pieces lie; and the pieces, the stream first.
     """
     part_count, pieces = pickle.loads(manifest)  # noqa: S301 - the consumer pickled it
-    stream = mapped(
-        fds, pieces[:1]
-    )  # apart, so that a forkserver, which reads no more, keeps no page mapped
+    # Apart, so that a forkserver, which reads no more, keeps no page mapped.
+    stream = mapped(fds, pieces[:1])
     return part_count, pieces, [*stream, *mapped(fds, pieces[1:])]
 
 

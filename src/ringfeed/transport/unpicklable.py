@@ -98,9 +98,8 @@ def users_path(root: Any, name: str, labels: Iterable[str]) -> str:
     while steps and getattr(type(root), "holds_dataset", False):
         if steps[0] == ".functions":
             names = root.functions._fields
-            numbered = {
-                f"[{number}]": f".{one}" for number, one in enumerate(names)
-            }  # a NamedTuple is a tuple, too
+            # A NamedTuple is a tuple, too.
+            numbered = {f"[{number}]": f".{one}" for number, one in enumerate(names)}
             own = steps[1:] and [numbered.get(steps[1], steps[1]), *steps[2:]]
             return joined(own).removeprefix(".") or name
         if steps[0] != ".dataset":

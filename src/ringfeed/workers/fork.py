@@ -62,9 +62,8 @@ class Fork(Forker):
         ours, theirs = channels.pair()
         with theirs:
             child = fork(partial(self._live, theirs, self._pipes_of_others(), live))
-        pipes = (
-            self._pipes_of_others()
-        )  # a call of Popen may have begun before the fork, and is held up by it now
+        # A call of Popen may have begun before the fork, and is held up by it now.
+        pipes = self._pipes_of_others()
         if pipes:
             channels.send(ours, {"pipes": pipes})
         return WorkerProcess.of_child(child, ours)

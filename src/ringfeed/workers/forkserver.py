@@ -32,19 +32,16 @@ if TYPE_CHECKING:
     from ringfeed.system._system import Child, Descriptor
 
 Private = tuple[str, str]
-OWN = (  # what each worker needs, whatever its dataset is: imported once for all of them
-    *(
-        "ringfeed.datasets.reader",
-        "ringfeed.datasets.arrays",
-        "ringfeed.datasets.samples",
-        "ringfeed.orders.rng",
-    ),
-    *(
-        "ringfeed.transport.unpacking",
-        "ringfeed.ring.mapping",
-        "faulthandler",
-        "encodings.ascii",
-    ),
+# What each worker needs, whatever its dataset is: imported once for all of them.
+OWN = (
+    "ringfeed.datasets.reader",
+    "ringfeed.datasets.arrays",
+    "ringfeed.datasets.samples",
+    "ringfeed.orders.rng",
+    "ringfeed.transport.unpacking",
+    "ringfeed.ring.mapping",
+    "faulthandler",
+    "encodings.ascii",
 )
 
 
@@ -58,16 +55,14 @@ class ForkserverMain:
 
         ``lifeline``: the descriptors that tie a worker to the consumer.
         """
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # if inherited, SIG_IGN would bury our children
+        # If inherited, SIG_IGN would bury our children.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._channel = channel
         self._lifeline = lifeline
         self._dataset = dataset
         self._may_fork = True
-        self._imported: set[Private] = (
-            set()
-        )  # what imports have brought that processes cannot share
+        # What imports have brought that processes cannot share.
+        self._imported: set[Private] = set()
         # By pidfd, with the channel that is told of the end.
         self._children: dict[int, tuple[Child, Descriptor]] = {}
 
@@ -252,9 +247,8 @@ def _readable() -> set[Private]:
 
 def forget_the_consumer() -> None:
     """Undo, in a process forked from the consumer, what a spawned one would not have."""
-    signal.set_wakeup_fd(
-        -1
-    )  # our signals are not for the consumer's event loop, nor for its handlers
+    # Our signals are not for the consumer's event loop, nor for its handlers.
+    signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
@@ -288,9 +282,8 @@ def _calm_torch() -> None:
 
     The threads of its pool are not here, and it would wait for them.
     """
-    set_num_threads = getattr(
-        sys.modules.get("torch"), "set_num_threads", None
-    )  # None: still being imported
+    # None: still being imported.
+    set_num_threads = getattr(sys.modules.get("torch"), "set_num_threads", None)
     if set_num_threads is not None:
         set_num_threads(1)
 

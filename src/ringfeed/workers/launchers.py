@@ -77,9 +77,8 @@ class Forker(Launcher):
             except (OSError, EOFError) as error:
                 end = self._end_forkserver()
                 if held and not self.holds_dataset:
-                    return (
-                        self.start()
-                    )  # by one that does not unpickle the dataset: see `ForkserverMain._unpack`
+                    # By one that does not unpickle the dataset: see `ForkserverMain._unpack`.
+                    return self.start()
                 # A BlockingIOError is a forkserver that does not read.
                 if (
                     isinstance(error, OSError)
@@ -221,7 +220,7 @@ class Forkserver(Forker):
 
         Where the forkserver hangs in an import or in the dataset, each worker does both for itself.
 
-        There it is watched: see `Watchdog`.
+        There it is watched: see `Roster`.
         """
         try:
             return super().start()

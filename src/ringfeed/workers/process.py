@@ -83,9 +83,8 @@ class WorkerProcess:
             dead = self.is_dead()
             code = self._status() if dead else None
             if self._is_child and not dead:
-                with suppress(
-                    RuntimeError
-                ):  # no room for a thread, or the interpreter's end: a zombie is left
+                with suppress(RuntimeError):
+                    # No room for a thread, or the interpreter's end: a zombie is left.
                     threading.Thread(
                         target=self._status, name="ringfeed-reaper", daemon=True
                     ).start()
@@ -94,9 +93,8 @@ class WorkerProcess:
             self.channel.close()
         if code is None:
             return "ended"
-        names = {
-            number.value: number.name for number in signal.Signals
-        }  # but for real-time signals
+        # But for real-time signals.
+        names = {number.value: number.name for number in signal.Signals}
         return (
             f"exited with status {code}"
             if code >= 0

@@ -18,7 +18,7 @@ from ringfeed.system.machine import check_processes, start_thread
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
 from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import Spawner, terminate_all
-from ringfeed.workers.roster import Roster, Watchdog
+from ringfeed.workers.roster import Roster
 
 if TYPE_CHECKING:
     from ringfeed.transport.shared_dataset import SharedDataset
@@ -39,8 +39,7 @@ class Processes(Pool):
         """Prepare ``config.workers`` processes."""
         super().__init__(config)
         self._home = os.getpid()
-        self._watchdog = Watchdog(config.ring, self._observer)
-        self._roster = Roster(config.ring.ids, self._policy, self._watchdog)
+        self._roster = Roster(config.ring, self._observer, self._policy)
         self._stacks = Stacks()
         self._stopping = False
         self._lock = threading.RLock()  # roster, versions and starts change together
@@ -102,7 +101,7 @@ class Processes(Pool):
     ) -> None:
         """Send a process the segment, the source, and the dataset where it is ``sent``."""
         config, worker, segment = self._config, self._roster.workers[number], self._config.segment
-        self._watchdog.begin(number)
+        self._roster.begin(number)
         config.ring.note_pid(number, worker.pid)
         message = SimpleNamespace(
             source=config.source,
@@ -162,9 +161,7 @@ class Processes(Pool):
                 for worker in workers.values():
                     worker.send(message, changed.fds)
             except BaseException:  # Ctrl-C: some were not told
-                self._watchdog.timed_out.update(workers)
-                for worker in workers.values():
-                    worker.kill()
+                self._roster.kill([*workers], 0)
                 raise
             finally:
                 if previous is not None:
@@ -180,9 +177,8 @@ class Processes(Pool):
         with self._lock:
             self._roster.note_at_work()
             self._policy.resize(workers)
-            for number in self._roster.let_leave(
-                self._policy.wanted
-            ):  # again, if Ctrl-C came in between
+            for number in self._roster.let_leave(self._policy.wanted):
+                # Again, if Ctrl-C came in between.
                 self._config.ring.retire(number)
             try:
                 self._fill_up()
@@ -288,7 +284,7 @@ class Processes(Pool):
         with self._lock:
             lines = []
             for number, worker in sorted(self._roster.workers.items()):
-                starting = self._watchdog.is_starting(number)  # it would die of the signal
+                starting = self._roster.is_starting(number)  # it would die of the signal
                 stack = "" if starting else self._stacks.read(number, worker)
                 lines.append(self._describe(number, f"pid {worker.pid}", stack))
             for number, worker in sorted(self._roster.quarantined.items()):
@@ -304,11 +300,10 @@ class Processes(Pool):
         """
         with self._lock:
             streams = {number: self._streams.get(number, 0) for number in self._roster.readers}
-            stuck, pause_ns = self._watchdog.stuck(streams, timeout_ns)
-            inside = self._watchdog.inside(stuck)
+            stuck, pause_ns = self._roster.stuck(streams, timeout_ns)
+            inside = self._roster.inside(stuck)
             if self._roster.most_unkillable_in(inside.values()) >= self._config.max_attempts:
                 return 0  # a sample whose workers cannot be ended, one after the other
-            self._watchdog.mark_timed_out(stuck)
             alive = self._roster.kill(stuck, KILL_S)
             if alive:
                 self._quarantine({number: inside.get(number) for number in alive})
@@ -367,9 +362,8 @@ class Processes(Pool):
         self.request_stop()
         if self._home != os.getpid():
             return
-        if (
-            self._watcher is not threading.current_thread()
-        ):  # as when the garbage collector ends a loader in there
+        if self._watcher is not threading.current_thread():
+            # As when the garbage collector ends a loader in there.
             with suppress(RuntimeError):  # it does not run yet: it will find everything closed
                 self._watcher.join()
             self._close()

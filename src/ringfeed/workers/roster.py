@@ -1,8 +1,8 @@
 """Which workers there are, by their ids, how each is getting on, and how many deaths are borne.
 
-    Watchdog        each worker's progress: whether it has begun, has filled something, is stuck
     RestartPolicy   the target number of workers, and when a death is the last, in numbers alone
-    Roster          those at work, leaving or in quarantine; how the others ended
+    Roster          the workers at work, leaving or in quarantine: how each is getting on, and how
+                    the others ended
 
 Workers beyond the most that have filled samples at the same time are optional: the tuner asked for
 them, and training can go on without. An error that would end the run lowers the target instead,
@@ -33,21 +33,186 @@ PAUSE_NS = 10**9
 """A worker that has filled samples may pause so long and still work, as on a busy machine."""
 
 
-class Watchdog:
-    """The workers' progress, by their ids."""
+class RestartPolicy:
+    """The target number of workers, and the deaths so far; the owner holds a lock."""
 
-    def __init__(self, ring: _ring.Ring, observer: Observer) -> None:
+    def __init__(self, initial_workers: int) -> None:
+        """Begin with this target, of which no worker is optional."""
+        self.wanted = initial_workers
+        self.restarts = 0
+        self.early_deaths = 0  # in a row
+        # The highest target that could be reached, and why.
+        self.scaled_down: tuple[int, str] | None = None
+        self._proved = initial_workers  # the most workers that have filled samples at the same time
+
+    def resize(self, workers: int) -> None:
+        """Set the target, but not above what could be reached before."""
+        self.wanted = workers if self.scaled_down is None else min(workers, self.scaled_down[0])
+        self._proved = min(self._proved, self.wanted)
+
+    def note_at_work(self, workers: int) -> None:
+        """Note how many live workers have filled samples; before a dead one is removed."""
+        self._proved = max(self._proved, min(workers, self.wanted))
+
+    def scale_down(self, why: str) -> bool:
+        """Lower the target by one, if one worker is optional; False where none is."""
+        if self.wanted <= self._proved:
+            return False
+        self.wanted -= 1
+        self.early_deaths = 0
+        self.scaled_down = self.wanted, why
+        return True
+
+    def count_death(
+        self, exit_reason: str, *, starting: bool, fresh: bool, asked: bool, progress: bool
+    ) -> None:
+        """Count a death that was not asked for by `resize`; raise WorkerError for one too many.
+
+        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the
+            roster killed it;
+        ``progress``: another worker fills slots, so that training goes on.
+        """
+        if progress and self.wanted <= self._proved:
+            # An optional worker that cannot start is given up all the same.
+            self.early_deaths = 0
+        # A slow start may succeed next time.
+        self.early_deaths = self.early_deaths + 1 if starting and not asked else 0
+        if exit_reason == FOR_WANT_OF_MEMORY and not asked:
+            # The kernel takes the largest, perhaps not the newest.
+            want = (
+                f"a worker {exit_reason} while another was to start, as it happens when memory is "
+                "short"
+            )
+            if self.scale_down(want) and fresh:
+                return
+        why = (
+            f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last "
+            f"{exit_reason}; look at its output above, or try workers=0"
+        )
+        is_hopeless = self.early_deaths >= EARLY_DEATHS
+        if is_hopeless and fresh and self.scale_down(why):
+            return
+        self.restarts += 1
+        if is_hopeless:
+            raise WorkerError(why)
+
+
+class Roster:
+    """The workers of a pool. The owner holds a lock, except where it asks for `everyone`.
+
+    Ctrl-C may come between any two steps: a worker is added by ``workers[number] = ...``, since a
+    call that stored it could be interrupted before it did. It is quarantined before it is removed,
+    so that `everyone` always finds it.
+    """
+
+    def __init__(self, ring: _ring.Ring, observer: Observer, policy: RestartPolicy) -> None:
         """Begin with no worker."""
-        self.timed_out: set[int] = set()  # ended because they were stuck, or could not be told
-        self._ring = ring
-        self._observer = observer
+        self.workers: dict[int, WorkerProcess] = {}
+        self.leaving: set[int] = set()  # of the workers: asked to leave, and not replaced
+        self.timed_out: set[int] = set()  # killed since they were stuck, or could not be told
+        # Sent SIGKILL, not dead, and replaced: their ids stay theirs.
+        self.quarantined: dict[int, WorkerProcess] = {}
+        # By batch and row: how the last worker died that tried it.
+        self.deaths: dict[tuple[int, int], Death] = {}
+        self._ring, self._observer, self._policy = ring, observer, policy
+        self._ids = ring.ids  # the most workers at a time, those in quarantine included
         self._started_ns = [0] * ring.ids  # when each was sent its first message
-        self._slow_starts = [
-            0
-        ] * ring.ids  # in a row: workers ended because they took too long to start
-        self._before = [(0, 0)] * ring.ids  # samples and claims of workers that had the id before
+        # In a row: workers ended because they took too long to start.
+        self._slow_starts = [0] * ring.ids
+        # Samples and claims of workers that had the id before.
+        self._before = [(0, 0)] * ring.ids
         self._filled = 0  # samples of all workers, when `progress` was asked last
         self._progress_ns = 0  # when it last found any
+        # By sample: workers that SIGKILL could not end in it.
+        self._unkillable_at: Counter[int] = Counter()
+
+    @property
+    def staying(self) -> AbstractSet[int]:
+        """The workers that were not asked to leave."""
+        return self.workers.keys() - self.leaving
+
+    @property
+    def readers(self) -> Collection[int]:
+        """The workers that read samples themselves."""
+        return self.workers
+
+    def everyone(self) -> list[WorkerProcess]:
+        """Return all that may be alive.
+
+        Without the lock, too: list() of a dict's view is one step.
+        """
+        return [*list(self.workers.values()), *list(self.quarantined.values())]
+
+    def pidfds(self) -> dict[int, int]:
+        """Return the ids of all that may be alive, by the descriptor that tells of their end."""
+        return {
+            worker.pidfd: number
+            for number, worker in (*self.workers.items(), *self.quarantined.items())
+        }
+
+    def missing(self, wanted: int) -> list[int]:
+        """Return an id for each missing worker, as far as ids are free.
+
+        Workers in quarantine keep theirs.
+        """
+        free = [
+            number
+            for number in range(self._ids)
+            if number not in {**self.workers, **self.quarantined}
+        ]
+        return free[: max(0, wanted - len(self.staying))]
+
+    def let_leave(self, wanted: int) -> AbstractSet[int]:
+        """Have no more than ``wanted`` stay.
+
+        Returns the workers that are to leave, those of earlier calls included.
+        """
+        self.leaving.update(sorted(self.staying)[wanted:])
+        return self.leaving & self.workers.keys()
+
+    def note_at_work(self) -> None:
+        """Note how many workers have filled samples; before a dead one is removed."""
+        self._policy.note_at_work(sum(not self.is_fresh(number) for number in self.staying))
+
+    def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
+        """Forget a dead worker and count its death.
+
+        Raise WorkerError where it must not be replaced.
+
+        ``given_up``: the batch and row that are tried no more, because of this death; ``stage``:
+        the function of the user's that it came in, if that has all rows at once.
+        """
+        if number in self.quarantined:
+            self.quarantined.pop(number).exit_reason()
+            self.timed_out.discard(number)
+            return
+        worker = self.workers.pop(number)
+        startup_error = worker.startup_error()
+        exit_reason = worker.exit_reason()
+        if given_up is not None:
+            self.deaths[given_up] = Death(exit_reason, stage)
+        if number in self.leaving:
+            self.leaving.discard(number)
+            self.forget(number)
+        elif startup_error is None:
+            self._count_death(number, exit_reason)
+        elif self.is_fresh(number) and self._policy.scale_down(str(startup_error)):
+            self.forget(number)
+        else:
+            raise startup_error
+
+    def _count_death(self, number: int, exit_reason: str) -> None:
+        asked = number in self.timed_out
+        self.timed_out.discard(number)
+        self._policy.count_death(
+            exit_reason,
+            starting=self.is_starting(number),
+            fresh=self.is_fresh(number),
+            asked=asked,
+            progress=self.progress(self.workers),
+        )
+
+    # ---- how each is getting on ----
 
     def begin(self, number: int) -> None:
         """Note that a worker is told to start."""
@@ -133,190 +298,11 @@ class Watchdog:
             if head in (0, stream)
         }
 
-
-class RestartPolicy:
-    """The target number of workers, and the deaths so far; the owner holds a lock."""
-
-    def __init__(self, initial_workers: int) -> None:
-        """Begin with this target, of which no worker is optional."""
-        self.wanted = initial_workers
-        self.restarts = 0
-        self.early_deaths = 0  # in a row
-        # The highest target that could be reached, and why.
-        self.scaled_down: tuple[int, str] | None = None
-        self._proved = initial_workers  # the most workers that have filled samples at the same time
-
-    def resize(self, workers: int) -> None:
-        """Set the target, but not above what could be reached before."""
-        self.wanted = workers if self.scaled_down is None else min(workers, self.scaled_down[0])
-        self._proved = min(self._proved, self.wanted)
-
-    def note_at_work(self, workers: int) -> None:
-        """Note how many live workers have filled samples; before a dead one is removed."""
-        self._proved = max(self._proved, min(workers, self.wanted))
-
-    def scale_down(self, why: str) -> bool:
-        """Lower the target by one, if one worker is optional; False where none is."""
-        if self.wanted <= self._proved:
-            return False
-        self.wanted -= 1
-        self.early_deaths = 0
-        self.scaled_down = self.wanted, why
-        return True
-
-    def count_death(
-        self, exit_reason: str, *, starting: bool, fresh: bool, asked: bool, progress: bool
-    ) -> None:
-        """Count a death that was not asked for by `resize`; raise WorkerError for one too many.
-
-        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the
-            watchdog killed it;
-        ``progress``: another worker fills slots, so that training goes on.
-        """
-        if (
-            progress and self.wanted <= self._proved
-        ):  # an optional worker that cannot start is given up all the same
-            self.early_deaths = 0
-        self.early_deaths = (
-            self.early_deaths + 1 if starting and not asked else 0
-        )  # a slow start may succeed next time
-        if (
-            exit_reason == FOR_WANT_OF_MEMORY and not asked
-        ):  # the kernel takes the largest, perhaps not the newest
-            want = (
-                f"a worker {exit_reason} while another was to start, as it happens when memory is "
-                "short"
-            )
-            if self.scale_down(want) and fresh:
-                return
-        why = (
-            f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last "
-            f"{exit_reason}; look at its output above, or try workers=0"
-        )
-        is_hopeless = self.early_deaths >= EARLY_DEATHS
-        if is_hopeless and fresh and self.scale_down(why):
-            return
-        self.restarts += 1
-        if is_hopeless:
-            raise WorkerError(why)
-
-
-class Roster:
-    """The workers of a pool. The owner holds a lock, except where it asks for `everyone`.
-
-    Ctrl-C may come between any two steps: a worker is added by ``workers[number] = ...``, since a
-    call that stored it could be interrupted before it did. It is quarantined before it is removed,
-    so that `everyone` always finds it.
-    """
-
-    def __init__(self, ids: int, policy: RestartPolicy, watchdog: Watchdog) -> None:
-        """Begin with no worker.
-
-        There are at most ``ids`` at a time, those that are quarantined included.
-        """
-        self.workers: dict[int, WorkerProcess] = {}
-        self.leaving: set[int] = set()  # of the workers: asked to leave, and not replaced
-        self.quarantined: dict[
-            int, WorkerProcess
-        ] = {}  # sent SIGKILL, not dead, and replaced: their ids stay theirs
-        self.deaths: dict[
-            tuple[int, int], Death
-        ] = {}  # by batch and row: how the last worker died that tried it
-        self._ids = ids
-        self._policy = policy
-        self._watchdog = watchdog
-        self._unkillable_at: Counter[int] = (
-            Counter()
-        )  # by sample: workers that SIGKILL could not end in it
-
-    @property
-    def staying(self) -> AbstractSet[int]:
-        """The workers that were not asked to leave."""
-        return self.workers.keys() - self.leaving
-
-    @property
-    def readers(self) -> Collection[int]:
-        """The workers that read samples themselves."""
-        return self.workers
-
-    def everyone(self) -> list[WorkerProcess]:
-        """Return all that may be alive.
-
-        Without the lock, too: list() of a dict's view is one step.
-        """
-        return [*list(self.workers.values()), *list(self.quarantined.values())]
-
-    def pidfds(self) -> dict[int, int]:
-        """Return the ids of all that may be alive, by the descriptor that tells of their end."""
-        return {
-            worker.pidfd: number
-            for number, worker in (*self.workers.items(), *self.quarantined.items())
-        }
-
-    def missing(self, wanted: int) -> list[int]:
-        """Return an id for each missing worker, as far as ids are free.
-
-        Workers in quarantine keep theirs.
-        """
-        free = [
-            number
-            for number in range(self._ids)
-            if number not in {**self.workers, **self.quarantined}
-        ]
-        return free[: max(0, wanted - len(self.staying))]
-
-    def let_leave(self, wanted: int) -> AbstractSet[int]:
-        """Have no more than ``wanted`` stay.
-
-        Returns the workers that are to leave, those of earlier calls included.
-        """
-        self.leaving.update(sorted(self.staying)[wanted:])
-        return self.leaving & self.workers.keys()
-
-    def note_at_work(self) -> None:
-        """Note how many workers have filled samples; before a dead one is removed."""
-        self._policy.note_at_work(
-            sum(not self._watchdog.is_fresh(number) for number in self.staying)
-        )
-
-    def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
-        """Forget a dead worker and count its death.
-
-        Raise WorkerError where it must not be replaced.
-
-        ``given_up``: the batch and row that are tried no more, because of this death; ``stage``:
-        the function of the user's that it came in, if that has all rows at once.
-        """
-        if number in self.quarantined:
-            self.quarantined.pop(number).exit_reason()
-            self._watchdog.timed_out.discard(number)
-            return
-        worker = self.workers.pop(number)
-        startup_error = worker.startup_error()
-        exit_reason = worker.exit_reason()
-        if given_up is not None:
-            self.deaths[given_up] = Death(exit_reason, stage)
-        if number in self.leaving:
-            self.leaving.discard(number)
-            self._watchdog.forget(number)
-        elif startup_error is None:
-            self._count_death(number, exit_reason)
-        elif self._watchdog.is_fresh(number) and self._policy.scale_down(str(startup_error)):
-            self._watchdog.forget(number)
-        else:
-            raise startup_error
-
-    def _count_death(self, number: int, exit_reason: str) -> None:
-        asked = number in self._watchdog.timed_out
-        self._watchdog.timed_out.discard(number)
-        starting, fresh = self._watchdog.is_starting(number), self._watchdog.is_fresh(number)
-        progress = self._watchdog.progress(self.workers)
-        self._policy.count_death(
-            exit_reason, starting=starting, fresh=fresh, asked=asked, progress=progress
-        )
+    # ---- the end ----
 
     def kill(self, numbers: Collection[int], timeout_s: float) -> list[int]:
         """Send workers SIGKILL; returns those that are not dead after so long."""
+        self.mark_timed_out(numbers)
         for number in numbers:
             self.workers[number].kill()
         deadline = time.monotonic() + timeout_s

@@ -62,9 +62,8 @@ class Threads(Pool):
         self._threads[number] = thread
         try:
             start_thread(thread)
-        except (
-            BaseException
-        ):  # after Ctrl-C it may run all the same, and its id must not be another's meanwhile
+        except BaseException:
+            # After Ctrl-C it may run all the same, and its id must not be another's meanwhile.
             self._leaving.add(number)
             self._config.ring.retire(number)
             raise

@@ -43,9 +43,8 @@ class WarmMain(ForkserverMain):
             return True
         self._idle_ms = round(1000 * message.pop("idle_s"))
         _print_to(*fds)
-        for fd in (
-            fds
-        ):  # now: what an import raised may keep this frame alive, and the user's pipes with it
+        for fd in fds:
+            # Now: what an import raised may keep this frame alive, and the user's pipes with it.
             fd.close()
         super()._obey(message, fds)
         flush_output()

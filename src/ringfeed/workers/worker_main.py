@@ -60,12 +60,10 @@ class WorkerMain:
             _ring.WorkerEnd(ring, number, config.stream),
             (config.stream - 1, config.workers, starts),
         )
-        faulthandler.register(
-            signal.SIGUSR1, file=self._stack.fileno(), all_threads=False
-        )  # whatever Python is doing
-        _imports.expect(
-            self._source.packages, silent=number > 0 or starts > 0
-        )  # one of them says it
+        # Whatever Python is doing.
+        faulthandler.register(signal.SIGUSR1, file=self._stack.fileno(), all_threads=False)
+        # One of them says it.
+        _imports.expect(self._source.packages, silent=number > 0 or starts > 0)
         dataset = dataset if config.manifest is None else _unpack(config.manifest, fds[3:])
         scatter(self._source.seed, number, starts)
         self._port = Port(

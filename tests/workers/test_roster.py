@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ringfeed.monitor.snapshot import Worker
-from ringfeed.workers.roster import PAUSE_NS, Watchdog
+from ringfeed.workers.roster import PAUSE_NS, RestartPolicy, Roster
 
 HOUR_NS = 3600 * 10**9
 
@@ -43,86 +43,86 @@ def ring() -> Ring:
 
 
 @pytest.fixture
-def watchdog(ring: Ring) -> Watchdog:
+def roster(ring: Ring) -> Roster:
     """Return what is known of workers who have all just been told."""
-    watchdog = Watchdog(ring, ring)  # type: ignore[arg-type]
+    roster = Roster(ring, ring, RestartPolicy(3))  # type: ignore[arg-type]
     for number in range(3):
-        watchdog.begin(number)
-    return watchdog
+        roster.begin(number)
+    return roster
 
 
-def test_from_the_start_to_the_first_sample(ring: Ring, watchdog: Watchdog) -> None:
+def test_from_the_start_to_the_first_sample(ring: Ring, roster: Roster) -> None:
     """A worker starts until it has claimed, and is fresh until it has filled something."""
-    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (True, True)
+    assert (roster.is_starting(1), roster.is_fresh(1)) == (True, True)
     ring.claims[1] = 1
-    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (False, True)
+    assert (roster.is_starting(1), roster.is_fresh(1)) == (False, True)
     ring.samples[1] = 4
-    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (False, False)
-    watchdog.begin(1)
-    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (True, True)
+    assert (roster.is_starting(1), roster.is_fresh(1)) == (False, False)
+    roster.begin(1)
+    assert (roster.is_starting(1), roster.is_fresh(1)) == (True, True)
 
 
-def test_progress_is_a_sample_more_or_one_in_the_making(ring: Ring, watchdog: Watchdog) -> None:
+def test_progress_is_a_sample_more_or_one_in_the_making(ring: Ring, roster: Roster) -> None:
     """Of any worker since the last call; or of one of those that are named, at this moment."""
-    assert not watchdog.progress([0, 1])
+    assert not roster.progress([0, 1])
     ring.samples[2] += 1
-    assert (watchdog.progress([0, 1]), watchdog.progress([0, 1])) == (True, False)
+    assert (roster.progress([0, 1]), roster.progress([0, 1])) == (True, False)
     ring.since_ns[1] = 5000
-    assert (watchdog.progress([0, 1]), watchdog.progress([0])) == (True, False)
+    assert (roster.progress([0, 1]), roster.progress([0])) == (True, False)
 
 
-def test_a_worker_that_pauses_is_at_work(ring: Ring, watchdog: Watchdog) -> None:
+def test_a_worker_that_pauses_is_at_work(ring: Ring, roster: Roster) -> None:
     """One that has filled samples, for a second.
 
     One that has filled nothing is no sign of progress.
     """
     ring.samples[0] = 1
-    assert (watchdog.progress([0, 1]), watchdog.progress([0, 1]), watchdog.progress([1])) == (
+    assert (roster.progress([0, 1]), roster.progress([0, 1]), roster.progress([1])) == (
         True,
         True,
         False,
     )
-    watchdog._progress_ns -= PAUSE_NS
-    assert not watchdog.progress([0, 1])
+    roster._progress_ns -= PAUSE_NS
+    assert not roster.progress([0, 1])
 
 
-def test_those_inside_a_sample_are_due(ring: Ring, watchdog: Watchdog) -> None:
+def test_those_inside_a_sample_are_due(ring: Ring, roster: Roster) -> None:
     """From their claim on, and nobody else as long as there are any."""
     ring.since_ns[1] = 5000
-    assert watchdog.due_ns({0: 1, 1: 2}, 100) == {1: 5100}
+    assert roster.due_ns({0: 1, 1: 2}, 100) == {1: 5100}
 
 
-def test_where_nobody_comes_all_are_due(ring: Ring, watchdog: Watchdog) -> None:
+def test_where_nobody_comes_all_are_due(ring: Ring, roster: Roster) -> None:
     """Those that have worked at once, one that starts after its time.
 
     None where there is nothing to fill.
     """
     ring.claims[0] = 1
-    due_ns = watchdog.due_ns({0: 1, 1: 2}, HOUR_NS)
+    due_ns = roster.due_ns({0: 1, 1: 2}, HOUR_NS)
     assert due_ns[0] == 0
     assert 0 < due_ns[1] - time.monotonic_ns() <= HOUR_NS
     ring.slots = ["ready", "free"]
-    assert watchdog.due_ns({0: 1, 1: 2}, HOUR_NS) == {}
+    assert roster.due_ns({0: 1, 1: 2}, HOUR_NS) == {}
 
 
-def test_only_the_stream_of_the_head_is_due(ring: Ring, watchdog: Watchdog) -> None:
+def test_only_the_stream_of_the_head_is_due(ring: Ring, roster: Roster) -> None:
     """The others have nothing to do."""
     ring.head_stream = 2
-    assert set(watchdog.due_ns({0: 1, 1: 2, 2: 3}, 1)) == {1}
+    assert set(roster.due_ns({0: 1, 1: 2, 2: 3}, 1)) == {1}
 
 
-def test_the_next_to_start_has_twice_as_long(ring: Ring, watchdog: Watchdog) -> None:
+def test_the_next_to_start_has_twice_as_long(ring: Ring, roster: Roster) -> None:
     """Each that was ended at its start doubles it, until one has claimed something."""
-    before = watchdog.due_ns({1: 1}, 100)[1]
-    watchdog.mark_timed_out([1])
-    watchdog.mark_timed_out([1])
-    assert watchdog.timed_out == {1}
-    assert watchdog.due_ns({1: 1}, 100)[1] == before + 300
-    watchdog.forget(1)
-    assert watchdog.timed_out == set()
-    assert watchdog.due_ns({1: 1}, 100)[1] == before
-    watchdog.mark_timed_out([1])
+    before = roster.due_ns({1: 1}, 100)[1]
+    roster.mark_timed_out([1])
+    roster.mark_timed_out([1])
+    assert roster.timed_out == {1}
+    assert roster.due_ns({1: 1}, 100)[1] == before + 300
+    roster.forget(1)
+    assert roster.timed_out == set()
+    assert roster.due_ns({1: 1}, 100)[1] == before
+    roster.mark_timed_out([1])
     ring.claims[1] = 1
-    watchdog.mark_timed_out([1])
-    watchdog.begin(1)
-    assert 0 < watchdog.due_ns({1: 1}, HOUR_NS)[1] - time.monotonic_ns() <= HOUR_NS
+    roster.mark_timed_out([1])
+    roster.begin(1)
+    assert 0 < roster.due_ns({1: 1}, HOUR_NS)[1] - time.monotonic_ns() <= HOUR_NS
