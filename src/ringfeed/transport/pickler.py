@@ -140,7 +140,7 @@ def _dump(obj: object, pickler: Pickler) -> None:
     try:
         pickler.dump(obj)
     finally:
-        # Or it keeps what it has seen until the garbage collector finds its cycle.
+        # Else it keeps what it has seen until the garbage collector finds its cycle.
         pickler.clear_memo()
         if by_value:
             cloudpickle.unregister_pickle_by_value(main)
