@@ -41,8 +41,10 @@ hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("house")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what the Makefile asks for."""
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add what the Makefile asks for, and know pytest-timeout's setting, which bounds nothing without it."""
+    if not pluginmanager.hasplugin("timeout"):
+        parser.addini("timeout", "seconds a test")
     parser.addoption(
         "--first-parameters",
         action="store_true",
@@ -153,3 +155,13 @@ def nothing_left() -> Iterator[None]:
     left = leftovers.since(before)
     if left:
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture
+def closed(nothing_left: None) -> Iterator[None]:  # noqa: ARG001 - it looks after this
+    """Close the loaders that a test has put into `numbered.MADE`."""
+    yield
+    from numbered import MADE  # noqa: PLC0415 - it imports the package
+
+    while MADE:
+        MADE.pop().close()

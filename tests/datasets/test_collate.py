@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from refusing import raised
 from ringfeed import Array, Loader, SpecError, WorkerError
 from ringfeed.datasets import Interleave, Mix
 from ringfeed.loader import stream_of
@@ -20,7 +21,7 @@ from ringfeed.orders import Buckets, PrioritizedSampler
 from ringfeed.testing import check_resume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ringfeed.frameworks.base import LoaderInfo
@@ -107,14 +108,6 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
             for _ in "ab"
             for one in loader
         ]
-
-
-def raised(kind: type[Exception], call: Callable[[], object]) -> str:
-    """Return the text of the error of this very kind that a call raises."""
-    with pytest.raises(kind) as caught:
-        call()
-    assert type(caught.value) is kind
-    return str(caught.value)
 
 
 # ---- what comes ----

@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 import re
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from numbered import die, fail
 from ringfeed import Array, Loader
 from ringfeed.datasets import Interleave
 from ringfeed.datasets.round_robin import RoundRobinEpoch
@@ -70,11 +70,6 @@ class Ages:
             yield np.full(rows, rows, np.int32)
 
 
-def die() -> None:
-    """End this process."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def die_once(mark: Path) -> None:
     """End the first process that comes here."""
     try:
@@ -82,12 +77,6 @@ def die_once(mark: Path) -> None:
     except FileExistsError:
         return
     die()
-
-
-def fail() -> None:
-    """Raise what an iterable may."""
-    message = "no more of this"
-    raise KeyError(message)
 
 
 def pause_until(mark: Path) -> None:

@@ -25,6 +25,7 @@ from datasets import (
     Reshuffling,
     drain,
 )
+from refusing import raised
 from ringfeed import Array, Loader, SpecError
 from ringfeed.datasets import Mix
 from ringfeed.datasets.terms import Terms
@@ -83,14 +84,6 @@ def three(**settings: Any) -> Mix:
 def rows_of(loader: Loader, epochs: int = 1) -> list[list[Any]]:
     """Return all samples of some epochs, batch by batch."""
     return [np.stack(batch, 1).tolist() for _ in range(epochs) for batch in loader]
-
-
-def raised(kind: type[Exception], call: Callable[[], object]) -> str:
-    """Return the text of the error of this very kind that a call raises."""
-    with pytest.raises(kind) as caught:
-        call()
-    assert type(caught.value) is kind
-    return str(caught.value)
 
 
 # ---- what comes ----

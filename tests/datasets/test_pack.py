@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from refusing import raised
 from ringfeed import Array, Loader, ShipError, SpecError, StateError, WorkerError
 from ringfeed.datasets import Interleave, Mix, Pack
 from ringfeed.orders.rng import SampleContext, installed
@@ -102,14 +103,6 @@ def once(found: Any) -> bool:
 def content(batches: Any) -> list[bytes]:
     """Return the bytes of each batch."""
     return [b"".join(leaf.tobytes() for leaf in batch.values()) for batch in batches]
-
-
-def raised(kind: type[Exception], call: Callable[[], object]) -> str:
-    """Return the text of the error of this very kind that a call raises."""
-    with pytest.raises(kind) as caught:
-        call()
-    assert type(caught.value) is kind
-    return str(caught.value)
 
 
 # ---- what comes ----

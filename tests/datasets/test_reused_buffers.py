@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from numbered import MADE, same
 from ringfeed import Loader, Shard
 from ringfeed.datasets import Interleave
 from ringfeed.keras import GeneratorEnqueuer
@@ -17,15 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COUNT = 24
-_made: list[Loader] = []
-
-
-@pytest.fixture(autouse=True)
-def _closed(nothing_left: None) -> Iterator[None]:  # noqa: ARG001 - it looks after this
-    """Close what a test has made."""
-    yield
-    while _made:
-        _made.pop().close()
+pytestmark = pytest.mark.usefixtures("closed")
 
 
 class OneArray:
@@ -80,11 +73,6 @@ def one_array() -> Iterator[Any]:
     return iter(OneArray())
 
 
-def as_it_is(sample: Any) -> Any:
-    """Return what is given."""
-    return sample
-
-
 def stacked(samples: list[Any]) -> Any:
     """Return a batch of all samples."""
     if isinstance(samples[0], dict):
@@ -109,17 +97,17 @@ def numbers(batches: Any) -> list[int]:
 
 def fed(dataset: Any, **parameters: Any) -> Loader:
     """Return a loader."""
-    _made.append(
+    MADE.append(
         Loader(
             dataset, **{"batch_size": 4, "backend": "fork", "timeout_s": PATIENCE_S, **parameters}
         )
     )
-    return _made[-1]
+    return MADE[-1]
 
 
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize(
-    "work", [{"transform": as_it_is}, {"collate_fn": stacked}, {"batch_transform": as_it_is}]
+    "work", [{"transform": same}, {"collate_fn": stacked}, {"batch_transform": same}]
 )
 @pytest.mark.parametrize(
     "dataset", [OneArray(), OneDict(), OneArray(5000)], ids=["array", "dict", "large"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from numbered import same
 from ringfeed.transport.pickler import MOST_COMPARED
 
 if TYPE_CHECKING:
@@ -84,19 +85,14 @@ class InOrder(Samples):
             yield np.float32(self.level)
 
 
-def unchanged(sample: Any) -> Any:
-    """Return a sample as it is."""
-    return sample
-
-
 KINDS: dict[str, tuple[type[Samples], dict[str, Any]]] = {
     "attribute": (Samples, {}),
     "array in place": (InPlace, {}),
     "list within": (Within, {}),
-    "transform": (Samples, {"transform": unchanged}),
+    "transform": (Samples, {"transform": same}),
     "whole batches": (WholeBatches, {"batch_size": None}),
     "iterable": (InOrder, {}),
-    "iterable for many workers": (InOrder, {"transform": unchanged}),
+    "iterable for many workers": (InOrder, {"transform": same}),
 }
 
 

@@ -14,12 +14,23 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import Loader, Shard, WorkerError
+from numbered import (
+    MADE,
+    ByNumber,
+    Numbers,
+    die,
+    drawn,
+    fail,
+    numbers,
+    taken,
+    until_it_fails,
+)
+from ringfeed import Loader, Shard
 from ringfeed.datasets import Interleave
 from watching import PATIENCE_S, inside, lose_patience, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -30,31 +41,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "process": {"workers": 1, "backend": "process"},
 }
 UNEVEN = ["pad", "drop", "keep"]
-_made: list[Loader] = []
+pytestmark = pytest.mark.usefixtures("closed")
 
 
-@pytest.fixture(autouse=True)
-def _closed(nothing_left: None) -> Iterator[None]:  # noqa: ARG001 - it looks after this
-    """Close what a test has made."""
-    yield
-    while _made:
-        _made.pop().close()
-
-
-class Rows:
-    """Numbers, each with one of its own random numbers; ``deed`` is done ahead of the one called ``at``."""
-
-    def __init__(self, stop: int, at: int = -1, deed: Callable[[], object] | None = None) -> None:
-        self.stop, self.at, self.deed = stop, at, deed
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in range(self.stop):
-            if number == self.at and self.deed is not None:
-                self.deed()
-            yield np.int64(number), ringfeed.rng().random()
-
-
-class Measured(Rows):
+class Measured(Numbers):
     """Says how many it has, or another number."""
 
     def __init__(self, stop: int, says: int | None = None, **deed: Any) -> None:
@@ -63,30 +53,6 @@ class Measured(Rows):
 
     def __len__(self) -> int:
         return self.says
-
-
-class ByNumber:
-    """The same as a dataset whose samples have numbers."""
-
-    def __init__(self, stop: int) -> None:
-        self.stop = stop
-
-    def __len__(self) -> int:
-        return self.stop
-
-    def __getitem__(self, index: int) -> Any:
-        return np.int64(index), ringfeed.rng().random()
-
-
-def drawn(sample: Any) -> Any:
-    """Add a random number to a sample, drawn after those of the dataset."""
-    return (*sample, ringfeed.rng().random())
-
-
-def fail() -> None:
-    """Raise what an iterable may."""
-    message = "no more of this"
-    raise KeyError(message)
 
 
 def loaders(
@@ -98,30 +64,8 @@ def loaders(
         Loader(dataset, shard=Shard(rank, world_size, uneven), **given)
         for rank in range(world_size)
     ]
-    _made.extend(made)
+    MADE.extend(made)
     return made
-
-
-def taken(loader: Loader) -> list[Any]:
-    """Return all of an epoch."""
-    return [[leaf.tolist() for leaf in batch] for batch in loader]
-
-
-def numbers(loader: Loader) -> list[list[int]]:
-    """Return the numbers of an epoch's elements, batch by batch."""
-    return [batch[0].tolist() for batch in loader]
-
-
-def until_it_fails(loader: Loader) -> tuple[list[list[int]], list[str]]:
-    """Return the numbers of an epoch's elements, batch by batch, and what was raised amid them."""
-    given, errors, batches = list[list[int]](), list[str](), iter(loader)
-    while True:
-        try:
-            given.append(next(batches)[0].tolist())
-        except StopIteration:
-            return given, errors
-        except WorkerError as error:
-            errors.append(str(error))
 
 
 # ---- as a dataset with numbers ----
@@ -149,7 +93,7 @@ def test_a_length_plans_what_each_rank_has(uneven: str, stop: int) -> None:
 def test_without_a_length_the_last_global_batch_is_full_or_left_out(stop: int) -> None:
     """Whoever of the ranks has had its rows already: all have as many batches."""
     spec = (ringfeed.Array((), "int64"), ringfeed.Array((), "float32"))
-    ours = [numbers(loader) for loader in loaders(3, Rows(stop), uneven="drop", spec=spec)]
+    ours = [numbers(loader) for loader in loaders(3, Numbers(stop), uneven="drop", spec=spec)]
     full = stop // 12
     assert [*map(len, ours)] == [full] * 3
     assert [*chain(*(ours[rank][batch] for batch in range(full) for rank in range(3)))] == [
@@ -158,7 +102,7 @@ def test_without_a_length_the_last_global_batch_is_full_or_left_out(stop: int) -
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "here"])
-@pytest.mark.parametrize("dataset", [Measured(41), Rows(41)])
+@pytest.mark.parametrize("dataset", [Measured(41), Numbers(41)])
 def test_workers_give_the_same(dataset: Any, way: str) -> None:
     """With a transform that draws, too: where the elements are read changes nothing."""
     settings: dict[str, Any] = {"uneven": "drop", "transform": drawn}
@@ -191,7 +135,7 @@ def test_legacy_states_are_those_of_the_element() -> None:
         return sample[0], np.random.random()  # noqa: NPY002
 
     def found(world_size: int) -> dict[int, float]:
-        made = loaders(world_size, Rows(24), uneven="drop", transform=legacy, reseed=True)
+        made = loaders(world_size, Numbers(24), uneven="drop", transform=legacy, reseed=True)
         return {
             row[0]: row[1]
             for loader in made
@@ -218,7 +162,7 @@ def test_whole_batches_are_shared_out_in_turn() -> None:
     assert [[batch[0].item() for batch in loader] for loader in made] == [[0, 2, 4], [1, 3, 5]]
 
 
-@pytest.mark.parametrize("dataset", [Measured(21), Rows(21)])
+@pytest.mark.parametrize("dataset", [Measured(21), Numbers(21)])
 def test_functions_of_batches(dataset: Any) -> None:
     """A collate_fn and a batch_transform are given the rows of their rank."""
 
@@ -237,7 +181,7 @@ def test_functions_of_batches(dataset: Any) -> None:
 def test_an_iterator_is_shared_out() -> None:
     """A thread of each process reads it."""
     made = [Loader(zip(range(20)), batch_size=4, shard=Shard(rank, 2, "drop")) for rank in range(2)]
-    _made.extend(made)
+    MADE.extend(made)
     assert [numbers(loader) for loader in made] == [
         [[0, 1, 2, 3], [8, 9, 10, 11]],
         [[4, 5, 6, 7], [12, 13, 14, 15]],
@@ -274,7 +218,7 @@ def test_one_that_has_more_than_it_says_is_read_as_far_as_planned() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [Measured, Rows])
+@pytest.mark.parametrize("kind", [Measured, Numbers])
 def test_an_exception_comes_on_each_rank(kind: Any) -> None:
     """In the words of the element that raised it, in its place or in that of the next batch of another rank."""
     for rank, loader in enumerate(loaders(2, kind(40, at=21, deed=fail), uneven="drop")):
@@ -286,7 +230,7 @@ def test_an_exception_comes_on_each_rank(kind: Any) -> None:
         ]
 
 
-@pytest.mark.parametrize("kind", [Measured, Rows])
+@pytest.mark.parametrize("kind", [Measured, Numbers])
 @pytest.mark.parametrize("at", [21, 38])
 def test_an_exception_is_not_skipped(kind: Any, at: int) -> None:
     """Also where it comes in the last batch that was planned, which the other rank has had by then."""
@@ -304,7 +248,9 @@ def test_an_exception_is_not_skipped(kind: Any, at: int) -> None:
 def test_what_has_no_plan_is_refused() -> None:
     """The message says what to give; see also `test_shards`."""
     with pytest.raises(ValueError, match="rank 1 of 2") as raised:
-        Loader(Interleave([Rows(9), Rows(9), Rows(9)]), shard=Shard(1, 2, "drop"), workers=0)
+        Loader(
+            Interleave([Numbers(9), Numbers(9), Numbers(9)]), shard=Shard(1, 2, "drop"), workers=0
+        )
     assert str(raised.value) == (
         "rank 1 of 2 of 3 iterables in turn: only reading all of them shows which have ended; "
         "give each rank its own of them, leave shard= out, and count the steps of an epoch with "
@@ -314,7 +260,7 @@ def test_what_has_no_plan_is_refused() -> None:
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("at", [17, 21])
-@pytest.mark.parametrize("kind", [Measured, Rows])
+@pytest.mark.parametrize("kind", [Measured, Numbers])
 def test_after_ctrl_c_nothing_is_lost(kind: Any, at: int, on_error: str) -> None:
     """It comes out where this process reads, and the batch is read again, whichever rank the element is of."""
     presses = iter([KeyboardInterrupt])
@@ -339,7 +285,7 @@ def _next(batches: Iterator[Any]) -> Any:
         return ()
 
 
-class DyingOnce(Rows):
+class DyingOnce(Numbers):
     """Ends the first process that reads the element called ``at``."""
 
     def __init__(self, stop: int, at: int, mark: Path) -> None:
@@ -376,16 +322,11 @@ def test_a_killed_reader_is_replaced(kind: Any, at: int, tmp_path: Path) -> None
     assert [loader.stats().restarts for loader in made] == [1, 1]
 
 
-def die() -> None:
-    """End this process."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.parametrize(
     ("kind", "at", "rank", "given", "where"),
     [
-        (Rows, 21, 0, 2, "one of elements 16 to 23 of the iterable"),
-        (Rows, 17, 1, 2, "one of elements 16 to 23 of the iterable"),
+        (Numbers, 21, 0, 2, "one of elements 16 to 23 of the iterable"),
+        (Numbers, 17, 1, 2, "one of elements 16 to 23 of the iterable"),
         (Measured, 21, 0, 3, "one of elements 20 to 24 of the iterable"),
         (Measured, 21, 1, 2, "element 21 of the iterable"),
     ],
@@ -402,7 +343,7 @@ def test_an_element_that_ends_every_reader(
     ]
 
 
-@pytest.mark.parametrize("kind", [Measured, Rows])
+@pytest.mark.parametrize("kind", [Measured, Numbers])
 def test_a_transform_that_ends_every_worker_is_in_its_place(kind: Any) -> None:
     """The element was read, and so is named."""
 
@@ -437,7 +378,7 @@ def test_a_stuck_reader_is_shown() -> None:
 # ---- going on ----
 
 
-@pytest.mark.parametrize("kind", [Measured, Rows])
+@pytest.mark.parametrize("kind", [Measured, Numbers])
 def test_two_ranks_become_three(kind: Any) -> None:
     """Amid the epoch: their states are equal, and each element comes once."""
     seen, made = list[int](), loaders(2, kind(101), uneven="drop")

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import ringfeed
+from datasets import Given
+from refusing import raised
 from ringfeed import Array, Loader, ShipError, SpecError, WorkerError
 from ringfeed.datasets import Interleave, Mix
 from ringfeed.orders import PrioritizedSampler
@@ -122,14 +124,6 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
     """Return the batches of two epochs."""
     with Loader(dataset, batch_size=7, seed=5, copy=True, **settings) as loader:
         return [content(batch) for _ in range(2) for batch in loader]
-
-
-def raised(kind: type[Exception], call: Callable[[], object]) -> str:
-    """Return the text of the error of this very kind that a call raises."""
-    with pytest.raises(kind) as caught:
-        call()
-    assert type(caught.value) is kind
-    return str(caught.value)
 
 
 # ---- what comes ----
@@ -270,7 +264,7 @@ def test_what_is_returned_otherwise_is_a_copy(kind: str, way: str) -> None:
     rows = [{"x": Kept(row.copy()) if kind == "other objects" else row.copy()} for row in X]
     function = raised_by_one if kind == "other objects" else halved
     with Loader(
-        Rows(rows), batch_size=LENGTH, copy=True, transform=function, **WAYS[way]
+        Given(rows), batch_size=LENGTH, copy=True, transform=function, **WAYS[way]
     ) as loader:
         found = [batch["x"] for _ in range(2) for batch in loader]
     expect = X + 1 if kind == "other objects" else X / np.float64(2)
@@ -286,24 +280,11 @@ def test_parts_of_the_slot_may_be_returned() -> None:
         return [sample[1], sample[0][::-1], sample[2]]
 
     rows = [[X[index], X[index] + 1, index] for index in range(LENGTH)]
-    with Loader(Rows(rows), batch_size=LENGTH, workers=0, transform=turned) as loader:
+    with Loader(Given(rows), batch_size=LENGTH, workers=0, transform=turned) as loader:
         ((first, second, _),) = loader
     assert np.array_equal(first[1:], X[1:] + 1)
     assert np.array_equal(second[1:], X[1:, ::-1])
     assert np.array_equal(first[0], X[0])
-
-
-class Rows:
-    """Samples that are there already."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
 
 
 def test_numbers_that_only_arrays_can_change() -> None:
@@ -331,7 +312,7 @@ def test_a_given_spec_is_that_of_what_comes_out() -> None:
     assert batches(OneByOne(), spec=spec, transform=made) == batches(
         OneByOne(expected(made)), workers=0
     )
-    with Loader(Rows([]), batch_size=7, workers=0, spec=spec, transform=made) as loader:
+    with Loader(Given([]), batch_size=7, workers=0, spec=spec, transform=made) as loader:
         assert [*loader] == []
     with Loader(
         np.zeros((0, 3)), batch_size=7, workers=0, spec=Array((), "int8"), transform=made

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from numbered import same
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,11 +86,6 @@ class Unsendable(Raising):
 
     def __reduce__(self) -> Any:
         raise self.error
-
-
-def same(sample: Any) -> Any:
-    """Change nothing."""
-    return sample
 
 
 def plain(dataset: Any) -> dict[str, Any]:

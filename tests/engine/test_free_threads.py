@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,14 +15,19 @@ import ringfeed
 from ringfeed.loader import stream_of
 from watching import PATIENCE_S
 
+if TYPE_CHECKING:
+    import pytest
+
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-def test_slots_that_another_thread_drops_come_back() -> None:
+def test_slots_that_another_thread_drops_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last reference to a batch may be dropped while this thread waits for a slot in C.
 
     No batch is copied.
     """
+    # However slow the thread is, the drop ends the wait.
+    monkeypatch.setattr("ringfeed.engine.settling.SOON_NS", int(PATIENCE_S * 1e9))
     given: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def drop() -> None:

@@ -14,6 +14,7 @@ import pytest
 import ringfeed
 from ahead import loader_with
 from datasets import Oracle, check, drain
+from numbered import taken
 from ringfeed.orders.sampler import Epoch, Sampler
 from watching import pids, wait_until
 
@@ -45,15 +46,10 @@ class Noted:
         return index, drawn
 
 
-def contents(batches: Any) -> list[Any]:
-    """Return what came, as lists that hold no slot."""
-    return [[leaf.tolist() for leaf in batch] for batch in batches]
-
-
 def epochs_of(length: int, epochs: int = EPOCHS, **settings: Any) -> list[list[Any]]:
     """Return what some epochs bring."""
     with loader_with(Noted(length), batch_size=ROWS, shuffle=True, seed=3, **settings) as loader:
-        return [contents(loader) for _ in range(epochs)]
+        return [taken(loader) for _ in range(epochs)]
 
 
 def ring_of(loader: ringfeed.Loader) -> Ring:
@@ -78,7 +74,7 @@ def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
             given, batch_size=ROWS, shuffle=True, seed=3, **{"slots": 3, **LOCAL, **settings}
         )
         made.append(loader)
-        assert len(contents(loader)) == len(loader)
+        assert len(taken(loader)) == len(loader)
         wait_for_next(loader)
         return loader
 
@@ -129,7 +125,7 @@ def test_each_sample_is_read_once_an_epoch() -> None:
 def test_only_the_next_epoch_is_read_ahead() -> None:
     """Where its batches leave slots free, they stay free."""
     with loader_with(Noted(8), batch_size=ROWS, slots=5, **LOCAL) as loader:
-        assert len(contents(loader)) == 2
+        assert len(taken(loader)) == 2
         wait_until(lambda: sorted(loader.slot_states()) == ["free"] * 3 + ["ready"] * 2)
         assert (ring_of(loader).planned, ring_of(loader).left) == (2, 0)
 
@@ -214,7 +210,7 @@ def test_the_state_at_the_border_knows_of_nothing_ahead(
     assert (state["epoch"], state["samples"]) == (1, 0)
     loader.load_state_dict(state)
     ready = ring_of(loader).plan_taken
-    assert contents(loader) == epochs_of(23, workers=0)[1]
+    assert taken(loader) == epochs_of(23, workers=0)[1]
     assert ring_of(loader).plan_taken == ready + 6
 
 
@@ -240,12 +236,12 @@ def test_another_place_is_gone_to(
     loader = at_border()
     go(loader)
     expected = epochs_of(23, 5, workers=0)
-    assert contents(loader) == expected[epoch][batches:]
-    assert contents(loader) == expected[epoch + 1]
+    assert taken(loader) == expected[epoch][batches:]
+    assert taken(loader) == expected[epoch + 1]
 
 
-@pytest.mark.parametrize("taken", [0, 1, 5, 6])
-def test_an_epoch_that_is_broken_off_ahead_of_the_border(taken: int) -> None:
+@pytest.mark.parametrize("steps", [0, 1, 5, 6])
+def test_an_epoch_that_is_broken_off_ahead_of_the_border(steps: int) -> None:
     """Wherever it is broken off, the next epoch is whole and its own.
 
     What was read ahead is thrown away.
@@ -253,11 +249,11 @@ def test_an_epoch_that_is_broken_off_ahead_of_the_border(taken: int) -> None:
     expected = epochs_of(23, workers=0)
     with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=4, **LOCAL) as loader:
         batches = iter(loader)
-        for number in range(taken):
-            assert contents([next(batches)]) == [expected[0][number]]
+        for number in range(steps):
+            assert taken([next(batches)]) == [expected[0][number]]
         del batches
         assert ring_of(loader).planned == 0
-        assert contents(loader) == expected[1]
+        assert taken(loader) == expected[1]
 
 
 def test_an_older_iterator_is_told_of_the_newer(at_border: Callable[..., ringfeed.Loader]) -> None:
@@ -273,11 +269,11 @@ def test_an_older_iterator_is_told_of_the_newer(at_border: Callable[..., ringfee
     newer = iter(loader)
     with pytest.raises(ringfeed.SupersededError):
         next(older)
-    assert contents(newer) == epochs_of(23, workers=0)[2]
+    assert taken(newer) == epochs_of(23, workers=0)[2]
 
 
-@pytest.mark.parametrize("taken", [0, 1, 5])
-def test_a_newer_iterator_gets_its_own_epoch(taken: int) -> None:
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_newer_iterator_gets_its_own_epoch(steps: int) -> None:
     """Where an older one has batches left, none of them comes in the next epoch.
 
     That holds though that is planned already.
@@ -285,10 +281,10 @@ def test_a_newer_iterator_gets_its_own_epoch(taken: int) -> None:
     expected = epochs_of(23, workers=0)
     with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=7, **LOCAL) as loader:
         older = iter(loader)
-        for number in range(taken):
-            assert contents([next(older)]) == [expected[0][number]]
+        for number in range(steps):
+            assert taken([next(older)]) == [expected[0][number]]
         wait_for_next(loader)
-        assert contents(loader) == expected[1]
+        assert taken(loader) == expected[1]
         with pytest.raises(ringfeed.SupersededError):
             next(older)
 
@@ -409,7 +405,7 @@ def test_views_that_are_kept_hold_no_epoch_up() -> None:
     with loader_with(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=3, **LOCAL) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning):
             kept = [[*loader] for _ in range(3)]
-        assert [contents(epoch) for epoch in kept] == expected
+        assert [taken(epoch) for epoch in kept] == expected
 
 
 def test_what_is_bound_again_stays_beyond_the_border(
@@ -420,7 +416,7 @@ def test_what_is_bound_again_stays_beyond_the_border(
     ring_of(loader).requeue()
     wait_for_next(loader)
     assert ring_of(loader).left == 0
-    assert contents(loader) == epochs_of(23, workers=0)[1]
+    assert taken(loader) == epochs_of(23, workers=0)[1]
 
 
 # ---- what is counted, and the end ----

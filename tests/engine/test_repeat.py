@@ -15,6 +15,7 @@ import pytest
 import ringfeed
 from ahead import loader_with
 from datasets import Oracle
+from numbered import ByNumber, taken
 from ringfeed.engine._repeated import Repeated
 from ringfeed.frameworks.base import Epochs
 from ringfeed.orders.rng import installed
@@ -33,36 +34,18 @@ HOW: list[dict[str, Any]] = [
 ]
 
 
-class Drawn:
-    """Samples with random numbers of their epoch."""
-
-    def __init__(self, length: int = LENGTH) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> tuple[int, float]:
-        return index, float(ringfeed.rng().random())
-
-
 def loader_of(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose epochs differ."""
-    given = Drawn() if dataset is None else dataset
+    given = ByNumber(LENGTH) if dataset is None else dataset
     return loader_with(
         given, **{"batch_size": ROWS, "shuffle": True, "seed": 3, "workers": 0, **settings}
     )
 
 
-def contents(batches: Any) -> list[Any]:
-    """Return what came, as lists that hold no slot."""
-    return [[leaf.tolist() for leaf in batch] for batch in batches]
-
-
 def epochs(count: int) -> list[Any]:
     """Return the batches of some epochs, from one `for` each."""
     with loader_of() as loader:
-        return [batch for _ in range(count) for batch in contents(loader)]
+        return [batch for _ in range(count) for batch in taken(loader)]
 
 
 def place(loader: ringfeed.Loader) -> tuple[int, int]:
@@ -79,7 +62,7 @@ def test_it_gives_what_as_many_loops_give(number: int, how: dict[str, Any]) -> N
         batches = loader.repeat(number)
         assert len(batches) == number * len(loader)
         assert iter(batches) is batches
-        assert contents(batches) == epochs(number)
+        assert taken(batches) == epochs(number)
         assert next(batches, None) is None
         assert loader.epoch == number
 
@@ -89,7 +72,7 @@ def test_it_goes_on_without_end(how: dict[str, Any]) -> None:
     """Steps are counted, not epochs; it has no length."""
     with loader_of(**how) as loader:
         batches = loader.repeat()
-        assert contents(islice(batches, 20)) == epochs(4)[:20]
+        assert taken(islice(batches, 20)) == epochs(4)[:20]
         with pytest.raises(TypeError, match=re.escape("repeat() goes on without end")):
             len(batches)
 
@@ -105,7 +88,7 @@ def test_the_state_is_right_at_any_batch(workers: int) -> None:
             state = loader.state_dict()
             with loader_of() as other:
                 other.load_state_dict(state)
-                assert contents(islice(other.repeat(), 8)) == epochs(5)[number : number + 8]
+                assert taken(islice(other.repeat(), 8)) == epochs(5)[number : number + 8]
         assert place(loader) == (3, 0)
     assert [left for _, left, _ in seen] == [5, 4, 3, 2, 1, 6] * 3
     assert {length for *_, length in seen} == {6}
@@ -115,7 +98,7 @@ def test_the_rest_of_an_epoch_counts_as_one() -> None:
     """After a state, ``repeat(n - loader.epoch)`` ends where the run that was not cut does."""
     with loader_of() as loader:
         loader.load_state_dict({**loader.state_dict(), "epoch": 1, "samples": 8})
-        assert contents(loader.repeat(3 - loader.epoch)) == epochs(3)[8:]
+        assert taken(loader.repeat(3 - loader.epoch)) == epochs(3)[8:]
         assert loader.epoch == 3
 
 
@@ -126,23 +109,23 @@ def test_it_begins_when_a_batch_is_asked_for() -> None:
         batches = loader.repeat(1)
         next(older)
         loader.set_epoch(2)
-        assert contents(batches) == epochs(3)[12:]
+        assert taken(batches) == epochs(3)[12:]
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
-@pytest.mark.parametrize("taken", [0, 1, 5, 6, 7, 11])
-def test_breaking_off(taken: int, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("steps", [0, 1, 5, 6, 7, 11])
+def test_breaking_off(steps: int, how: dict[str, Any]) -> None:
     """The epoch under way is over, as with a `for` that was left.
 
     One whose last batch was handed out is whole.
     """
     with loader_of(**how) as loader:
         for number, _ in enumerate(loader.repeat(), 1):
-            if number >= taken:
+            if number >= steps:
                 break
-        begun = -(-max(taken, 1) // 6)
+        begun = -(-max(steps, 1) // 6)
         assert loader.epoch == begun
-        assert contents(loader) == epochs(begun + 1)[6 * begun :]
+        assert taken(loader) == epochs(begun + 1)[6 * begun :]
 
 
 def test_an_exception_in_the_loop_breaks_it_off() -> None:
@@ -150,7 +133,7 @@ def test_an_exception_in_the_loop_breaks_it_off() -> None:
     with loader_of(workers=2, backend="fork") as loader:
         with pytest.raises(ZeroDivisionError):
             [1 / (8 - number) for number, _ in enumerate(loader.repeat(2))]
-        assert contents(loader) == epochs(3)[12:]
+        assert taken(loader) == epochs(3)[12:]
 
 
 def test_the_newest_iterator_wins() -> None:
@@ -158,7 +141,7 @@ def test_the_newest_iterator_wins() -> None:
     with loader_of() as loader:
         older, newer = loader.repeat(), loader.repeat()
         next(older)
-        assert contents(islice(newer, 2)) == epochs(2)[6:8]
+        assert taken(islice(newer, 2)) == epochs(2)[6:8]
         for _ in range(2):
             with pytest.raises(ringfeed.SupersededError, match="a newer iterator"):
                 next(older)
@@ -171,14 +154,14 @@ def test_set_epoch_and_skip_within_an_epoch() -> None:
     """They say where the next one begins, as for the next `for`."""
     with loader_of() as loader:
         batches = loader.repeat(3)
-        first = contents(islice(batches, 1))
+        first = taken(islice(batches, 1))
         loader.set_epoch(4)
         loader.skip(batches=2)
         expected = epochs(6)
-        assert first + contents(batches) == expected[:6] + expected[26:]
+        assert first + taken(batches) == expected[:6] + expected[26:]
 
 
-class Hooked(Drawn):
+class Hooked(ByNumber):
     """Notes when its hooks run, and changes with them; some of them raise."""
 
     def __init__(self, failing: str = "") -> None:
@@ -217,18 +200,18 @@ def test_a_hook_that_raises_loses_nothing(failing: str, at: int) -> None:
     """
     dataset = Hooked(failing)
     with loader_of(Hooked()) as loader:
-        expected = contents(loader.repeat(2))
+        expected = taken(loader.repeat(2))
     with loader_of(dataset) as loader:
         batches = loader.repeat(2)
-        seen = contents(islice(batches, at))
+        seen = taken(islice(batches, at))
         with pytest.raises(ArithmeticError, match=failing):
             next(batches)
-        assert seen + contents(batches) == expected
+        assert seen + taken(batches) == expected
     again = ["begin 0"] * (failing == "begin 0"), ["begin 1"] * (failing == "begin 1")
     assert dataset.ran == [*again[0], "begin 0", "end", *again[1], "begin 1", "end"]
 
 
-class Failing(Drawn):
+class Failing(ByNumber):
     """Sample 5 cannot be read."""
 
     def __getitem__(self, index: int) -> Any:
@@ -289,9 +272,9 @@ def test_epochs_without_a_batch_end(samples: int, number: int | None) -> None:
     ) as loader:
         assert [*loader.repeat(number)] == []
         assert loader.epoch == (number or 2)
-    with loader_of(Drawn(8), sampler=range(samples), shuffle=False) as loader:
+    with loader_of(ByNumber(8), sampler=range(samples), shuffle=False) as loader:
         loader.load_state_dict({**loader.state_dict(), "samples": samples})
-        assert len(contents(islice(loader.repeat(number), 3))) == (samples > 0) * 3
+        assert len(taken(islice(loader.repeat(number), 3))) == (samples > 0) * 3
 
 
 def test_an_iterator_is_read_once() -> None:
@@ -331,15 +314,15 @@ class Interrupting(Hooked):
 def test_ctrl_c_between_two_epochs_loses_nothing(hook: str) -> None:
     """The state is that of the next batch, and the next call gives it."""
     with loader_of(Hooked()) as loader:
-        expected = contents(loader.repeat(2))
+        expected = taken(loader.repeat(2))
     with loader_of(Interrupting(hook)) as loader:
         batches = loader.repeat(2)
         seen = []
         with pytest.raises(KeyboardInterrupt):
-            seen.extend(iter(lambda: contents([next(batches)])[0], None))
+            seen.extend(iter(lambda: taken([next(batches)])[0], None))
         epoch, samples = place(loader)
         assert epoch * 8 + samples == len(seen) * ROWS
-        assert seen + contents(batches) == expected
+        assert seen + taken(batches) == expected
 
 
 def interrupted(batches: Iterator[Any], line: int) -> tuple[bool, list[Any]]:
@@ -361,7 +344,7 @@ def interrupted(batches: Iterator[Any], line: int) -> tuple[bool, list[Any]]:
         came = []
     finally:
         sys.settrace(before)
-    return next(lines) > line, contents(came)
+    return next(lines) > line, taken(came)
 
 
 @pytest.mark.filterwarnings(
@@ -375,12 +358,12 @@ def test_ctrl_c_at_any_line_of_the_border(of: str) -> None:
         with loader_of(timeout_s=PATIENCE_S) as loader:
             epochs_of = loader if of == "a loader" else Epochs(loader._stream, loader._begin_epoch)
             batches = epochs_of.repeat(2)
-            seen = contents(islice(batches, 6))
+            seen = taken(islice(batches, 6))
             was_hit, came = interrupted(batches, line)
             installed.context = (
                 None  # Ctrl-C ahead of the line that does it comes here alone: it has no call
             )
-            assert seen + came + contents(batches) == expected
+            assert seen + came + taken(batches) == expected
         if not was_hit:
             break
     assert line > 300
@@ -391,9 +374,7 @@ def test_several_threads_share_one() -> None:
     seen: list[Any] = []
     with loader_of(workers=1, backend="thread", copy=True) as loader:
         batches = loader.repeat(30)
-        threads = [
-            threading.Thread(target=lambda: seen.extend(contents(batches))) for _ in range(4)
-        ]
+        threads = [threading.Thread(target=lambda: seen.extend(taken(batches))) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -454,7 +435,7 @@ def test_a_thread_that_asks_while_another_begins_the_next_epoch() -> None:
 
 def test_the_next_epoch_is_ready_at_the_border() -> None:
     """The slots have its batches before this epoch's last was dropped, as for two loops."""
-    with loader_of(Drawn(6 * ROWS), workers=1, backend="thread", ahead=True) as loader:
+    with loader_of(ByNumber(6 * ROWS), workers=1, backend="thread", ahead=True) as loader:
         batches = loader.repeat()
         for _ in range(5):
             next(batches)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from datasets import Indices
 from ringfeed.orders import replay
 from watching import wait_until
 
@@ -30,17 +31,7 @@ IN = "going on amid an epoch: "
 AT_ONCE = " in the first 2.0 s; "
 
 
-class Samples:
-    """Samples that are their own numbers."""
-
-    def __len__(self) -> int:
-        return LENGTH
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class Hooked(Samples):
+class Hooked(Indices):
     """A hook of its own."""
 
     def on_epoch_end(self) -> None:
@@ -64,21 +55,21 @@ def lists(_: int) -> Iterator[list[int]]:
 
 REPLAYS: dict[str, tuple[Callable[[], ringfeed.Loader], dict[str, int], str]] = {
     "sampler": (
-        lambda: ringfeed.Loader(Samples(), batch_size=10, sampler=own, workers=0),
+        lambda: ringfeed.Loader(Indices(LENGTH), batch_size=10, sampler=own, workers=0),
         {"epoch": 0, "samples": 2000},
         "what sampler= gives before this place is read once more, 1024 of 2000"
         + AT_ONCE
         + "give the sampler state_dict() and load_state_dict(), or give an array or a list",
     ),
     "batch_sampler": (
-        lambda: ringfeed.Loader(Samples(), batch_sampler=lists, workers=0),
+        lambda: ringfeed.Loader(Indices(LENGTH), batch_sampler=lists, workers=0),
         {"epoch": 0, "samples": 2000},
         "what batch_sampler= gives before this place is read once more, 2 of 2000"
         + AT_ONCE
         + "give the sampler state_dict() and load_state_dict(), or give an array or a list",
     ),
     "hooks": (
-        lambda: ringfeed.Loader(Hooked(), batch_size=10, workers=0),
+        lambda: ringfeed.Loader(Hooked(LENGTH), batch_size=10, workers=0),
         {"epoch": 9, "samples": 20, "hooks": 9},
         "the hooks of the dataset run once more, 1 of 9"
         + AT_ONCE

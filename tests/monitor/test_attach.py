@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
-OPEN = 'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); batches = iter(loader)'
+OPEN = (
+    'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); '
+    "batches = iter(loader)"
+)
 MORE = "more = ringfeed.Loader(Oracle(96), batch_size=8, workers=0, slots=2); next(iter(more))"
 
 
@@ -62,7 +65,7 @@ def test_a_loader_is_looked_at(trainer: Trainer) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_loaders_keep_their_numbers(trainer: Trainer) -> None:
-    """Each has the number it was first seen with, also when another one is closed; a new one has the next.
+    """Each keeps its first number, also when another one is closed; a new one has the next.
 
     Another descriptor of the same control block is no other loader, nor does it keep one running.
     """
@@ -134,7 +137,7 @@ def test_looking_changes_nothing(trainer: Trainer) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_the_processes_that_have_loaders(trainer: Trainer) -> None:
-    """Each with how many it has; a process that was forked has none of its own, though it has the descriptors."""
+    """Each with its number of loaders; a forked process has the descriptors, and no loader."""
     assert trainer.pid not in {pid for pid, _, _ in processes()}
     trainer.do(OPEN)
     trainer.do(MORE)
@@ -215,7 +218,7 @@ def test_a_block_of_another_version(monkeypatch: pytest.MonkeyPatch, trainer: Tr
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_block_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch, trainer: Trainer) -> None:
-    """What the kernel says of a control block that belongs to somebody else is kept, and is no loader."""
+    """A control block of somebody else is no loader; the kernel's refusal is kept."""
     trainer.do(OPEN)
 
     def refuse(path: str, _: int) -> int:

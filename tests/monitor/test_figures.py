@@ -23,7 +23,7 @@ GROUPS = [
 
 
 def timeline(*events: tuple[int, str, float, float], **details: float) -> Timeline:
-    """Return a timeline of events on lines of the file: the line, the name, begin and length in microseconds."""
+    """Return a timeline of events: line, name, begin and length in microseconds."""
     tids = sorted({tid for tid, *_ in events})
     names = {1: "consumer", 2: "worker", 3: "slot"}
     lines = [
@@ -52,7 +52,7 @@ def timeline(*events: tuple[int, str, float, float], **details: float) -> Timeli
 
 
 def test_figures() -> None:
-    """Shares are of the whole trace; tickets that are drawn as one count what they took, and are no longest ticket."""
+    """Shares are of the whole trace; tickets drawn as one count their time, and are no longest."""
     found = timeline(
         (1000, "stall", 0, 3e6),
         (1000, "step 0", 3e6, 5e6),
@@ -83,7 +83,7 @@ def test_time_by_intervals() -> None:
 
 
 def test_what_is_drawn_together() -> None:
-    """Many short events become few; each line keeps its time in each state, and what is long stays as it is."""
+    """Many short events become few; a line keeps its time in each state; long ones stay."""
     random = np.random.default_rng(0)
     events: list[tuple[int, str, float, float]] = []
     for tid, state in ((1000, "stall"), (2000, "dataset[1]"), (3000, "ready 3")):

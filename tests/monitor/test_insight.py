@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_elapsed_is_the_time_of_epochs() -> None:
-    """It counts while an epoch is under way, whether it ends by itself, is broken off or closed, and never between."""
+    """It counts while an epoch is under way, however that ends, and never between."""
     with ringfeed.Loader(Oracle(40), batch_size=8, workers=1, slots=2) as loader:
         assert loader.stats().elapsed_s == 0
         for _ in loader:
@@ -63,7 +63,7 @@ START = "s before the first batch: workers start and read the dataset"
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("backend", ["spawn", "process"])
 def test_start_up_is_said_apart(backend: Any) -> None:
-    """What training waits for workers to start is part of no share, and no reason for more slots."""
+    """A wait for workers to start is part of no share, and no reason for more slots."""
     how: Any = {"backend": backend, "spec": Oracle.SPEC}
     with ringfeed.Loader(Slow(96), batch_size=8, workers=1, **how) as loader:
         for _ in loader:
@@ -78,7 +78,7 @@ def test_start_up_is_said_apart(backend: Any) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_start_up_ends_with_the_first_batch() -> None:
-    """Later waits are not part of it, nor are those of later epochs; without workers there is none."""
+    """Later waits and later epochs are not part of it; without workers there is none."""
     with ringfeed.Loader(Oracle(40, sleep_s=0.01), batch_size=8, workers=1, slots=2) as loader:
         next(batches := iter(loader))
         started_s = loader.stats().startup_s
@@ -94,7 +94,7 @@ def test_start_up_ends_with_the_first_batch() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("backend", ["spawn", "process"])
 def test_before_the_first_batch(backend: Any) -> None:
-    """Another thread that asks meanwhile is told that there is no batch yet, and what workers do."""
+    """Another thread that asks meanwhile hears that no batch has come, and what workers do."""
     how: Any = {"workers": 1, "backend": backend, "spec": Oracle.SPEC}
     with ringfeed.Loader(Slow(8), batch_size=8, **how) as loader, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: (time.sleep(1.5), loader.stats().verdict)[1])

@@ -1,4 +1,4 @@
-"""`ringfeed.monitor.lease_tracker`: where batches were taken, once `ringfeed.debug()` asks for it."""
+"""`ringfeed.monitor.lease_tracker`: where batches were taken, after `ringfeed.debug()`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def calling(
         "found": [] if found is None else found,
     }
     source = "def passes_on():\n    found.append(called())\n    return found[-1]"
-    exec(compile(source, f"/there/{module}.py", "exec"), space)  # noqa: S102 - a module that is not there
+    exec(compile(source, f"/there/{module}.py", "exec"), space)  # noqa: S102 - no real module
     passes_on: Callable[[], Any] = space["passes_on"]
     return passes_on
 

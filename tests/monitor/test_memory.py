@@ -62,7 +62,7 @@ class Growing(Filled):
 
 
 def used(loader: ringfeed.Loader) -> Any:
-    """Take an epoch, and of the next until each worker has filled something and all have come to rest."""
+    """Take an epoch, and of the next until each worker has filled something and all rest."""
     for _ in loader:
         pass
     batches = iter(loader)
@@ -90,7 +90,7 @@ def shared_plan(loader: ringfeed.Loader) -> int:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_the_kernel_agrees_with_the_plan(method: str) -> None:
-    """Once all slots were used, every byte is reserved and, within two percent, somewhere resident."""
+    """Once all slots were used, every byte is reserved, and resident within two percent."""
     with ringfeed.Loader(Filled(BIG), batch_size=64, slots=40, workers=2, backend=method) as loader:
         stats = loader.stats()
         assert stats.memory == Memory(loader.plan, 0, Pages(0, 0), (), ())
@@ -279,7 +279,7 @@ def test_where_proc_is_hidden_it_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_another_files_descriptor_is_never_counted(tmp_path: Path) -> None:
-    """A descriptor that was closed and given to another file between two looks is looked at again."""
+    """A descriptor that another file got between two looks is looked at again."""
     large = tmp_path / "large"
     large.write_bytes(bytes(1_000_000))
 
@@ -335,12 +335,13 @@ def test_the_text_of_a_loader_that_does_not_run() -> None:
 
 
 def test_the_planned_indices_are_all_that_is_kept_of_large_batches() -> None:
-    """However many slots there are, the consumer keeps the indices of one large batch, as the plan says."""
+    """With any number of slots, the consumer keeps the indices of one large batch, as planned."""
     rows, slots = 250_000, 32
 
     def anonymous() -> int:
         status = Path("/proc/self/status").read_text()
-        return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index] - Linux has it
+        # Linux has this line.
+        return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
     data = np.zeros(rows * slots, np.uint8)
     with ringfeed.Loader((data,), batch_size=rows, slots=slots, workers=1, shuffle=True) as loader:

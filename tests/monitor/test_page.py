@@ -49,7 +49,7 @@ FACTS = {
 
 
 def write_trace(path: Path, **facts: Any) -> None:
-    """Write a trace of 20 ms: a wait of 4 ms, a step, a ticket of 3 ms, and a slot that was filled and held."""
+    """Write a trace of 20 ms: a wait of 4 ms, a step, a ticket of 3 ms, and a slot."""
     with Trace(lambda: None, path, every_s=600, facts=lambda: facts) as trace:
         at = trace._began_ns
         looks: list[tuple[int, list[Slot], list[Worker], int]] = [
@@ -80,7 +80,7 @@ def loads(page: Path) -> list[str]:
 
 
 def test_what_is_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The bottleneck and what to change, figures, the longest waits and tickets, and the loader: all in one file."""
+    """One file has the bottleneck, figures, the longest waits and tickets, and the loader."""
     write_trace(tmp_path / "run.json", **FACTS)
     assert main(["report", str(tmp_path / "run.json")]) == 0
     page = tmp_path / "run.html"
@@ -130,7 +130,7 @@ def test_a_name_for_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", ["run.html", "run.HTM"])
 def test_a_loader_draws_its_own(tmp_path: Path, name: str) -> None:
-    """``loader.trace("run.html")`` makes the page at once, of what was done since the trace began."""
+    """``loader.trace("run.html")`` makes the page at once, of the work since its beginning."""
     slow = Oracle(64, sleep_s=0.005)  # a trace looks once in a while, and is to see some of it
     with loader_with(slow, batch_size=8, workers=1, slots=2, ahead=False) as loader:
         assert len(list(map(len, loader))) == 8
@@ -244,7 +244,7 @@ def test_a_trace_without_words(tmp_path: Path) -> None:
 def test_without_bokeh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the library is missing, that is said before anything is traced, with the line to type."""
+    """A missing library is named before anything is traced, with the line to type."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     text = (
         "the page is drawn by the package bokeh, which is missing: pip install 'ringfeed[report]'"

@@ -1,4 +1,4 @@
-"""What a notebook shows of a loader, its plan, its statistics and its memory: tables, with every text escaped."""
+"""Notebooks show a loader, its plan, statistics and memory as tables of escaped text."""
 
 from __future__ import annotations
 

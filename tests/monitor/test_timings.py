@@ -65,7 +65,7 @@ class SlowInPlace(Slow):
 
 
 def timings(dataset: Any, workers: dict[str, Any], **settings: Any) -> tuple[int, int, int, int]:
-    """Return rows, read_ns and write_ns of all workers after an epoch, and the tickets they claimed."""
+    """Return rows, read_ns, write_ns and tickets of all workers after an epoch."""
     settings = {"batch_size": 4, "ahead": False, **settings}
     with loader_with(dataset, **settings, **workers) as loader:
         for batch in loader:

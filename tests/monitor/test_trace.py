@@ -1,4 +1,4 @@
-"""`ringfeed.monitor.trace`: a timeline, from looks at a ring that are made up, and of a loader that runs."""
+"""`ringfeed.monitor.trace`: a timeline of made-up looks at a ring, and of a running loader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 
 def drawn(path: Path) -> list[tuple[int, str, float, float]]:
-    """What a trace has drawn: the line, what it is, where it begins and how long it is, in order."""
+    """The events of a trace: the line, the name, the begin and the length, in order."""
     return sorted((e["tid"], e["name"], e["ts"], e["dur"]) for e in events(path) if e["ph"] == "X")
 
 
@@ -41,7 +41,7 @@ def quiet(path: Path) -> Trace:
 
 
 def test_workers(tmp_path: Path) -> None:
-    """A ticket that was seen has its own length, others are drawn as one; an id that is not in use has no line."""
+    """A ticket that was seen has its own length, others are one; an idle id has no line."""
     with quiet(tmp_path / "run.json") as trace:
         at = trace._began_ns
         states: list[tuple[int, dict[str, Any]]] = [
@@ -62,7 +62,7 @@ def test_workers(tmp_path: Path) -> None:
 
 
 def test_slots(tmp_path: Path) -> None:
-    """Each batch in each state; that it was taken is right to the nanosecond, the rest to the look; free is nothing."""
+    """Each batch in each state, taken to the nanosecond, else to the look; free is nothing."""
     with quiet(tmp_path / "run.json") as trace:
         at = trace._began_ns
         states: list[tuple[int, Slot]] = [
@@ -92,7 +92,7 @@ def test_slots(tmp_path: Path) -> None:
 
 
 def test_the_consumer(tmp_path: Path) -> None:
-    """A step goes from one take to the wait for the next; a wait ends with a take, however late it is looked at.
+    """A step goes from a take to the next wait; a wait ends with a take, however late the look.
 
     More waiting than there is time between two takes belongs to the next one.
     """
@@ -121,7 +121,7 @@ def test_the_consumer(tmp_path: Path) -> None:
 
 
 def test_the_names_of_the_lines(tmp_path: Path) -> None:
-    """Consumer, workers and slots are groups in this order; no line has the number 0, which is an idle CPU's."""
+    """Consumer, workers and slots are groups in this order; 0 is the number of an idle CPU."""
     with quiet(tmp_path / "run.json") as trace:
         trace.look(look(trace._began_ns + MS, [slot(), slot()], [worker(tickets=1), worker()]))
     titles = [e for e in events(tmp_path / "run.json") if e["ph"] == "M"]
@@ -197,7 +197,7 @@ def test_a_step_and_a_wait(tmp_path: Path) -> None:
 
 
 def test_a_ticket_under_way(tmp_path: Path) -> None:
-    """Of a worker that was seen at work at the beginning, the ticket that it is at is drawn, and no other."""
+    """Of a worker that is at work at the beginning, that ticket is drawn, and no other."""
     with quiet(tmp_path / "run.json") as trace:
         at = trace._began_ns
         trace._skip(look(at + MS, [], [worker(since_ns=at + MS, busy_ns=90 * MS, tickets=5)]))
@@ -207,7 +207,7 @@ def test_a_ticket_under_way(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_what_was_before_is_not_drawn(tmp_path: Path) -> None:
-    """A trace of a loader that runs already begins with now: what was done and waited for before is left out."""
+    """A trace of a running loader begins with now: its work and waits before are left out."""
     path = tmp_path / "run.json"
     with ringfeed.Loader(Oracle(64), batch_size=8, workers=1, backend="thread", slots=2) as loader:
         batches = iter(loader)
@@ -226,7 +226,7 @@ def test_what_was_before_is_not_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_what_the_loader_says(tmp_path: Path) -> None:
-    """Beside the events are the loader's words of what was done since the beginning; memory is drawn as a counter."""
+    """Beside the events stand the loader's words on the trace; memory is a counter."""
     path = tmp_path / "run.json"
     with ringfeed.Loader(Oracle(64), batch_size=8, workers=1, slots=2) as loader:
         list(map(len, loader))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
+from datasets import Indices
 from ringfeed.orders.custom import Lists, Reading
 
 if TYPE_CHECKING:
@@ -21,20 +22,12 @@ if TYPE_CHECKING:
 LENGTH = 20
 
 
-class Numbers:
-    """Sample i is i."""
-
-    def __len__(self) -> int:
-        return LENGTH
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 def loader(batch_sampler: Any, **given_settings: Any) -> ringfeed.Loader:
     """Return a loader over the numbers that fills in this process, unless told otherwise."""
     return ringfeed.Loader(
-        Numbers(), batch_sampler=batch_sampler, **{"workers": 0, "timeout_s": 60, **given_settings}
+        Indices(LENGTH),
+        batch_sampler=batch_sampler,
+        **{"workers": 0, "timeout_s": 60, **given_settings},
     )
 
 
@@ -108,7 +101,7 @@ def test_a_short_list_first_and_repeats() -> None:
         assert batches.plan.layout.rows == 5
         assert [batch.copy().tolist() for batch in batches] == lists
         assert batches.batch_size is None
-        assert repr(batches).startswith("<Loader of Numbers: batches of up to 5, no workers")
+        assert repr(batches).startswith("<Loader of Indices: batches of up to 5, no workers")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +393,7 @@ def test_what_does_not_go_with_lists_is_refused(
     """By its name, as torch does, when the loader is made."""
     given_arguments = {"batch_sampler": [[0, 1]], "workers": 0, **arguments}
     with pytest.raises(error) as e:
-        ringfeed.Loader(given_arguments.pop("dataset", Numbers()), **given_arguments)
+        ringfeed.Loader(given_arguments.pop("dataset", Indices(LENGTH)), **given_arguments)
     assert str(e.value) == text
 
 
@@ -423,7 +416,7 @@ def test_an_iterator_serves_one_epoch() -> None:
         )
 
 
-class Fails(Numbers):
+class Fails(Indices):
     """Sample 3 cannot be read."""
 
     def __getitem__(self, index: int) -> int:
@@ -437,7 +430,7 @@ def test_failed_samples_are_left_out() -> None:
     spec = ringfeed.Array((), "int64")
     lists = [[1, 2], [3, 4, 5], [3], [6]]
     with ringfeed.Loader(
-        Fails(), batch_sampler=lists, max_batch_size=3, workers=0, spec=spec, on_error="skip"
+        Fails(LENGTH), batch_sampler=lists, max_batch_size=3, workers=0, spec=spec, on_error="skip"
     ) as batches:
         assert [batch.tolist() for batch in batches] == [[1, 2], [4, 5], [6]]
 

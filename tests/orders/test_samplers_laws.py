@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
+from datasets import Indices
 from ringfeed.orders.making import make_sampler
 from ringfeed.orders.sampler import CHUNK, Positional
 
@@ -225,26 +226,13 @@ def test_memory_is_what_the_docstring_says(name: str, most: int) -> None:
     assert stays < most * size + 3 * 10**5
 
 
-class Numbers:
-    """Sample i is i, and its length can change."""
-
-    def __init__(self, length: int = LENGTH) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", MAKE)
 def test_a_loader_hands_out_the_order(name: str, workers: int) -> None:
     """Batch by batch, in each epoch, with its own seed, from the workers too."""
     sampler = MAKE[name]()
     with ringfeed.Loader(
-        Numbers(), batch_size=500, seed=7, sampler=sampler, workers=workers, timeout_s=60
+        Indices(LENGTH), batch_size=500, seed=7, sampler=sampler, workers=workers, timeout_s=60
     ) as loader:
         length = BOUND[name].length or 0
         assert len(loader) == -(-length // 500)
@@ -265,7 +253,7 @@ def test_a_loader_goes_on_in_the_order(name: str) -> None:
     state: dict[str, Any] | None = None
     for batches in (1, 0, 4):
         with ringfeed.Loader(
-            Numbers(), batch_size=batch_size, seed=7, sampler=MAKE[name](), workers=0
+            Indices(LENGTH), batch_size=batch_size, seed=7, sampler=MAKE[name](), workers=0
         ) as loader:
             if state is not None:
                 loader.load_state_dict(state)
@@ -280,11 +268,11 @@ def test_a_loader_goes_on_in_the_order(name: str) -> None:
 def test_a_state_of_other_weights_is_refused() -> None:
     """The same length, seed and dataset do not make the same order."""
     with ringfeed.Loader(
-        Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 3])
+        Indices(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 3])
     ) as loader:
         state = loader.state_dict()
     with ringfeed.Loader(
-        Numbers(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 4])
+        Indices(3), workers=0, sampler=ringfeed.orders.WeightedSampler([1, 2, 4])
     ) as other:
         with pytest.raises(ringfeed.StateError) as e:
             other.load_state_dict(state)
@@ -296,7 +284,7 @@ def test_a_state_of_other_weights_is_refused() -> None:
     )
 
 
-class Growing(Numbers):
+class Growing(Indices):
     """A dataset that is longer in its second epoch."""
 
     def on_epoch_begin(self) -> None:
@@ -354,7 +342,9 @@ def test_a_number_shuffles_windows() -> None:
         shuffle: Any = whole
         assert make_sampler(LENGTH, shuffle=shuffle, seed=7, sampler=None).order == "shuffled"
     counted: Any = np.int64(100)
-    with ringfeed.Loader(Numbers(), batch_size=100, shuffle=counted, seed=7, workers=0) as loader:
+    with ringfeed.Loader(
+        Indices(LENGTH), batch_size=100, shuffle=counted, seed=7, workers=0
+    ) as loader:
         assert loader.shuffle is True
         assert not loader.is_in_order
         assert np.array_equal(
@@ -436,7 +426,7 @@ def test_what_is_no_order_is_refused(
 ) -> None:
     """By the loader, when it is made; 1 may mean True or a window of one, so it is not guessed."""
     with pytest.raises(error) as e:
-        ringfeed.Loader(arguments.pop("dataset", Numbers(9)), workers=0, **arguments)
+        ringfeed.Loader(arguments.pop("dataset", Indices(9)), workers=0, **arguments)
     assert str(e.value) == text
 
 
@@ -458,26 +448,26 @@ def test_a_seed_is_drawn_once() -> None:
     drawn = []
     for _ in range(2):
         with ringfeed.Loader(
-            Numbers(), batch_size=LENGTH, shuffle=True, seed=None, workers=0
+            Indices(LENGTH), batch_size=LENGTH, shuffle=True, seed=None, workers=0
         ) as loader:
             first, second = (next(iter(loader)).tolist() for _ in range(2))
             head, seed, tail = repr(loader).split(", ", 2)
         assert (head, tail.split(",", maxsplit=1)[0]) == (
-            "<Loader of Numbers: batches of 10000",
+            "<Loader of Indices: batches of 10000",
             "no workers",
         )
         number = int(seed.removeprefix("seed: "))
         assert 0 <= number < 2**53
         drawn.append(number)
         with ringfeed.Loader(
-            Numbers(), batch_size=LENGTH, shuffle=True, seed=number, workers=0
+            Indices(LENGTH), batch_size=LENGTH, shuffle=True, seed=number, workers=0
         ) as again:
             assert [next(iter(again)).tolist() for _ in range(2)] == [first, second]
             assert "seed" not in repr(again)
     assert drawn[0] != drawn[1]
 
 
-class Draws(Numbers):
+class Draws(Indices):
     """Each sample is a random number of its own."""
 
     def __getitem__(self, index: int) -> int:

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 
 import run
 from contenders import CONTENDERS
-from harness import launch, proctree
-from harness.job import Job
+from harness import proctree
 from report import page, report, tables
 from report.results import Results
 from workloads import samples
 from workloads.cases import CASES, chosen_cases, contenders_of
 from workloads.photographs import PHOTOGRAPHS
 from workloads.samples import Arrays, Stamped, Uneven, Witnessed
-from workloads.workload import Window, Workload, make, touch
+from workloads.workload import Window, Workload, make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,12 +96,6 @@ def test_run_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     assert (status, line["error"], "figures" in line) == (1, "no end within its time", False)
 
 
-def test_error_of_a_process_is_told_in_one_line() -> None:
-    """The last line of what it printed stands behind its exit status."""
-    ending = launch.Ending(1, True, 0, launch.Peak(), "Traceback\nValueError: no")  # noqa: FBT003
-    assert ending.error() == "exit status 1: ValueError: no"
-
-
 def test_contenders_take_turns() -> None:
     """Each workload sees every contender in turn, and each repetition begins with another."""
     options = run.options_of(
@@ -163,17 +156,6 @@ def test_conditions_say_how_many_repetitions_there_are() -> None:
     )
 
 
-def test_conditions_name_every_commit() -> None:
-    """A file that was made at two commits does not hide one of them."""
-    lines = [
-        record("ringfeed", 0, per_batch_s=1.0),
-        {**record("ideal", 0, per_batch_s=1.0), "commit": "fedcba987654+"},
-    ]
-    assert "; commit 0123456789ab, fedcba987654+; " in report.conditions(
-        Results([*lines, lines[0]])
-    )
-
-
 def test_names_choose_cases_and_contenders() -> None:
     """What stands before a slash means all behind it; a contender leaves its own cases only when both are named."""
     assert chosen_cases(["memory", "kill"]) == ["memory/plain", "memory/unguarded", "kill"]
@@ -206,12 +188,6 @@ def test_what_is_no_time_is_measured_once() -> None:
     assert everybody == {name for name, contender in CONTENDERS.items() if not contender.missing()}
 
 
-def test_heap_is_warm_where_the_case_says_so() -> None:
-    """Glibc's variables are set behind the slash, and nowhere else."""
-    jobs = [Job(case, "torch", 0, 2, 4, 1.0, "") for case in ("jpeg", "jpeg/warm")]
-    assert [launch._heap_of(job) for job in jobs] == [{}, launch.WARM_HEAP]
-
-
 # ---- the oracle ----
 
 
@@ -232,12 +208,6 @@ def test_right_batch_is_told_from_a_wrong_one() -> None:
         workload.batch(4),
     ]
     assert [workload.is_right(3, batch) for batch in wrong] == [False] * len(wrong)
-
-
-def test_touch_reads_the_first_element() -> None:
-    """Of a bare array and of a tuple alike."""
-    images, indices = stamped().batch(0)
-    assert touch(images) == touch((images, indices)) == images[0, 0, 0, 0]
 
 
 def test_photographs_are_cropped_the_same_way_each_time() -> None:

@@ -15,10 +15,10 @@ sys.path.append(str(BENCH))
 
 import run
 from harness import proctree
-from report import plot, report
+from report import report
 from report.bounds import bounds
 from report.results import Results
-from workloads.cases import BACKENDS, SIZES, chosen_cases, contenders_of
+from workloads.cases import BACKENDS, SIZES
 from workloads.photographs import PHOTOGRAPHS
 
 if TYPE_CHECKING:
@@ -171,30 +171,6 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         for backend in ("tensorflow", "torch")
         for size in SIZES
     ]
-
-
-def test_a_quick_run_trains_on_one_backend() -> None:
-    """Two minutes are enough for ringfeed and its bounds on the backend that is there wherever Keras is measured."""
-    chosen = [
-        case for case in chosen_cases([], quick=True) if case.partition("/")[0] in {"input", "fit"}
-    ]
-    assert chosen == ["input/jpeg", "fit/tensorflow/input-bound", "fit/tensorflow/compute-bound"]
-    assert {
-        name for case in chosen for name in contenders_of(case, [], case_named=False, quick=True)
-    } == {
-        "model",
-        "ringfeed",
-    }
-
-
-def test_epochs_are_drawn_beside_their_bounds() -> None:
-    """A `fit` has a bar for each contender and for each bound of ringfeed's epoch."""
-    assert plot._times(Results(measured(0, 0.021)), CASE) == {
-        "ringfeed": 0.021,
-        "the input alone": 0.017,
-        "the model alone": 0.002,
-        "CPU seconds over cores": 0.02,
-    }
 
 
 def test_the_machine_is_busy_with_all_but_waiting(

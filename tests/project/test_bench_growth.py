@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,6 @@ from benched import BENCH, record
 sys.path.append(str(BENCH))
 
 import growth
-import run
 from report import plot
 from workloads import workload as workloads
 
@@ -140,54 +137,3 @@ def test_plots_are_drawn_the_same_every_time(tmp_path: Path) -> None:
         )
         is None
     )
-
-
-def test_without_matplotlib_there_are_tables_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The pages get their tables and no plot, and what is missing is said."""
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else object()
-    )
-    monkeypatch.setattr(run, "HERE", tmp_path / "bench")
-    (tmp_path / "bench").mkdir()
-    pages = tmp_path / "README.md", tmp_path / "bench" / "README.md"
-    for page in pages:
-        page.write_text("<!-- bench:begin -->\n<!-- bench:end -->")
-    source = write(tmp_path / "run-now.jsonl", [record("ringfeed", 0, per_batch_s=5e-6)])
-    assert run.main(["--render", str(source)]) == 0
-    assert capsys.readouterr().out.startswith("plots are left out: run pip install matplotlib\n")
-    assert all("5.00 µs" in page.read_text() and ".svg" not in page.read_text() for page in pages)
-    assert plot.main([]) == 1
-    assert capsys.readouterr().err == "plots are left out: run pip install matplotlib\n"
-
-
-def test_pages_show_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bench's page and that of figures link to the plot that stands beside the bench; the first page has none."""
-    if plot.missing():
-        pytest.skip(plot.missing())
-    monkeypatch.setattr(run, "HERE", tmp_path / "bench")
-    monkeypatch.setattr(run, "plot", lambda source: plot.plot(source, tmp_path / "bench" / "plots"))
-    (tmp_path / "bench").mkdir()
-    (tmp_path / "docs").mkdir()
-    pages = (
-        tmp_path / "README.md",
-        tmp_path / "bench" / "README.md",
-        tmp_path / "docs" / "figures.md",
-    )
-    for page in pages:
-        page.write_text("<!-- bench:begin -->\n<!-- bench:end -->")
-    assert (
-        run.main(
-            [
-                "--render",
-                str(write(tmp_path / "run-now.jsonl", [record("ringfeed", 0, per_batch_s=5e-6)])),
-            ]
-        )
-        == 0
-    )
-    links = [[], ["plots/run.svg"], ["../bench/plots/run.svg"]]
-    assert [
-        re.findall(r"!\[time per batch, by workload\]\((.*)\)", page.read_text()) for page in pages
-    ] == links
-    assert (tmp_path / "bench" / "plots" / "run.svg").exists()

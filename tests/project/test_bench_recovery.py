@@ -82,23 +82,6 @@ def test_the_table_holds_the_lines() -> None:
     assert not recovery.kept([*records[:2], failed])
 
 
-def test_the_table_goes_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rendering puts the table into the README, which has the place for it, and leaves the rest."""
-    page, lines = tmp_path / "README.md", tmp_path / "lines.jsonl"
-    page.write_text(recovery.README.read_text())
-    monkeypatch.setattr(recovery, "README", page)
-    lines.write_text(json.dumps(record("another", "spawn", 0.01, 0.02)))
-    for _ in range(2):
-        assert recovery.main(["--render", str(lines)]) == 0
-    assert page.read_text().count("| another worker lives, spawn | 2 |") == 1
-    page.write_text("nothing")
-    with pytest.raises(
-        ValueError,
-        match=r"has no <!-- recovery:begin --> and <!-- recovery:end -->; put them where",
-    ):
-        recovery.main(["--render", str(lines)])
-
-
 def test_what_is_predicted() -> None:
     """A survivor alone takes a batch and the lost sample; a start takes what the first one took; a stock hides both."""
     found = [gaps.predicted(name, 0.02, 0.2) for name in ("another", "sole", "ready")]

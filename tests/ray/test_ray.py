@@ -16,7 +16,7 @@ import pytest
 
 import cluster
 import ringfeed
-from remote_sets import KINDS, Samples, content, leaves_of
+from remote_sets import KINDS, Fails, Samples, content, leaves_of
 from ringfeed import Loader, Shard, StallError, WorkerError
 from ringfeed.ray import board
 from watching import lose_patience, run_script, start_script, wait_until
@@ -155,16 +155,6 @@ def test_two_trainers_on_one_cluster_go_on_where_four_were(three: Cluster) -> No
     assert sorted([*seen, *chain(*rest)]) == [*range(100)]
     assert sorted(chain(*after)) == [*range(100)]
     assert three.without_actors(20)
-
-
-class Fails(Samples):
-    """A sample that raises."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 17:
-            message = "the file is torn"
-            raise OSError(message)
-        return super().__getitem__(index)
 
 
 def test_a_sample_that_raises_has_its_remote_traceback(three: Cluster) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import ringfeed
 from fake_fleet import FakeRay
-from remote_sets import KINDS, Samples, content
+from remote_sets import KINDS, Fails, Samples, content
 from ringfeed import Loader, PlanError, StallError, WorkerError
 from ringfeed.ray import board
 from watching import lose_patience, pool_of, wait_until
@@ -309,16 +309,6 @@ def test_an_object_store_that_stays_full_is_an_error() -> None:
 
 
 # ---- samples ----
-
-
-class Fails(Samples):
-    """A sample that raises."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 17:
-            message = "the file is torn"
-            raise OSError(message)
-        return super().__getitem__(index)
 
 
 class Writes(Samples):

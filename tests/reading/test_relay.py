@@ -15,6 +15,18 @@ import numpy as np
 import pytest
 
 import ringfeed
+from numbered import (
+    MADE,
+    ByNumber,
+    Numbers,
+    die,
+    drawn,
+    fail,
+    numbers,
+    same,
+    taken,
+    until_it_fails,
+)
 from ringfeed import Loader, ShipError, StallError, WorkerError
 from ringfeed.reading import store as stores
 from watching import (
@@ -38,41 +50,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "process": {"backend": "process"},
 }
 WORKERS = 3
-_made: list[Loader] = []
-
-
-@pytest.fixture(autouse=True)
-def _closed(nothing_left: None) -> Iterator[None]:  # noqa: ARG001 - it looks after this
-    """Close what a test has made."""
-    yield
-    while _made:
-        _made.pop().close()
-
-
-class Numbers:
-    """Numbers, each with a random number of its own; ``deed`` is done ahead of the one called ``at``."""
-
-    def __init__(self, stop: int, at: int = -1, deed: Callable[[], object] | None = None) -> None:
-        self.stop, self.at, self.deed = stop, at, deed
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in range(self.stop):
-            if number == self.at and self.deed is not None:
-                self.deed()
-            yield np.int64(number), ringfeed.rng().random()
-
-
-class ByNumber:
-    """The same as samples with numbers."""
-
-    def __init__(self, stop: int) -> None:
-        self.stop = stop
-
-    def __len__(self) -> int:
-        return self.stop
-
-    def __getitem__(self, index: int) -> Any:
-        return np.int64(index), ringfeed.rng().random()
+pytestmark = pytest.mark.usefixtures("closed")
 
 
 class GoingOn:
@@ -96,16 +74,6 @@ class GoingOn:
         self.at = state["at"]
 
 
-def drawn(sample: Any) -> Any:
-    """Add a random number to a sample, drawn after those of the iterable."""
-    return (*sample, ringfeed.rng().random())
-
-
-def same(sample: Any) -> Any:
-    """Return a sample as it is."""
-    return sample
-
-
 def fed(dataset: Any, **parameters: Any) -> Loader:
     """Return a loader whose workers have something to do."""
     given = {
@@ -116,35 +84,13 @@ def fed(dataset: Any, **parameters: Any) -> Loader:
         "timeout_s": PATIENCE_S,
         **parameters,
     }
-    _made.append(Loader(dataset, **given))
-    return _made[-1]
+    MADE.append(Loader(dataset, **given))
+    return MADE[-1]
 
 
 def alone(dataset: Any, **parameters: Any) -> Loader:
     """Return a loader that reads and transforms here."""
     return fed(dataset, **parameters, workers=0)
-
-
-def taken(loader: Loader) -> list[Any]:
-    """Return all of an epoch."""
-    return [[leaf.tolist() for leaf in batch] for batch in loader]
-
-
-def numbers(loader: Loader) -> list[list[int]]:
-    """Return the numbers of an epoch's elements, batch by batch."""
-    return [(batch[0] if isinstance(batch, tuple) else batch).tolist() for batch in loader]
-
-
-def until_it_fails(loader: Loader) -> tuple[list[list[int]], list[str]]:
-    """Return the numbers of an epoch's elements, batch by batch, and what was raised amid them."""
-    found, errors, batches = list[list[int]](), list[str](), iter(loader)
-    while True:
-        try:
-            found.append(next(batches)[0].tolist())
-        except StopIteration:
-            return found, errors
-        except WorkerError as error:
-            errors.append(str(error))
 
 
 def cut(stop: int, rows: int = 4, start: int = 0) -> list[list[int]]:
@@ -319,11 +265,6 @@ def once(flag: Path, deed: Callable[[], object]) -> None:
     deed()
 
 
-def die() -> None:
-    """End this process."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.parametrize(
     ("way", "at"),
     [("fork", 0), ("fork", 1), ("fork", 17), ("fork", 42), ("spawn", 17), ("process", 17)],
@@ -489,12 +430,6 @@ def test_a_reader_that_is_stuck_is_restarted(tmp_path: Path) -> None:
 
 
 # ---- errors ----
-
-
-def fail() -> None:
-    """Raise what an iterable may."""
-    message = "no more of this"
-    raise KeyError(message)
 
 
 @pytest.mark.parametrize("at", [1, 4, 18])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import ringfeed
 from converting import IMAGENET, KINDS, Whole, array_of, converted, loader_of
-from ringfeed import Array, SpecError
+from ringfeed import Array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +28,6 @@ SPAWNED: dict[str, Any] = {"workers": 2, "backend": "spawn"}
 IMAGES = np.random.default_rng(0).integers(
     0, 256, (21, 67, 61, 3), np.uint8
 )  # large enough to be freed of the GIL
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """Return the text of the SpecError that a call raises."""
-    with pytest.raises(SpecError) as caught:
-        call()
-    return str(caught.value)
 
 
 def epoch(loader: ringfeed.Loader) -> tuple[bytes, list[int]]:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ringfeed
 from converting import IMAGENET, Samples, array_of, converted
-from ringfeed import Array, Cast, Spec, SpecError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from refusing import refusal
+from ringfeed import Array, Cast, Spec
 
 BACKENDS: list[dict[str, Any]] = [
     {"workers": 0},
     {"workers": 2, "backend": "fork"},
 ]
 SMALL = np.arange(360, dtype=np.uint8).reshape(6, 4, 5, 3)
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """Return the text of the SpecError that a call raises."""
-    with pytest.raises(SpecError) as caught:
-        call()
-    return str(caught.value)
 
 
 # ---- what is asked for ----

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
+from datasets import Given
 from ringfeed import Array, Bytes, Padded, Text
 from ringfeed.errors import SpecError
 
@@ -28,19 +29,6 @@ DTYPES = [
     "datetime64[s]",
     [("a", "u1"), ("b", "<f8")],
 ]
-
-
-class Given:
-    """A dataset."""
-
-    def __init__(self, elements: list[Any]) -> None:
-        self.elements = elements
-
-    def __len__(self) -> int:
-        return len(self.elements)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.elements[index]
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:

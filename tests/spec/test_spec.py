@@ -8,19 +8,17 @@ from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refusing import refusal
 from ringfeed._failure import decode, encode
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Array, Leaf, Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BYTE, LABEL = Array((2, 3), "uint8"), Array((), "int64")
 IMAGE = np.arange(6, dtype="uint8").reshape(2, 3)
@@ -109,13 +107,6 @@ def cycle() -> list[Any]:
 def rows(names: str, table: list[Any]) -> pytest.MarkDecorator:
     """Return parametrize with the rows' numbers as ids: some values are too long to print."""
     return pytest.mark.parametrize(names.split(), table, ids=map(str, range(len(table))))
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """Return the text of the SpecError that a call raises."""
-    with pytest.raises(SpecError) as caught:
-        call()
-    return str(caught.value)
 
 
 def as_array(kind: str, dtype: str) -> str:

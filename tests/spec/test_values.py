@@ -13,33 +13,24 @@ import math
 import pathlib
 import pickle
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ringfeed
 from judge import raw
-from ringfeed import Array, SpecError
+from refusing import refusal
+from ringfeed import Array
 from ringfeed.spec._rows import RowWriter
 from ringfeed.spec.refusals import way_out
 from ringfeed.spec.spec import Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.once
 
 BOTH = ["quickly", "slowly"]
 CONVERT = "convert it in __getitem__, or give another dtype in spec="
 INTS = f"a Python int goes into an integer or float dtype that holds it exactly: {CONVERT}"
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """Return the text of the SpecError that a call raises."""
-    with pytest.raises(SpecError) as caught:
-        call()
-    return str(caught.value)
 
 
 class Only:

@@ -135,6 +135,39 @@ class Misbehaving:
         return np.zeros((5, 7), np.uint8), 2**70, 0
 
 
+class BadBulk(Misbehaving):
+    """Makes many samples at once, one of them a bad one."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Given:
+    """Samples that are there already."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+class Indices:
+    """Sample i is i; the length may change."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
 class Batches:
     """A dataset of whole batches, as a Keras PyDataset is: 6 rows each, fewer in the last."""
 

@@ -137,3 +137,13 @@ def moved(**given: Any) -> list[list[list[Any]]]:
     with Loader(Changes(), **given) as other:
         other.load_state_dict(state)
         return [broken_off, *rest, bytes_of(other)]
+
+
+class Fails(Samples):
+    """A sample that raises."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 17:
+            message = "the file is torn"
+            raise OSError(message)
+        return super().__getitem__(index)

@@ -79,7 +79,7 @@ def test_plan_of_a_shape(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["here.dataset", "make", "Rows"])
 def test_plan_of_a_dataset(module: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dataset in the current directory is found by name, and called where it is a function or a class."""
+    """A dataset of the current directory is found by name; a function or a class is called."""
     assert main(["plan", f"{module}:{name}", "--batch-size", "10", "--memory", "1MB"]) == 0
     assert (
         capsys.readouterr().out
@@ -171,7 +171,7 @@ def test_no_number(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_arguments_of_top(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A number that cannot be meant is refused in a line, with the status of any other wrong argument."""
+    """A wrong number is refused in a line, with the exit status of any wrong argument."""
     try:
         status = main(["top", *arguments])
     except SystemExit as ended:  # argparse's own
@@ -199,9 +199,9 @@ def test_a_trace_is_not_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     """The error names what is, whatever else was given."""
     assert main(["trace", "-o", "run.html", "train.py"]) == 2
     assert capsys.readouterr().err == (
-        'ringfeed trace: there is no such command, since a program traces itself: `with loader.trace("run.html"):` '
-        'around its loop writes the page of the run; where it says "run.json", `ringfeed report run.json` makes '
-        "the page\n"
+        "ringfeed trace: there is no such command, since a program traces itself: `with "
+        'loader.trace("run.html"):` around its loop writes the page of the run; where it says '
+        '"run.json", `ringfeed report run.json` makes the page\n'
     )
 
 
@@ -216,7 +216,7 @@ def test_plan_of_a_script(
 
 
 def test_a_script_is_not_run_as_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands below the main guard does not run, and imports from the script's own folder work elsewhere, too."""
+    """The code below the main guard does not run; imports from the script's folder work."""
     folder = tmp_path / "project"
     folder.mkdir()
     folder.joinpath("beside_a_script.py").write_text("rows = [1, 2, 3]")
@@ -264,7 +264,7 @@ NO_MODULE = (
 def test_a_safe_path_is_left_as_it_is(
     words: list[str], status: int, errors: str, tmp_path: Path
 ) -> None:
-    """With PYTHONSAFEPATH no command imports from the current directory, nor from a script's; the error names a way."""
+    """With PYTHONSAFEPATH no command imports from a folder; the error names a way."""
     tmp_path.joinpath("apart.py").write_text(SAFE)
     command = [sys.executable, "-P", "-m", "ringfeed", *words]
     done = subprocess.run(
@@ -276,7 +276,7 @@ def test_a_safe_path_is_left_as_it_is(
 def test_scripts_that_cannot_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A script that is not there, has a known module's name, is none, or fails: a line, and nothing of it stays."""
+    """A missing script, one with a module's name, or one that fails is a line; nothing stays."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     tmp_path.joinpath("json.py").write_text("dataset = [1]")
@@ -286,10 +286,16 @@ def test_scripts_that_cannot_be_had(
     tmp_path.joinpath("plain_text").write_text("dataset = [1]")
     texts = {
         "nowhere.py:dataset": "there is no script 'nowhere.py'",
-        "json.py:dataset": "json.py has the name of a module that Python has imported already, json; rename the script",
+        "json.py:dataset": (
+            "json.py has the name of a module that Python has imported already, json; rename the "
+            "script"
+        ),
         "a_failing_script.py:dataset": "no such folder",
         "./plain_text:dataset": "'plain_text' is no script of Python: its name does not end in .py",
-        "json.py:": "'json.py:' names no dataset; write module:name or script.py:name, as in mymodule:dataset",
+        "json.py:": (
+            "'json.py:' names no dataset; write module:name or script.py:name, as in "
+            "mymodule:dataset"
+        ),
     }
     for place, text in texts.items():
         assert main(["plan", place]) == 2

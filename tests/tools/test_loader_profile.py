@@ -1,4 +1,4 @@
-"""`ringfeed.tools`: a loader beside what may stand in its place. What is said is compared for figures made up."""
+"""`ringfeed.tools`: a loader beside its replacements. Reports are of figures that are made up."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def test_where_it_is_as_fast() -> None:
         readings=(OWN, replace(RING, batch_s=0.038, own_cpu_s=0.011, worker_cpu_s=0.074, notes=()))
     )
     assert told[1] == "ringfeed: as fast as torch, within 10%; as much CPU time"
-    assert (
-        told[2]
-        == "most of it is dataset[i], which costs the same in any loader: make it cheaper, or add workers"
+    assert told[2] == (
+        "most of it is dataset[i], which costs the same in any loader: make it cheaper, or add "
+        "workers"
     )
     assert told[-1] == "no other is clearly faster: for speed alone, keep torch"
 
@@ -427,7 +427,7 @@ def test_a_script_without_a_loader(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It runs with its arguments; what it raises is shown from its own line on, and nothing of it stays."""
+    """It runs with its arguments; its error is shown from its own line on, and nothing stays."""
     path = tmp_path / "train.py"
     path.write_text(script)
     monkeypatch.setattr(sys, "argv", argv := ["ringfeed"])

@@ -84,7 +84,7 @@ def drawn(
 
 
 def test_the_whole_picture() -> None:
-    """Rates are of the interval, a ticket under way counts as work, and each slot and worker has its line."""
+    """Rates are of the interval, a ticket under way counts, and each slot and worker has a line."""
     assert drawn(BEFORE, AFTER) == (
         "loader 1  4 slots of 38.5 MB   2 workers   epoch 2   129 batches so far\nstall      63%  "
         "    29.0 batches/s         928 samples/s     1.1 GB/s\n          input-bound: training "
@@ -101,7 +101,7 @@ def test_the_whole_picture() -> None:
 
 
 def test_a_worker_that_is_stopped() -> None:
-    """Who waits for it, how long it has been at its ticket, and in what: all of the wait counts, though it goes on."""
+    """Its sample and its time at the ticket are shown; a wait that goes on counts in full."""
     before = look(
         10 * S, [slot()], [worker(7, since_ns=S, tickets=1), worker()], wait_ns=2 * S, batches=2
     )
@@ -129,7 +129,7 @@ def test_a_worker_that_is_stopped() -> None:
 
 
 def test_what_is_rare() -> None:
-    """Slots that drain or are parked, threads that write, leave or start, and a consumer that is at something else."""
+    """Slots that drain or are parked, threads that write, leave or start, and a busy consumer."""
     before = look(10 * S, [slot()] * 3, [worker()] * 6)
     after = look(
         12 * S,
@@ -159,7 +159,7 @@ def test_what_is_rare() -> None:
 
 
 def test_processes_that_start() -> None:
-    """Before a worker has had a ticket it starts; with a process there is a line for each that has one."""
+    """Before its first ticket a worker starts; each one with a process has a line."""
     after = look(12 * S, [slot()], [worker(5), worker(6, tickets=1)])
     lines = drawn(look(10 * S, [slot()], [worker(), worker()]), after).splitlines()
     assert lines[-4:-2] == [
@@ -170,7 +170,7 @@ def test_processes_that_start() -> None:
 
 @pytest.mark.parametrize("rows", [32, 1], ids=["samples", "whole batches"])
 def test_bytes(rows: int) -> None:
-    """A slot's bytes are shared by its rows; one of a single row is a whole batch, however many samples that has."""
+    """A slot's bytes are shared by its rows; a slot of one row is a whole batch."""
     samples = 3200 + (29 * 32 if rows == 32 else 29 * 500)
     after = look(NOW, list(AFTER.slots), list(AFTER.workers), batches=129, samples=samples)
     assert (
@@ -215,7 +215,7 @@ def big() -> tuple[Snapshot, Snapshot]:
 
 
 def test_in_80_columns() -> None:
-    """Slots' letters take several lines; what stands above the tables counts those that have no line any more, too."""
+    """Slots' letters take several lines; the counts above include slots without a line."""
     lines = drawn(*big(), geometry=GEOMETRY._replace(slots=130), width=80).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[2:11] == [
@@ -254,7 +254,7 @@ def test_hardly_any_terminal(width: int) -> None:
     ("workers", "why"), [(2, "first batch: workers start and read the dataset"), (1, "next batch")]
 )
 def test_before_the_first_batch(workers: int, why: str) -> None:
-    """What training waits for workers that start is told as such; where it fills by itself there are none."""
+    """A wait for workers that start is told as such; a loader without workers has none."""
     looks = [
         look(at * S, [slot()], [worker() for _ in range(workers)], wait_ns=2 * S) for at in (10, 20)
     ]

@@ -56,7 +56,7 @@ def test_the_table_as_a_user_reads_it() -> None:
 
 
 def test_a_budget_picks_the_slots() -> None:
-    """With memory= the slots that fit, the largest batch, and a mark where not even two slots fit."""
+    """With memory= the slots that fit, the largest batch, and a mark where two slots do not fit."""
     assert str(
         plan(shape=[(256, 256), (8,)], dtype="int16", batch_size=128, memory="20MB", workers=0)
     ) == (
@@ -196,7 +196,7 @@ class Encoded:
 
 
 def test_reserved_beside_expected() -> None:
-    """Of samples that differ in length, some are read: what they need stands beside what is reserved."""
+    """Of samples that differ in length, some are read: their need stands beside the reserve."""
     found = plan(Encoded(), spec=Encoded.SPEC, batch_size=[4, 64], slots=2, workers=2)
     assert [row.what for row in found.rows] == ["one int64 + 100000 bytes + 100 bytes of text"] * 2
     assert found.notes[:2] == (

@@ -1,4 +1,4 @@
-"""`ringfeed.tools.profile`: where a sample's time goes. Times are made up; what is said of them is compared whole."""
+"""`ringfeed.tools.profile`: where a sample's time goes, as a whole report of made-up times."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_the_write_is_measured() -> None:
 
 
 def test_a_busy_machine_is_no_source_that_waits() -> None:
-    """Time in the queue of a processor is no wait of the sample's: no advice on concurrency comes of it."""
+    """Time in a processor's queue is no wait of the sample's, and gives no advice."""
     samples = timed(*((index, 0.01, 0.004, 0.005) for index in range(8)))
     text = str(Profile("rows", 2, 2, 8, samples, 0.0001, ""))
     assert text.splitlines()[2] == "  dataset[i]  99.0%, 10% of it waiting rather than computing"
@@ -205,7 +205,7 @@ class Computing:
 
 
 def test_the_queue_of_a_processor_is_seen() -> None:
-    """Beside another process on its one CPU, a sample that computes waits for the CPU, and for no more."""
+    """Beside another process on its one CPU, a sample that computes waits for the CPU alone."""
     usable = os.sched_getaffinity(0)
     other = subprocess.Popen(
         [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Bars of progress: on a terminal alone, on standard error alone, and only where a command takes long."""
+"""Bars of progress: only on a terminal, on standard error, where a command takes long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK = SLOW.replace("1.2", "0")
 
 
 def run(tmp_path: Path, script: str, *arguments: str, prelude: str = "") -> tuple[str, str, int]:
-    """Run the command with its standard error on a terminal; returns both outputs and the status."""
+    """Run the command with standard error on a terminal; return both outputs and the status."""
     tmp_path.joinpath("slow_samples.py").write_text(script)
     code = (
         f"import sys; {prelude or 0}; from ringfeed.tools.main import main; "
@@ -79,7 +79,7 @@ PLAN = ("plan", "slow_samples.py:dataset", "--workers", "0", "--slots", "2")
 
 @pytest.mark.long
 def test_a_long_plan(tmp_path: Path) -> None:
-    """What is under way is on the terminal, and gone at the end; the table is on standard output as ever."""
+    """The step is on the terminal until the end; the table is on standard output as ever."""
     script = SLOW.replace("dataset = Slow()", "time.sleep(3)\ndataset = Slow()")
     out, shown, status = run(tmp_path, script, *PLAN)
     assert status == 0
@@ -105,7 +105,7 @@ def test_a_long_profile(tmp_path: Path) -> None:
     "prelude", ["sys.modules['rich'] = None", "import os; os.environ['TERM'] = 'dumb'"]
 )
 def test_where_no_bar_can_be(tmp_path: Path, prelude: str) -> None:
-    """Without rich, or on a terminal that cannot move its cursor, nothing is shown, and nothing fails."""
+    """Without rich, or on a terminal that cannot move its cursor, nothing is shown or fails."""
     script = SLOW.replace("dataset = Slow()", "time.sleep(2.5)\ndataset = Slow()")
     out, shown, status = run(tmp_path, script, *PLAN, prelude=prelude)
     assert (shown, status) == ("", 0)
@@ -128,7 +128,7 @@ def test_not_into_a_file(
 def test_a_bar_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever the body raises, the bar is gone, its thread is over, and the next command has one of its own."""
+    """After an error the bar and its thread are gone; the next command has its own."""
     monkeypatch.setattr(_progress, "SILENT_S", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

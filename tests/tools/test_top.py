@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
-OPEN = 'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); batches = iter(loader)'
+OPEN = (
+    'loader = ringfeed.Loader(Oracle(96), batch_size=4, workers=2, backend="thread", slots=3); '
+    "batches = iter(loader)"
+)
 MORE = (
     "more = ringfeed.Loader(Oracle(96), batch_size=8, workers=0, slots=2); other = next(iter(more))"
 )
@@ -48,7 +51,7 @@ def trainer() -> Iterator[Trainer]:
 
 
 def plain(text: str) -> str:
-    """Return a picture without what differs from run to run: ages, and which worker has done what."""
+    """Return a picture without the ages, and without which worker has done what."""
     text = re.sub(r"\d+\.\d (s|ms|us)\b", "AGE", text)
     return re.sub(
         r"thread +\d+%.*(waits for a slot|starts)$", "thread ... idle", text, flags=re.MULTILINE
@@ -273,7 +276,7 @@ def test_a_reader_that_has_had_enough(trainer: Trainer, observer: subprocess.Pop
 
 @pytest.mark.usefixtures("nothing_left")
 def test_in_a_terminal(trainer: Trainer) -> None:
-    """It is drawn on the terminal's other screen, in colours, and the terminal is as before when Ctrl-C has come."""
+    """It is drawn on the terminal's other screen, in colours; Ctrl-C restores the terminal."""
     process, fd = _in_terminal(trainer.pid)
     seen = bytearray()
     try:
@@ -293,7 +296,7 @@ def test_in_a_terminal(trainer: Trainer) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_several_in_a_terminal(trainer: Trainer) -> None:
-    """The lines of a terminal are shared by the loaders: the long picture of one leaves room for the next."""
+    """The loaders share a terminal's lines: a long picture leaves room for the next."""
     trainer.do(
         "more = ringfeed.Loader(Oracle(96), batch_size=1, workers=0, slots=40); other = "
         "next(iter(more))"
@@ -336,7 +339,7 @@ def test_q_quits(trainer: Trainer) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_in_a_tiny_terminal_that_changes(trainer: Trainer) -> None:
-    """Whatever rows and columns a terminal has or shrinks to, it is drawn on, and no line is wrapped."""
+    """It is drawn on whatever rows and columns a terminal has, and no line is wrapped."""
     process, fd = _in_terminal(trainer.pid, (1, 1))
     seen = bytearray()
     try:
@@ -372,7 +375,7 @@ def _resize(fd: int, rows: int, columns: int) -> None:
 
 
 def _in_terminal(pid: int, size: tuple[int, int] = (24, 80)) -> tuple[subprocess.Popen[bytes], int]:
-    """Start `ringfeed top` in a pseudo terminal of its own; return it, and the terminal's other end."""
+    """Start `ringfeed top` in a pseudo terminal; return it, and the terminal's other end."""
     ours, theirs = pty.openpty()
     _resize(ours, *size)
     environment = {

@@ -18,7 +18,8 @@ from ringfeed.tools.loaders import profile_loader
 from ringfeed.tools.main import main
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset  # noqa: E402 - as above
+# After the skip above.
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,8 @@ class Pictures(Dataset):  # type: ignore[misc]  # torch is not seen by the type 
 
     def __getitem__(self, index: int) -> Any:
         self.asked += 1
-        return torch.rand(3, 4) + np.random.rand() + random.random(), index  # noqa: NPY002, S311 - global draws
+        # It draws from each global generator.
+        return torch.rand(3, 4) + np.random.rand() + random.random(), index  # noqa: NPY002, S311
 
 
 class Endless(IterableDataset):  # type: ignore[misc]

@@ -20,7 +20,7 @@ import pytest
 import leftovers
 import ringfeed
 from ahead import loader_with
-from datasets import Misbehaving, Oracle, check, drain
+from datasets import BadBulk, Oracle, check, drain
 from guests import DEEDS, Guest, Leaving, Length, Mutating, MutatingBatches, Returning, Versions
 from ringfeed.monitor._snapshot import Observer
 from watching import lose_patience, pool_of, run_script, start_script, wait_until
@@ -278,13 +278,6 @@ def test_a_list_that_shrinks() -> None:
 
 
 # ---- many at once ----
-
-
-class BadBulk(Misbehaving):
-    """Makes many samples at once, one of them a bad one."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -20,7 +20,7 @@ import pytest
 
 import leftovers
 import ringfeed
-from datasets import Misbehaving, Oracle, check, drain
+from datasets import BadBulk, Oracle, check, drain
 from ringfeed.datasets.reader import Port, Reader
 from ringfeed.datasets.samples import SampleSource
 from ringfeed.datasets.terms import Terms
@@ -406,13 +406,6 @@ def test_any_exception_is_told(name: str, backend: Any) -> None:
     assert str(caught.value).startswith("dataset[17] raised ")
     if text is not None:
         assert str(caught.value) == f"dataset[17] raised {text}"
-
-
-class BadBulk(Misbehaving):
-    """Makes many samples at once, one of them a bad one."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
 
 
 @pytest.mark.parametrize("deed", ["raises", "dies"])

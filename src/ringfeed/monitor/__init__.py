@@ -1,4 +1,4 @@
-"""What a running loader does: slots and workers, counts, memory, a timeline, and where batches were taken.
+"""What a running loader does: slots and workers, counts, memory, and a timeline.
 
     _snapshot, snapshot      the control block and the kernel, looked at; nothing is changed
     stats, bottleneck, remote   counts, and in words what they mean

@@ -37,8 +37,9 @@ cdef object state_of(c.rf_slot_report slot):
 
 @cython.final
 cdef class Observer:
-    """Reads the control block of a ring of this process, or of any loader through a descriptor, which may be closed.
+    """Reads the control block of a ring of this process, or of any loader through a descriptor.
 
+    The descriptor may be closed afterwards.
     Of this process's own ring, the states of slots and the counts are what the consumer keeps
     itself: no worker can write over them.
     """
@@ -55,7 +56,9 @@ cdef class Observer:
             return
         why = rf_watch_open(&self.watch, source)
         if why == EPROTO:
-            raise ValueError("this is no loader of this version of ringfeed: seals, magic, ABI or sizes differ")
+            raise ValueError(
+                "this is no loader of this version of ringfeed: seals, magic, ABI or sizes differ"
+            )
         if why:
             raise OSError(why, os.strerror(why))
 
@@ -64,16 +67,20 @@ cdef class Observer:
             rf_watch_close(&self.watch)
 
     cdef c.rf_slot_report slot_report(self, uint32_t number):
-        return rf_watch_slot(&self.watch, number) if self.ring is None else self.ring.slot_report(number)
+        if self.ring is None:
+            return rf_watch_slot(&self.watch, number)
+        return self.ring.slot_report(number)
 
     cdef c.rf_worker_report worker_report(self, uint32_t number):
-        return rf_watch_worker(&self.watch, number) if self.ring is None else self.ring.worker_report(number)
+        if self.ring is None:
+            return rf_watch_worker(&self.watch, number)
+        return self.ring.worker_report(number)
 
     @property
     def geometry(self):
         """What never changes."""
-        geometry = self.watch.geometry
-        return Geometry(geometry.slots, geometry.slot_size, geometry.failures_at, geometry.rows, geometry.workers)
+        found = self.watch.geometry
+        return Geometry(found.slots, found.slot_size, found.failures_at, found.rows, found.workers)
 
     def snapshot(self):
         """Read all of it."""
@@ -86,8 +93,8 @@ cdef class Observer:
         found = []
         for number in range(self.watch.geometry.slots):
             slot = self.slot_report(number)
-            found.append(Slot(state_of(slot), slot.batch, slot.epoch, slot.rows, slot.tickets, slot.cells.claimed,
-                              slot.cells.final, slot.held_ns))
+            found.append(Slot(state_of(slot), slot.batch, slot.epoch, slot.rows, slot.tickets,
+                              slot.cells.claimed, slot.cells.final, slot.held_ns))
         return tuple(found)
 
     def workers(self):
@@ -99,16 +106,20 @@ cdef class Observer:
         if number >= self.watch.geometry.ids:
             raise ValueError(f"worker {number} of {self.watch.geometry.ids}")
         cdef c.rf_worker_report worker = self.worker_report(number)
-        return Worker(worker.pid, worker.index if worker.in_row else None, worker.since_ns, worker.busy_ns,
-                      worker.wait_ns, worker.samples, worker.tickets, worker.timed, worker.read_ns, worker.write_ns,
-                      bool(worker.leave))
+        inside = worker.index if worker.in_row else None
+        return Worker(worker.pid, inside, worker.since_ns, worker.busy_ns, worker.wait_ns,
+                      worker.samples, worker.tickets, worker.timed, worker.read_ns,
+                      worker.write_ns, bool(worker.leave))
 
     def consumer(self):
         """Read what the consumer has done."""
         cdef c.rf_consumer_report consumer
-        consumer = rf_watch_consumer(&self.watch) if self.ring is None else self.ring.consumer_report()
-        return Consumer(consumer.batches, consumer.samples, consumer.stall_ns, consumer.wait_ns, consumer.open_slots,
-                        bool(consumer.stopped))
+        if self.ring is None:
+            consumer = rf_watch_consumer(&self.watch)
+        else:
+            consumer = self.ring.consumer_report()
+        return Consumer(consumer.batches, consumer.samples, consumer.stall_ns, consumer.wait_ns,
+                        consumer.open_slots, bool(consumer.stopped))
 
     def states(self):
         """Return a word for each slot, as `Slot.state`."""

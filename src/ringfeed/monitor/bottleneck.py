@@ -25,7 +25,9 @@ HEADROOM = 1.25  # of workers, so that one slow sample holds up nothing
 
 
 class Verdict(str):
-    """What limits a run: "input-bound", "compute-bound" and so on, and what was seen. As a text it is all of that.
+    """What limits a run: "input-bound", "compute-bound" and so on, and what was seen.
+
+    As a text it is all of that.
 
     Each line is what was seen, alone or with what to change for it.
     """
@@ -96,7 +98,10 @@ def verdict(  # noqa: PLR0913 - what a loader is
 
 
 def share_waited(stats: Stats) -> float | None:
-    """Return the share of the time since the first batch that training waited; None where it is too early to say."""
+    """Return the share of the time since the first batch that training waited.
+
+    None where it is too early to say.
+    """
     elapsed_s = stats.elapsed_s - stats.startup_s
     return (
         (stats.stall_s - stats.startup_s) / elapsed_s

@@ -1,4 +1,4 @@
-"""The charts of a run, drawn by bokeh: the timeline, waiting and work, the slots, and the memory."""
+"""The charts of a run, drawn by bokeh: timeline, waiting and work, slots, and memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ MEGA = 1e6
 
 
 def charts_of(drawn: Timeline, timeline: Timeline) -> dict[str, Any]:
-    """Return the charts by their names, all over the same time; ``drawn``: what of the timeline is drawn one by one."""
+    """Return the charts by their names, all over the same time.
+
+    ``drawn`` has the events for the timeline, in which short ones are drawn together.
+    """
     times = Range1d(0, max(timeline.span_s, 1e-6), bounds="auto")
     edges_s = np.linspace(0, max(timeline.span_s, 1e-6), INTERVALS + 1)
     charts = {
@@ -57,7 +60,10 @@ def charts_of(drawn: Timeline, timeline: Timeline) -> dict[str, Any]:
 
 
 def _chart(height: int, times: Range1d, toolbar: str | None = None, **settings: Any) -> Any:
-    """Return an empty chart: a drag chooses a time, Ctrl and the wheel zoom, so that the wheel scrolls the page."""
+    """Return an empty chart.
+
+    A drag chooses a time. The wheel zooms only with Ctrl, since alone it scrolls the page.
+    """
     zoom = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})
     drag = BoxZoomTool(dimensions="width")
     chart = figure(

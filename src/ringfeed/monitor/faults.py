@@ -1,4 +1,4 @@
-"""What went wrong with an epoch, in the words of the error that says so. The engine asks, and raises it."""
+"""What went wrong with an epoch, as the error that the engine raises."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ _CAUSE = (
 
 
 class Death(NamedTuple):
-    """How the last worker ended that tried a row, and in which function of the user's that has all rows of a batch."""
+    """How the last worker ended that tried a row.
+
+    ``stage`` names the function of the user's that it was in, if that has all rows of a batch.
+    """
 
     reason: str = "ended"
     stage: str = ""
 
 
 class Loss(NamedTuple):
-    """What comes of a batch besides the rows that are handed out: an error, and what `Stats` counts."""
+    """The error of a batch, and the rows that `Stats` counts as left out."""
 
     error: RingfeedError | None = None
     skipped: Sequence[int] = ()
@@ -53,7 +56,10 @@ Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 def slots_held(
     observer: Observer, lease_tracker: LeaseTracker, copied_by: str = ""
 ) -> SlotsHeldError:
-    """Return the error for slots that are all held; ``copied_by``: how their framework copies what is to be kept."""
+    """Return the error for slots that are all held.
+
+    ``copied_by`` says how their framework copies a batch that is to be kept.
+    """
     since_ns = observer.held_since_ns()
     way = f" ({copied_by})" if copied_by else ""
     return SlotsHeldError(
@@ -113,7 +119,7 @@ _DAMAGES = {
 
 
 def overwritten(damage: tuple[str, int, int, int, list[int]], source: Source) -> WorkerError:
-    """Say what of the shared memory a worker has written over, and near which samples; see `Ring.damage`."""
+    """Return the error for shared memory that a worker has written over; see `Ring.damage`."""
     what, batch, first, rows, indices = damage
     near = f" ({', '.join(map(source.describe, indices[:_NAMED]))}" if indices else ""
     more = f" and {rows - _NAMED} more)" if len(indices) > _NAMED else ")" if indices else ""
@@ -150,7 +156,7 @@ def sample_failed(
 
 
 def _raised(record: bytes | None, place: str, more: str) -> RingfeedError:
-    """Return the error for a sample that a worker has failed with; ``record``: what the worker says of it."""
+    """Return the error for a sample that failed; ``record``: what its worker says of it."""
     if record is None:
         return WorkerError(
             f"the slot was overwritten: {place} is marked as failed, and no worker has said why; "
@@ -175,7 +181,7 @@ def _batch_of(indices: Sequence[int], source: Source) -> str:
 
 
 def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) -> SpecError:
-    """Return the error for a batch whose samples are too long together for the room that its leaf has."""
+    """Return the error for a batch whose samples together exceed the room of a leaf."""
     assert leaf.form is not None
     if leaf.form.total is not None and need <= leaf.form.total:
         return SpecError(

@@ -1,4 +1,4 @@
-"""How much memory this machine, and each cgroup around this process, has free; asked before anything is reserved."""
+"""The free memory of this machine and of the cgroups around this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_LIMIT = 2**60  # bytes; version 1 says so many, less a page, where there is n
 
 
 def free_memory(root: Path = Path("/")) -> Iterator[tuple[int, str]]:
-    """Yield (bytes free, whose) of the machine and of each cgroup around this process that has a limit."""
+    """Yield (bytes free, whose) of the machine and of each cgroup around it that has a limit."""
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:  # no /proc: what is there in all is known, if not what is free of it
@@ -49,7 +49,7 @@ def free_memory(root: Path = Path("/")) -> Iterator[tuple[int, str]]:
 
 
 def check_free(needed: int, what: str, fits: Callable[[int], str] = lambda _: "") -> None:
-    """Raise PlanError unless so many bytes are free, which ``what`` needs; ``fits`` says what so many would hold.
+    """Raise PlanError unless the bytes that ``what`` needs are free; ``fits`` says what fits.
 
     Past these limits the kernel kills instead of refusing, so it has to be asked before.
     """
@@ -63,7 +63,7 @@ def check_free(needed: int, what: str, fits: Callable[[int], str] = lambda _: ""
 
 
 def _cgroups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's memory cgroups, from its own to the outermost that is mounted here.
+    """Yield the folders of this process's memory cgroups, from its own to the outermost.
 
     A container may have its own cgroup mounted in the place of the outermost one, without what is
     above it: then only the end of the path is found.

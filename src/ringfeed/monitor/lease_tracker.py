@@ -1,4 +1,4 @@
-"""Where batches were taken that are still held: noted with `debug`, told by `SlotsHeldWarning` and `Stats.memory`."""
+"""Where held batches were taken: noted with `debug`, for `SlotsHeldWarning` and `Stats.memory`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Debug:
 
 
 def debug(*, on: bool = True) -> None:
-    """Note from now on, for every loader of this process, where each batch is taken: some microseconds a batch.
+    """Note from now on where each batch of this process is taken: some microseconds a batch.
 
     `SlotsHeldWarning`, `SlotsHeldError` and ``loader.stats().memory`` then name file, line and
     function for each batch that is still held. Where a framework asks for batches, that is the call
@@ -40,7 +40,7 @@ def debug(*, on: bool = True) -> None:
 
 
 def callers_place() -> str:
-    """Return the innermost line of the user's own code, else of a framework's; "" where there is only this package's.
+    """Return the innermost line of the user's own code, else of a framework's, else "".
 
     Other threads' lines are not looked at: where C code calls this package there is none.
     """
@@ -53,14 +53,14 @@ def callers_place() -> str:
 
 
 def from_here(place: str) -> str:
-    """Return a place as people write it: a file below the working directory by its path from there."""
+    """Return a place with its file's path relative to the working directory, if it is below."""
     with suppress(FileNotFoundError):  # the directory is gone
         return place.removeprefix(f"{Path.cwd()}/")
     return place
 
 
 class LeaseTracker:
-    """Where the batches of one ring were taken; a batch is known by the time of its take, which no other shares."""
+    """The lines that took the batches of one ring; the time of its take tells a batch."""
 
     def __init__(self) -> None:
         """Know of none."""

@@ -33,7 +33,8 @@ KILOBYTE = 1024  # what /proc means by kB
 PROC = Path("/proc")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAPPING = re.compile(
-    rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+) +/memfd:ringfeed-.*\n(?:[A-Z].*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB$",
+    rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+) +/memfd:ringfeed-.*\n"
+    rb"(?:[A-Z].*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB$",
     re.MULTILINE,
 )
 _LIBRARY = re.compile(rb"/(tensorflow|torch|jax)(?:lib)?/\S*\.so")
@@ -48,7 +49,7 @@ class Held(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """What one process has of the slots, the control block and the dataset's memfds in its page tables, in bytes.
+    """The bytes of a loader's memfds that one process has in its page tables.
 
     ``touched`` counts a page in full (Rss), ``share`` divided by the processes that have it, too
     (Pss). The kernel gives both in whole kB for each mapping.
@@ -115,7 +116,7 @@ class Memory:
 
     @property
     def resident(self) -> int | None:
-        """What all these processes have in their page tables of what is reserved, each page counted once."""
+        """The reserved bytes in the page tables of all these processes, each page once."""
         if self.pages is None:
             return None
         others = (*self.workers, *self.forkservers)
@@ -158,7 +159,7 @@ def look(
     held: Iterable[Held],
     forkservers: Mapping[int, str] = MappingProxyType({}),
 ) -> Memory:
-    """Ask the kernel about what these open, and these processes; beside a framework, which maps much, milliseconds.
+    """Ask the kernel about some memfds and processes: milliseconds beside a framework.
 
     ``forkservers``: what each is called.
     """
@@ -178,7 +179,7 @@ def look(
 
 
 def frameworks_in(pids: Iterable[int]) -> list[str]:
-    """Return the frameworks whose libraries these processes have mapped; none where /proc does not say."""
+    """Return the frameworks whose libraries these processes have mapped, as far as /proc says."""
     found: set[bytes] = set()
     for pid in pids:
         found.update(_LIBRARY.findall(_read(pid, "maps")))
@@ -224,7 +225,7 @@ def _read(process: int | str, name: str) -> bytes:
 
 
 def _pages(text: bytes, files: Collection[int]) -> Pages | None:
-    """Return what a process has of these inodes in its page tables, by its smaps; None where that cannot be read."""
+    """Return the pages of these inodes in a process's smaps; None where it cannot be read."""
     found = [match.groups() for match in _MAPPING.finditer(text) if int(match[1]) in files]
     return (
         Pages(_bytes(rss for _, rss, _ in found), _bytes(pss for *_, pss in found))
@@ -234,8 +235,9 @@ def _pages(text: bytes, files: Collection[int]) -> Pages | None:
 
 
 def own_bytes(process: int | str) -> int:
-    """Return what a process has of memory without a file, in microseconds; 0 where /proc does not say.
+    """Return the bytes of a process's memory without a file; 0 where /proc does not say.
 
+    This takes microseconds.
     Pages that a forked worker shares with its parent count in both.
     """
     fields = _read(process, "statm").split()

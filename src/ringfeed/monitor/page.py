@@ -62,24 +62,31 @@ STYLE = """
 :root { color-scheme: light }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; background: #f4f6f8; margin: 0 }
 main { max-width: 1240px; margin: 0 auto; padding: 12px }
-section { background: #fff; border: 1px solid #dde3e9; border-radius: 8px; padding: 12px 14px; margin: 0 0 12px }
+section { background: #fff; border: 1px solid #dde3e9; border-radius: 8px }
+section { padding: 12px 14px; margin: 0 0 12px }
 h1 { font-size: 20px; margin: 4px 0 } h2 { font-size: 16px; margin: 0 0 6px }
 p { margin: 4px 0 } .quiet { color: #5b6875; font-size: 13px; overflow-wrap: anywhere }
-.bottleneck { border-left: 6px solid #4477aa } .bottleneck h2 { font-size: 19px } .bottleneck li { margin: 4px 0 }
+.bottleneck { border-left: 6px solid #4477aa }
+.bottleneck h2 { font-size: 19px } .bottleneck li { margin: 4px 0 }
 .figures { display: flex; flex-wrap: wrap; gap: 10px }
 .figures div { flex: 1 1 120px; background: #f4f6f8; border-radius: 6px; padding: 6px 10px }
 .figures b { display: block; font-size: 18px } .figures span { color: #5b6875; font-size: 13px }
-.tables { display: flex; flex-wrap: wrap; gap: 20px } .tables > div { overflow-x: auto; max-width: 100% }
-table { border-collapse: collapse; font-size: 14px } caption { text-align: left; font-weight: 600; padding-bottom: 4px }
-td, th { padding: 2px 12px 2px 0; font-variant-numeric: tabular-nums } th { font-weight: 500; color: #5b6875 }
-pre { overflow-x: auto; font-size: 13px; margin: 6px 0 0; white-space: pre-wrap } code { font-size: 14px }
+.tables { display: flex; flex-wrap: wrap; gap: 20px }
+.tables > div { overflow-x: auto; max-width: 100% }
+table { border-collapse: collapse; font-size: 14px }
+caption { text-align: left; font-weight: 600; padding-bottom: 4px }
+td, th { padding: 2px 12px 2px 0; font-variant-numeric: tabular-nums }
+th { font-weight: 500; color: #5b6875 }
+pre { overflow-x: auto; font-size: 13px; margin: 6px 0 0; white-space: pre-wrap }
+code { font-size: 14px }
 """
 # On a touch screen a drag scrolls the page. Says when all is drawn: what opens the page reads it.
 DRAWN = """
 (function look() {
   const found = window.Bokeh && Bokeh.documents[0]
   if (!found || !found.is_idle) return setTimeout(look, 5)
-  if (matchMedia("(pointer: coarse)").matches) for (const chart of found.roots()) chart.toolbar.active_drag = null
+  const touches = matchMedia("(pointer: coarse)").matches
+  if (touches) for (const chart of found.roots()) chart.toolbar.active_drag = null
   document.documentElement.dataset.drawnMs = Math.round(performance.now())
 })()
 """
@@ -97,7 +104,7 @@ def save_page(document: dict[str, Any], path: Path) -> None:
 
 
 def report(trace: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
-    """Make the page of a trace that lies in a file; returns where: beside it, unless an ``output`` is given.
+    """Make the page of a trace in a file; return its path: beside it, or the ``output``.
 
     RingfeedError where the file is no trace of ringfeed, or the page would take its place.
     """
@@ -129,7 +136,8 @@ def page_of(timeline: Timeline) -> str:
     body.append(_loader(timeline))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
         f"<title>ringfeed: a traced run</title><style>{STYLE}</style></head>"
         f"<body><main>{''.join(body)}</main>{script}</body></html>\n"
     )

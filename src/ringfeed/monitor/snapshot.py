@@ -1,4 +1,4 @@
-"""What the control block of a loader says, read once by an `Observer`: slots, workers and the consumer."""
+"""What a loader's control block says, read once by an `Observer`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Geometry(NamedTuple):
-    """What never changes of a loader; sizes in bytes, ``rows`` of a slot, at most so many workers."""
+    """The sizes of a loader that never change, in bytes; ``rows`` of a slot; the most workers."""
 
     slots: int
     slot_size: int
@@ -20,9 +20,10 @@ class Geometry(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """The state of a slot (free, filling, ready, held, draining or parked); some of its tickets are claimed, some over.
+    """A slot: its state is free, filling, ready, held, draining or parked.
 
-    ``held_ns`` is when its batch was taken.
+    Of its ``tickets``, some are ``claimed`` and some ``over``. ``held_ns`` is when its batch was
+    taken.
     """
 
     state: str
@@ -39,11 +40,11 @@ _NOT_BEGUN = "has taken no work yet: it starts, or imports what the dataset need
 
 
 class Worker(NamedTuple):
-    """What a worker is at, and the totals of its id; ``inside`` is the index of the sample it is in.
+    """A worker's work of this moment, and the totals of its id.
 
-    A ``pid`` of 0 is a thread, or none; ``since_ns`` is when it claimed its ticket, 0 where it has
-    none. Of ``timed`` rows, ``read_ns`` is the time inside ``dataset[i]`` and ``write_ns`` that of
-    the write into the slot.
+    ``inside`` is the index of the sample that it reads. A ``pid`` of 0 is a thread, or none;
+    ``since_ns`` is when it claimed its ticket, 0 where it has none. Of ``timed`` rows, ``read_ns``
+    is the time inside ``dataset[i]`` and ``write_ns`` that of the write into the slot.
     """
 
     pid: int
@@ -75,7 +76,7 @@ class Worker(NamedTuple):
     def describe(
         self, number: int, runs_as: str, now_ns: int, name: Callable[[int], str], stack: str = ""
     ) -> str:
-        """Return a line about this worker of that number, with its stack indented below; ``name``: of a sample."""
+        """Return a line about this worker, with its stack below; ``name`` words a sample."""
         seconds = (now_ns - self.since_ns) / 1e9
         idle = "waits for a slot" if self.tickets else _NOT_BEGUN
         doing = f"has been at it for {seconds:.1f} s" if self.since_ns else idle
@@ -85,7 +86,10 @@ class Worker(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """What was delivered so far; ``wait_ns`` is when the wait began that is not in ``stall_ns`` yet, or 0."""
+    """The totals of the consumer.
+
+    ``wait_ns`` is when the wait began that is not in ``stall_ns`` yet, or 0.
+    """
 
     batches: int
     samples: int

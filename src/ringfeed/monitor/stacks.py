@@ -1,4 +1,4 @@
-"""Workers' Python stacks on demand, for a StallError: faulthandler writes them in C, whatever Python is doing."""
+"""Workers' Python stacks for a StallError: faulthandler writes them in C, whatever runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _kept: list[Descriptor] = []
 
 
 class Stacks:
-    """A memfd for each worker id, into which the worker writes its stack when it is asked by SIGUSR1."""
+    """A memfd for each worker id, into which the worker writes its stack on SIGUSR1."""
 
     def __init__(self) -> None:
         """Nothing is open before the first worker."""
@@ -35,7 +35,7 @@ class Stacks:
         return self._files[number].fileno()
 
     def read(self, number: int, worker: Any) -> str:
-        """Have a worker write its stack, and return it, or why it was not asked; "" where it does not answer."""
+        """Return the stack that a worker writes, or why it was not asked; "" for no answer."""
         return _written(worker.pid, self.fd_of(number), worker.kill)
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Stacks:
 
 
 def keep_own() -> int:
-    """Have this process write its stack into a file on SIGUSR1; returns the number, for `of_process`."""
+    """Write this process's stack into a file on each SIGUSR1; return its fd, for `of_process`."""
     import faulthandler  # noqa: PLC0415 - as few need it
 
     _kept.append(file := _file())
@@ -55,7 +55,7 @@ def keep_own() -> int:
 
 
 def of_process(pid: int, fd: int) -> str:
-    """Have another process of this machine write its stack, and return it, or why it was not asked."""
+    """Return the stack that another process of this machine writes, or why it was not asked."""
     path = f"/proc/{pid}/fd/{fd}"
     try:
         if _NAME not in str(Path(path).readlink()):

@@ -37,7 +37,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Step:
-    """A move in the history: after how many batches, and what was seen before it: zeros where nothing was."""
+    """A move in the history: after how many batches, and what was seen before it.
+
+    The figures are zeros where nothing was seen.
+    """
 
     batches: int
     setting: Setting
@@ -132,7 +135,7 @@ class Stats:
         return table("Statistics", self.lines())
 
     def since(self, before: Stats) -> Stats:
-        """Return what was done since a copy was made; the times of a sample are means of all that was done."""
+        """Return what was done since a copy was made; a sample's times stay means of all."""
         part = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (int, float)) and name not in {"read_s", "write_s"}:
@@ -146,7 +149,7 @@ class Stats:
 
     @property
     def memory(self) -> Memory:
-        """What the loader's memory is like now: planned, reserved, touched, held by views, and in each worker.
+        """The loader's memory now: planned, reserved, touched, held by views, of each worker.
 
         The kernel is asked each time, which takes milliseconds. AttributeError for a copy, which
         has no loader.
@@ -188,7 +191,7 @@ class Clock:
 
 
 class Ledger:
-    """Brings a loader's statistics up to date from the ring that it runs now; rings before it have counted, too."""
+    """Adds what the ring that runs now has counted to what the rings before it counted."""
 
     def __init__(self, stats: Stats, observer: Observer) -> None:
         """Count from what the statistics say already."""

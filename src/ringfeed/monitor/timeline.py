@@ -1,4 +1,4 @@
-"""A trace, read and checked: what the consumer, the workers and the slots did, as arrays, and what that comes to."""
+"""A trace, read and checked: the events of consumer, workers and slots as arrays, and sums."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENT = np.dtype(
     ]
 )
 """line: which of the timeline's lines. state: its number in STATES. began_s: since the beginning of
-the trace. busy_s: of several tickets that are drawn as one, what they took; else as ``lasted_s``."""
+the trace. busy_s: the time of several tickets that are drawn as one; else as ``lasted_s``."""
 MEMORY = np.dtype([("at_s", "f8"), ("trainer", "f8"), ("workers", "f8")])
 """What this process and its workers had of memory of their own, in bytes."""
 
@@ -72,7 +72,7 @@ class Timeline:
 
     @property
     def batches(self) -> int:
-        """How many batches the loader says that it has delivered, else those whose step was seen."""
+        """The batches that the loader says it has delivered, else those whose step was seen."""
         return int(self.facts.get("batches", len(self.of(STEP))))
 
     @property
@@ -87,7 +87,7 @@ class Timeline:
 
     @property
     def busy(self) -> float | None:
-        """The share of the time that workers were at work, as a mean of all; None where there are none."""
+        """The share of the time that workers were at work, as a mean of all; None without any."""
         count = len(self.numbers("worker"))
         return (
             float(self.of(AT_WORK).busy_s.sum()) / count / (self.span_s or 1.0) if count else None
@@ -95,7 +95,7 @@ class Timeline:
 
 
 def read_trace(path: str | os.PathLike[str]) -> Timeline:
-    """Return what a file holds; RingfeedError, with what to give, where it is no trace of ringfeed."""
+    """Return the timeline of a file; RingfeedError where it is no trace of ringfeed."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -187,7 +187,7 @@ def _state(event: Any) -> int:
 
 
 def longest(timeline: Timeline, state: int, most: int) -> Any:
-    """Return the longest events in a state, the longest first; several tickets in one are left out."""
+    """Return the longest events in a state, the longest first, without tickets drawn as one."""
     is_one = np.char.find(timeline.events.what.astype(str), " tickets") < 0
     found = timeline.events[(timeline.events.state == state) & is_one]
     return found[np.argsort(-found.lasted_s, kind="stable")][:most]
@@ -196,7 +196,7 @@ def longest(timeline: Timeline, state: int, most: int) -> Any:
 def in_intervals(
     began_s: NDArray[np.float64], ended_s: NDArray[np.float64], edges_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return how many of some spans lie in each interval between two edges, as a mean over its time."""
+    """Return how many of some spans cover each interval between two edges, as a mean."""
     covered_s = _passed(began_s, edges_s) - _passed(ended_s, edges_s)
     return np.diff(covered_s) / np.diff(edges_s)
 
@@ -211,7 +211,7 @@ def _passed(at_s: NDArray[np.float64], edges_s: NDArray[np.float64]) -> NDArray[
 
 
 def thinned(timeline: Timeline, most: int = MOST_DRAWN) -> tuple[Timeline, float]:
-    """Return a timeline of about so many events at most, and the length below which they are drawn together.
+    """Return a timeline of about ``most`` events, and below which length it merges them.
 
     Short events of a line that are alike and fall into one part of the time become one, as long as
     they are together. A line has few states, and no more long events than there are parts.

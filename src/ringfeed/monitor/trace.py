@@ -65,7 +65,8 @@ def begin_trace(
     """
     save = save_json
     if Path(path).suffix.lower() in PAGES:
-        from ringfeed.monitor.page import check_bokeh, save_page  # noqa: PLC0415 - it needs an optional package
+        # The page needs an optional package.
+        from ringfeed.monitor.page import check_bokeh, save_page  # noqa: PLC0415
 
         check_bokeh()
         save = save_page
@@ -117,10 +118,10 @@ class Trace:
         facts: Callable[[], dict[str, Any]] = dict,
         save: Callable[[dict[str, Any], Path], object] = save_json,
     ) -> None:
-        """Begin to look. ``observer()`` is that of the ring that runs now, or None; OSError if there can be no file.
+        """Begin to look; OSError if the file cannot be written.
 
-        ``facts()`` is asked at the end, for what is said of the loader beside the timeline;
-        ``save`` writes it all.
+        ``observer()`` returns that of the ring that runs now, or None. ``facts()`` is asked at the
+        end for what stands beside the timeline; ``save`` writes it all.
         """
         self._observer = observer
         self._facts, self._save = facts, save
@@ -205,7 +206,7 @@ class Trace:
             self._slot(number, slot, look.at_ns)
 
     def _finish(self, now_ns: int) -> None:
-        """Draw what is under way, and begin anew: whatever another ring has done comes after this."""
+        """Draw what is under way, and begin anew, as for another ring."""
         self._take("", now_ns)
         for line in self._states:
             self._turn(line, _State("", now_ns))

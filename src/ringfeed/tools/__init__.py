@@ -2,9 +2,9 @@
 
     main ──▶ plan_table                    bytes of many settings, before there is a loader
          ──▶ profile                       where the time of a sample goes, before there are workers
-         ──▶ loaders, script               a torch DataLoader or a Keras PyDataset as it is, beside ringfeed:
+         ──▶ loaders, script               a DataLoader or a PyDataset as it is, beside ringfeed:
                 torch_subject, keras_subject ──▶ reading ──▶ profile_report
-         ──▶ top ──▶ discover, render      a running loader of another process, live; drawn by the package rich
+         ──▶ top ──▶ discover, render      a running loader of another process, drawn by rich
 
 Like `keras` and `torch` it makes Loaders of its own.
 """

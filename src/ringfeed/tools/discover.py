@@ -1,4 +1,4 @@
-"""The loaders of another process of this user, found through /proc and looked at without disturbing them.
+"""The loaders of another process of this user, found and looked at through /proc.
 
 A control block is opened for reading only, through /proc/PID/fd, and no lock is shared: what is
 looked at does not notice.
@@ -26,7 +26,10 @@ CONTROL = "/memfd:ringfeed-control (deleted)"
 
 
 class Attached:
-    """One loader of another process, and the looks at it. Its memory stays for as long as this is kept."""
+    """One loader of another process, and the looks at it.
+
+    The loader's control block stays mapped for as long as this is kept.
+    """
 
     def __init__(self, number: int, fd: int) -> None:
         """Map the control block ``fd``."""
@@ -93,7 +96,10 @@ class Target:
             return os.cpu_count() or 1
 
     def loaders(self) -> list[Attached]:
-        """Return the loaders that run now; each keeps the number that it was first seen with, from 1 on."""
+        """Return the loaders that run now.
+
+        A loader keeps the number that it was first seen with; numbers begin with 1.
+        """
         try:
             files = _control_files(self.pid)
         except PermissionError:
@@ -141,9 +147,9 @@ def running() -> str:
 
 
 def processes() -> list[tuple[int, int, str]]:
-    """Return (pid, number of loaders, command) for each process of this user that has a running loader.
+    """Return (pid, number of loaders, command) for each process of this user with a running loader.
 
-    Workers and other children may have the descriptors of their parent: the oldest process is meant.
+    Workers and other children may have the descriptors of their parent: the lowest pid counts.
     """
     _check_proc()
     found: list[tuple[int, int, str]] = []

@@ -38,7 +38,7 @@ class KerasSubject:
     reader = "dataset[i]"
 
     def __init__(self, dataset: Any, *, shuffle: bool = True) -> None:
-        """Read a copy of the dataset, if possible; ``shuffle``: as of ``fit``, whose default it is."""
+        """Read a copy of the dataset, if it can be copied; ``shuffle``: as of ``fit``."""
         self.dataset = dataset = fresh(dataset)
         self.shuffle = shuffle
         self._count = batches_in(dataset)
@@ -49,7 +49,7 @@ class KerasSubject:
         self.name = f"{type(dataset).__name__} of Keras ({workers})"
 
     def readings(self) -> list[Reading]:
-        """Return Keras' own way, `install` with the same workers, and `feed` with other ones where that may help."""
+        """Return Keras' own way, `install` with the same workers, and `feed` where it may help."""
         dataset, own, count = self.dataset, self.dataset.workers, usable_cpus()
         settings: dict[str, Any] = {
             "workers": count,
@@ -77,7 +77,7 @@ class KerasSubject:
             yield
 
     def stages(self) -> Iterator[Stages]:
-        """Make batches in this process, and where Keras has processes, pickle them as its queue does."""
+        """Make batches here; where Keras has processes, pickle them as its queue does."""
         numbers = [*range(MOST_STAGED if self._count is None else self._count)]
         if self.shuffle and self._count is not None:
             random.shuffle(numbers)
@@ -105,7 +105,10 @@ class _Adapter(RingAdapter):
 
 @contextmanager
 def _opened(make: Callable[[], Any], reading: Reading) -> Iterator[Iterator[Any]]:
-    """Begin a pass in the form that the backend's ``fit`` takes; note how it runs, or why it is left to Keras."""
+    """Begin a pass in the form that the backend's ``fit`` takes.
+
+    At its end, note how the ring ran, or why the dataset is left to Keras.
+    """
     adapter = make()
     way = BACKENDS.get(keras.backend.backend(), "get_numpy_iterator")
     try:

@@ -25,13 +25,16 @@ STAGED = 8  # batches that are made step by step
 
 
 class Subject(Protocol):
-    """A loader of a framework; ``name`` says what it is, ``reader`` what makes a sample or a batch."""
+    """A loader of a framework.
+
+    ``name`` says what it is, ``reader`` what makes a sample or a batch.
+    """
 
     name: str
     reader: str
 
     def readings(self) -> list[Reading]:
-        """Return readings to be made: of the loader as it is, and of what may stand in its place."""
+        """Return the reading of the loader as it is, and those of its replacements."""
 
     def untouched(self) -> AbstractContextManager[object]:
         """Undo what reading does to the program: random numbers, the dataset, the loader."""
@@ -43,7 +46,7 @@ class Subject(Protocol):
 def profile_loader(
     loader: Any, *, samples: int = 300, seconds: float = 10.0, shuffle: bool = True
 ) -> LoaderProfile:
-    """Read some hundred samples of a torch DataLoader or a Keras PyDataset as it is, and by ringfeed in its place.
+    """Read some hundred samples of a DataLoader or a PyDataset as it is, and by ringfeed.
 
     Returns the figures, whose ``str()`` is the report: times of a batch, CPU time of this process
     and of the workers, their memory, the steps of a batch, and the line to change.
@@ -73,11 +76,13 @@ def subject_of(loader: Any, *, shuffle: bool = True) -> Subject:
     """Return what profiles it; TypeError for another object."""
     names = class_names(loader)
     if "torch.DataLoader" in names:
-        from ringfeed.tools.torch_subject import TorchSubject  # noqa: PLC0415 - imports torch, as the loader has
+        # Imports torch, which the loader has imported already.
+        from ringfeed.tools.torch_subject import TorchSubject  # noqa: PLC0415
 
         return TorchSubject(loader)
     if "keras.PyDataset" in names:
-        from ringfeed.tools.keras_subject import KerasSubject  # noqa: PLC0415 - imports keras, as the dataset has
+        # Imports keras, which the dataset has imported already.
+        from ringfeed.tools.keras_subject import KerasSubject  # noqa: PLC0415
 
         return KerasSubject(loader, shuffle=shuffle)
     message = (

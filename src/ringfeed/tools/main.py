@@ -32,13 +32,17 @@ ONE_DATASET = (
     "--json says what a sample costs: give module:name of a dataset, no loader and no --script"
 )
 NO_TRACE = (
-    'ringfeed trace: there is no such command, since a program traces itself: `with loader.trace("run.html"):` '
-    'around its loop writes the page of the run; where it says "run.json", `ringfeed report run.json` makes the page\n'
+    "ringfeed trace: there is no such command, since a program traces itself: `with "
+    'loader.trace("run.html"):` around its loop writes the page of the run; where it says '
+    '"run.json", `ringfeed report run.json` makes the page\n'
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status. What cannot be done is one line on standard error."""
+    """Run one command and return its exit status.
+
+    What cannot be done is one line on standard error.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     if [*words[:1]] == ["trace"]:
         sys.stderr.write(NO_TRACE)
@@ -109,7 +113,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _plan(chosen: argparse.Namespace) -> None:
     from ringfeed.tools.place import load  # noqa: PLC0415 - of no use to the other commands
-    from ringfeed.tools.plan_table import plan  # noqa: PLC0415 - NumPy takes longer than all else here
+    from ringfeed.tools.plan_table import plan  # noqa: PLC0415 - NumPy takes long to import
 
     with showing(ticks=True):
         tell(f"loading {chosen.dataset}")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def load(place: str) -> Any:
-    """Return the dataset that ``place`` names, calling it if it is a function or a class without indices.
+    """Return the dataset that ``place`` names; a class, or a function without indices, is called.
 
-    Of a module the current directory is looked at first, as ``python -m`` does. A script is
+    Modules are looked for in the current directory first, as ``python -m`` does. A script is
     imported by its name, so that what stands below ``if __name__ == "__main__":`` does not run.
     With PYTHONSAFEPATH nothing is looked at first, as in Python. ValueError where nothing is named.
     """
@@ -38,7 +38,7 @@ def load(place: str) -> Any:
 
 
 def look_first(folder: str) -> None:
-    """Have imports look into a folder first, unless PYTHONSAFEPATH (or ``python -P``) forbids it."""
+    """Put a folder first on ``sys.path``, unless PYTHONSAFEPATH or ``python -P`` forbids it."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
 
@@ -61,7 +61,10 @@ def _module(name: str) -> ModuleType:
 
 
 def _script(file: Path) -> ModuleType:
-    """Import a script by its path; its folder is looked at first by its own imports, and by those of workers."""
+    """Import a script by its path.
+
+    Its folder comes first on ``sys.path``, for its own imports and for those of workers.
+    """
     if not file.is_file():
         message = f"there is no script {str(file)!r}"
         raise ValueError(message)

@@ -1,4 +1,4 @@
-"""The memory of many settings side by side, before any loader is made: `ringfeed.plan` and the command of its name."""
+"""`ringfeed.plan`: the memory of many settings side by side, before any loader is made."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ WIDTH = 100  # of the notes, in characters
 HEAD = ("sample", "batch size", "slots", "one slot", "in all")
 MOST_ROWS = 2**40  # where the search for the largest batch ends
 READ = 32  # samples, spread over the dataset
-SPREAD = 6  # standard deviations of a batch's size: what it needs once in a thousand million batches, if sizes are normal
+# Standard deviations of a batch's size above its mean. If sizes are normal, one batch in a thousand
+# million needs more.
+SPREAD = 6
 CAST = (
     "keep uint8 in the slots, and cast on the device: keras.layers.Rescaling(1 / 255) as the "
     "first layer, or images.float() / 255 in torch"
@@ -56,7 +58,7 @@ CAST = (
 
 
 class PlannedRow(NamedTuple):
-    """One line of the table: a setting and its plan; ``fits`` is False where the memory holds not even that."""
+    """One line of the table: a setting and its plan; ``fits``: whether the memory holds it."""
 
     what: str
     batch_size: int
@@ -120,7 +122,10 @@ class _Subject(NamedTuple):
         return make_plan(self.spec, rows, indices, workers=self.workers, **self.sizes, **room)
 
     def row(self, rows: int, slots: int | None, budget: int | None) -> PlannedRow:
-        """Return a line of the table; without ``slots`` as many as the budget holds, or two where it holds fewer."""
+        """Return a line of the table.
+
+        A budget decides the slots: as many as it holds, or two where it holds fewer.
+        """
         if budget is None:
             return PlannedRow(self.what, rows, self.plan(rows, slots=slots), fits=True)
         least = self.plan(rows, slots=MIN_SLOTS)
@@ -139,7 +144,9 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     workers: int | None = None,
     spec: object = None,
 ) -> Comparison:
-    """Return the bytes that a loader would take, for every combination of what is given; nothing is reserved.
+    """Return the bytes that a loader would take, for every combination of the arguments.
+
+    Nothing is reserved.
 
         print(ringfeed.plan(shape=(256, 256, 3), dtype=["uint8", "float32"], batch_size=[64, 128],
         slots=[2, 4])) print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
@@ -275,9 +282,9 @@ def _largest(subject: _Subject, budget: int) -> str:
 
 
 def _lengths(dataset: Any, spec: Spec, rows: int) -> list[str]:
-    """Return a note for each leaf with a form, from some samples; none for a dataset whose samples have no numbers.
+    """Return a note for each leaf with a form, from some samples; none for an iterable.
 
-    A sample that fails ends no plan: it is told of.
+    A sample that fails ends no plan; a note names it.
     """
     spec = padded(spec) if rows > 1 else spec
     leaves = {number: leaf for number, leaf in enumerate(spec.leaves) if leaf.form is not None}

@@ -52,7 +52,10 @@ class Timer:
 
 
 def _queued_s() -> float:
-    """Return the seconds for which this thread was ready to run and had no processor; 0.0 where no kernel counts."""
+    """Return the seconds for which this thread was ready to run and had no processor.
+
+    0.0 where the kernel does not count them.
+    """
     with suppress(OSError, IndexError):
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     return 0.0
@@ -109,8 +112,10 @@ class Profile:
         word, plural = ("sample", "samples") if self.batch_size else ("batch", "batches")
         yield f"{len(each):,} {plural} of {self.name}, one after another in this process"
         median, late = np.quantile(each, [0.5, 0.95])
-        yield f"a {word}        {show_s(each.mean())} (median {show_s(median)}, 95 % within {show_s(late)})"
-        yield f"  dataset[i]  {1 - written:5.1%}, {self._waiting:.0%} of it waiting rather than computing"
+        spread = f"median {show_s(median)}, 95 % within {show_s(late)}"
+        yield f"a {word}        {show_s(each.mean())} ({spread})"
+        waiting = f"{self._waiting:.0%} of it waiting rather than computing"
+        yield f"  dataset[i]  {1 - written:5.1%}, {waiting}"
         rate = show_bytes(int(self.sample_size / max(self.write_s, 1e-9)))
         yield f"  the write   {written:5.1%}, {show_bytes(self.sample_size)} at {rate} a second"
 
@@ -125,7 +130,10 @@ class Profile:
             f"({workers / each_s:,.0f} a second)"
         )
         if self._waiting > WAITING:
-            yield "much of it is waiting: concurrency= has many samples in flight, and more workers than CPUs help"
+            yield (
+                "much of it is waiting: concurrency= has many samples in flight, and more workers "
+                "than CPUs help"
+            )
 
     def _slowest(self) -> str:
         slowest = np.argsort(-self.samples.read_s, kind="stable")[:SLOWEST_SHOWN]
@@ -144,8 +152,9 @@ def profile(  # noqa: PLR0913 - what a user may set
     seconds: float = 10.0,
     seed: int = 0,
 ) -> Profile:
-    """Read samples in a shuffled order for about ``seconds``, half of them under cProfile, and say where the time goes.
+    """Read samples in a shuffled order for about ``seconds``, and say where the time goes.
 
+    The second half of the time is under cProfile.
     A loader without workers reads them in this process, as one worker would. Under cProfile
     Python's own calls cost more than they do, so its shares are right for what is slow and rough
     for what is quick.

@@ -63,7 +63,7 @@ class LoaderProfile:
 
     @property
     def best(self) -> Reading:
-        """The reading with the most samples a second; the loader as it is, where no other is clearly faster."""
+        """The fastest reading; the loader as it is, where no other is clearly faster."""
         faster = [
             reading
             for reading in self.readings[1:]
@@ -107,12 +107,16 @@ class LoaderProfile:
     def _where(self) -> Iterator[str]:
         if self.cold.batch_s > COLD * self.own.batch_s:
             times = self.cold.batch_s / self.own.batch_s
-            yield f"a first reading, with cold caches, took {times:.1f} times as long a batch: it is not in the table"
+            yield (
+                f"a first reading, with cold caches, took {times:.1f} times as long a batch: it is "
+                "not in the table"
+            )
         if math.isnan(self.own.batch_s):
             yield f"{_batches(self.own)} are too few to tell a rate: see the first batch alone"
         stages = self.stages
         if stages is None or not stages.total_s:
-            yield f"where the time of a batch goes is not known: {self.why or 'no batch was made here in time'}"
+            why = self.why or "no batch was made here in time"
+            yield f"where the time of a batch goes is not known: {why}"
             return
         steps = {self.reader: stages.read_s, "collate": stages.collate_s, "transfer": stages.send_s}
         shares = ", ".join(
@@ -121,7 +125,10 @@ class LoaderProfile:
         yield f"a batch takes {show_s(stages.total_s / stages.batches)} in one process: {shares}"
         waiting = 1 - stages.read_cpu_s / max(stages.read_s, 1e-9)
         if waiting >= WAITING:
-            yield f"{waiting:.0%} of {self.reader} waits rather than computes: more workers than CPUs help"
+            yield (
+                f"{waiting:.0%} of {self.reader} waits rather than computes: more workers than "
+                "CPUs help"
+            )
 
     def _words(self, reading: Reading) -> Iterator[str]:
         """Say what comes of another way to read."""
@@ -140,13 +147,19 @@ class LoaderProfile:
         yield from (f"{reading.label}: {note}" for note in reading.notes)
         if reading.first_s > self.own.first_s + LATER_S:
             late = show_s(reading.first_s - self.own.first_s)
-            yield f"{reading.label}: the first batch comes {late} later, once: workers import what it needs"
+            yield (
+                f"{reading.label}: the first batch comes {late} later, once: workers import what "
+                "it needs"
+            )
 
     def _advice(self) -> Iterator[str]:
         stages, best = self.stages, self.best
         reads = stages is not None and stages.read_s > MUCH * stages.total_s
         if reads and not best.batch_s <= MUCH * self.own.batch_s:  # or the loader itself took most
-            yield f"most of it is {self.reader}, which costs the same in any loader: make it cheaper, or add workers"
+            yield (
+                f"most of it is {self.reader}, which costs the same in any loader: make it "
+                "cheaper, or add workers"
+            )
         if math.isnan(self.own.batch_s):
             yield "read more than this to choose by speed"
         elif best is self.own:

@@ -1,4 +1,4 @@
-"""One reading of a loader: some hundred samples, batch by batch, as fast as they come, and what that has used."""
+"""One reading of a loader: some hundred samples as fast as they come, and what that uses."""
 
 from __future__ import annotations
 
@@ -34,14 +34,17 @@ MOST_LOOKED_AT = 10_000  # leaves of a batch
 
 
 class Limits(NamedTuple):
-    """A reading ends after so many samples and LEAST_BATCHES, or so many seconds after the first batch."""
+    """The end of a reading.
+
+    It ends after so many samples and LEAST_BATCHES, or so many seconds after the first batch.
+    """
 
     samples: int = 300
     seconds: float = 10.0
 
 
 class Memory(NamedTuple):
-    """Bytes of some processes: their own, and their parts of pages that other processes have, too."""
+    """Bytes of some processes: their own, and their parts of pages that others have, too."""
 
     private: int = 0
     shared: int = 0
@@ -112,7 +115,8 @@ class Reading:
             with suppress(Exception):
                 loader.close()
         self.opened = None  # the report outlives the loader
-        gc.collect()  # a loader that is only dropped later would end its workers amid the next reading
+        # A loader that is dropped only later would end its workers amid the next reading.
+        gc.collect()
         return error
 
     def _take(self, batches: Iterator[Any], limits: Limits, others: set[psutil.Process]) -> None:
@@ -156,7 +160,10 @@ class Reading:
 
 
 def in_a_line(error: Exception) -> str:
-    """Return an error as a line; of a worker of torch's, which sends its whole traceback as text, the last of it."""
+    """Return an error as a line.
+
+    A worker of torch's sends its whole traceback as text, whose last line says the error.
+    """
     lines = str(error).strip().splitlines() or [""]
     if lines[0].startswith("Caught ") and "worker process" in lines[0]:
         return lines[-1]
@@ -167,7 +174,7 @@ def in_a_line(error: Exception) -> str:
 
 
 def size_of(batch: Any) -> tuple[int, int]:
-    """Return the bytes of a batch, as far as arrays and text tell them, and its rows: those of the first array."""
+    """Return the bytes of a batch's arrays and texts, and its rows: those of the first array."""
     leaves = [*islice(_leaves(batch), MOST_LOOKED_AT)]
     rows = next((int(leaf.shape[0]) for leaf in leaves if getattr(leaf, "shape", ())), len(leaves))
     return sum(map(_bytes_of, leaves)), rows or 1

@@ -1,4 +1,4 @@
-"""What the slots, the workers and the consumer of a running loader are at: two looks at it, in tables of rich.
+"""Two looks at a running loader as tables of rich: its slots, its workers and its consumer.
 
 a summary: counts, rates, the verdict, a letter a slot, how busy the workers are
 a line a worker
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ringfeed.tools.discover import Attached, Target
 
 LONG_S = 10.0  # at one ticket
+MUCH = 0.5  # of the time
 VERDICT_LINES = 3  # kept for it, so that what is below stays where it is
 STYLES = {
     "held": "magenta",
@@ -75,7 +76,7 @@ class Pair(NamedTuple):
         return _age_ns(self.after, self.after.workers[number].since_ns) / 1e9
 
     def stats(self) -> Stats:
-        """Return what happened in between as a loader's own statistics say it; waits under way are included."""
+        """Return what happened in between as statistics; waits under way are included."""
         before, after = self.before.consumer, self.after.consumer
         rows = list(zip(self.before.workers, self.after.workers, strict=True))
         timed = max(sum(new.timed - old.timed for old, new in rows), 1)
@@ -105,7 +106,10 @@ def line(*parts: str | tuple[str, str]) -> Text:
 
 
 def picture(target: Target, loader: Attached) -> Group:
-    """Return a loader's picture: the rates are those since the last look, the verdict is on all looks that are kept."""
+    """Return a loader's picture.
+
+    The rates are those since the last look; the verdict is on all looks that are kept.
+    """
     *_, last, look = loader.looks
     now, past = Pair(last, look), Pair(loader.looks[0], look)
     geometry, stats = loader.observer.geometry, now.stats()
@@ -151,7 +155,7 @@ def _in_process(look: Snapshot) -> bool:
 
 def _stall(stats: Stats) -> tuple[str, str]:
     share = stats.stall_s / stats.elapsed_s
-    style = "bold red" if share >= 0.5 else "yellow" if share >= WAITED else "green"  # noqa: PLR2004 - half of the time
+    style = "bold red" if share >= MUCH else "yellow" if share >= WAITED else "green"
     return f"{share:4.0%}  ", style
 
 
@@ -213,7 +217,7 @@ def _work(numbers: list[int], now: Pair) -> str:
 
 
 def _table(widths: Mapping[str, int], last: str) -> Table:
-    """Return a table of figures, whose columns stay where they are, and of a last column of words."""
+    """Return a table of figures in columns of fixed widths, and of a last column of words."""
     figures = (
         Column(name, justify="right", min_width=width, no_wrap=True)
         for name, width in widths.items()

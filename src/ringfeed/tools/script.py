@@ -1,4 +1,4 @@
-"""`ringfeed profile --script`: runs a training script as it is, up to the loader that it reads first.
+"""`ringfeed profile --script`: runs a script as it is, up to the loader that it reads first.
 
 main ──▶ profile_script ── the script ──▶ torch's DataLoader.__iter__ or Keras' PyDatasetAdapter
                                                    │ patched when the script imports its framework
@@ -118,7 +118,7 @@ class Catcher(ExitStack):
 
 
 def profile_script(words: Sequence[str], limits: Limits) -> None:
-    """Run a script with its arguments, and profile the loader that it reads first; the script ends there.
+    """Run a script with its arguments, up to the loader that it reads first, and profile that.
 
     RingfeedError where it ends before, or cannot be run.
     """
@@ -142,7 +142,10 @@ def profile_script(words: Sequence[str], limits: Limits) -> None:
 
 @contextmanager
 def in_time(limits: Limits) -> Iterator[None]:
-    """End this process, and show where it is, if a profile takes too long: the user's code may wait for ever."""
+    """End this process, and show where it is, if the body takes too long.
+
+    The user's code may wait for ever, also in C.
+    """
     faulthandler.dump_traceback_later(READINGS * (START_S + limits.seconds), exit=True, file=2)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The command ``ringfeed top``: a running loader of another process, live in the terminal by the package rich."""
+"""The command ``ringfeed top``: a running loader of another process, live in the terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WIDE = 120  # columns, where there is no terminal
 
 
 def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: bool = False) -> str:
-    """Show what a process's loaders are at until they or it end, or q or Ctrl-C comes; returns what ended it.
+    """Show a process's loaders until they or it end, or q or Ctrl-C comes; return what ended it.
 
     ``number`` chooses one of several loaders. In a terminal the picture is drawn anew every
     ``interval_s``; elsewhere one is written below the other, or a single one (``once``).
@@ -97,7 +97,10 @@ def _write(title: Text, pictures: list[Group]) -> None:
 
 
 def _is_for_us(stdin: TextIO | None) -> bool:
-    """Whether this process may change how keys come; in the background of a shell the kernel would stop it."""
+    """Whether this process may change how keys come.
+
+    The kernel would stop one in the background of a shell.
+    """
     if stdin is None or not stdin.isatty():
         return False
     try:
@@ -108,9 +111,9 @@ def _is_for_us(stdin: TextIO | None) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Have each key of the terminal come at once, and not be shown; the terminal is as it was when this ends.
+    """Read each key of the terminal at once and unseen; at the end the terminal is as before.
 
-    Gives the descriptor that keys are read from, if this process has any.
+    Yields the descriptor that keys are read from, or None where this process has no terminal.
     """
     if not _is_for_us(sys.stdin):
         yield None

@@ -38,7 +38,7 @@ class TorchSubject:
     """A DataLoader, as a `Subject`."""
 
     def __init__(self, loader: Any) -> None:
-        """Take a DataLoader of torch's, or of a class derived from it; a copy of its dataset is read."""
+        """Take a DataLoader of torch's or of a derived class; a copy of its dataset is read."""
         self.loader = loader = copy(loader)
         vars(loader)["dataset"] = fresh(loader.dataset)  # torch refuses to have it set
         sampler = loader.batch_sampler if loader.batch_size is None else None
@@ -54,7 +54,10 @@ class TorchSubject:
         self.reader = "iterating the dataset" if _is_stream(loader) else "dataset[i]"
 
     def readings(self) -> list[Reading]:
-        """Return the loader as it is and the other class; where there are no workers, both with one for each CPU."""
+        """Return the loader as it is, and the other class.
+
+        Where there are no workers, both are read with a worker for each CPU, too.
+        """
         loader, workers = self.loader, self.loader.num_workers
         if not workers:
             self._refuse_once()
@@ -72,7 +75,7 @@ class TorchSubject:
         return [own, _reading(loader, DataLoader, workers, "ringfeed", CHANGE)]
 
     def _refuse_once(self) -> None:
-        """RingfeedError for an iterable whose elements would be missing in training, if they were read here."""
+        """Raise RingfeedError for an iterable whose elements training would lack afterwards."""
         if _is_stream(self.loader) and iter(self.loader.dataset) is iter(self.loader.dataset):
             message = (
                 f"the {self.name} can be read only once: iter() of its dataset gives one and the "
@@ -94,7 +97,8 @@ class TorchSubject:
         """Make batches as a worker does, one step after another."""
         self._refuse_once()
         loader = self.loader
-        kind, is_listed = loader._dataset_kind, loader._auto_collation  # noqa: SLF001 - what a worker of torch's is given
+        # A worker of torch's is given these.
+        kind, is_listed = loader._dataset_kind, loader._auto_collation  # noqa: SLF001
         fetcher = _DatasetKind.create_fetcher(
             kind, loader.dataset, is_listed, lambda samples: samples, loader.drop_last
         )
@@ -105,7 +109,7 @@ class TorchSubject:
                 stack.enter_context(
                     told(loader, WorkerStart(loader.num_workers, 0, None), loader.dataset)
                 )
-            for indices in loader._index_sampler:  # noqa: SLF001 - a subclass of it is this package's
+            for indices in loader._index_sampler:  # noqa: SLF001
                 read, collate, send = Timer(), Timer(), Timer()
                 try:
                     samples = read(fetcher.fetch, indices)
@@ -120,7 +124,7 @@ class TorchSubject:
 
 
 def _reading(loader: Any, cls: type, workers: int, label: str, change: str = "") -> Reading:
-    """Return the reading of torch's or ringfeed's class with the settings of a loader, but with so many workers."""
+    """Return the reading of a class with the settings of a loader, but with so many workers."""
     opened = partial(_opened, partial(cls, **settings_of(loader, workers)))
     known = {"rows": loader.batch_size, "most": _length(loader), "opened": opened}
     return Reading(label, change=change, lead=max(workers, 1), **known)
@@ -145,7 +149,7 @@ def _opened(make: Callable[[], Any], reading: Reading) -> Iterator[Iterator[Any]
 
 
 def settings_of(loader: Any, workers: int) -> dict[str, Any]:
-    """Return the parameters with which a DataLoader like this one is made, but with so many workers."""
+    """Return the parameters of a DataLoader like this one, but with so many workers."""
     found = same_of(loader) | {"dataset": loader.dataset, "num_workers": workers}
     if workers and not loader.num_workers:
         found |= {"prefetch_factor": None, "persistent_workers": False}
@@ -171,6 +175,6 @@ def _length(loader: Any) -> int | None:
 
 
 def _send(batch: Any) -> None:
-    """Do with a batch as a worker of torch's: its tensors go into shared memory, beside a pickle of the rest."""
+    """Put a batch's tensors into shared memory and pickle the rest, as a worker of torch's does."""
     for part in parts_of(batch):
         torch.from_numpy(part).share_memory_()
