@@ -1,12 +1,12 @@
-"""Feed a training loop from any indexable dataset, at memory speed, in exactly the memory it was given.
+"""Feed a training loop from any indexable dataset, at memory speed, within a fixed memory budget.
 
     loader = ringfeed.Loader(dataset, batch_size=128, shuffle=True, workers=4, slots=4)
     for x, y in loader:
         train_step(x, y)
 
-See `Loader` for everything else. Orders of your own are in `ringfeed.orders`, several datasets as
-one in `ringfeed.datasets`, workers on a cluster in `ringfeed.ray`, the drop-ins in `ringfeed.keras`
-and `ringfeed.torch`.
+`Loader` explains all parameters. `ringfeed.orders` has the samplers, `ringfeed.datasets` joins
+several datasets into one, `ringfeed.ray` runs workers on a cluster, and `ringfeed.keras` and
+`ringfeed.torch` are the drop-ins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loader: what users hold. It checks settings and has an `engine.EpochRunner` run its epochs."""
+"""The public class `Loader`: it checks the settings; an `engine.EpochRunner` runs the epochs."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def loaders_in_use() -> tuple[Loader, ...]:
 
 
 def stream_of(loader: Loader) -> BatchStream:
-    """Return a loader as frameworks take it."""
-    return loader._stream  # noqa: SLF001 - the one door for what makes loaders of its own
+    """Return the loader's `BatchStream`, from which the framework adapters read."""
+    return loader._stream  # noqa: SLF001 - for packages that make loaders of their own
 
 
 def runner_of(loader: Loader) -> EpochRunner:
-    """Return what runs a loader's epochs."""
-    return loader._runner  # noqa: SLF001 - as above
+    """Return the loader's `EpochRunner`."""
+    return loader._runner  # noqa: SLF001 - for packages that make loaders of their own
 
 
 class Loader(Generic[Batch_co]):
@@ -77,88 +77,87 @@ class Loader(Generic[Batch_co]):
         for images, labels in loader:
             train_step(images, labels)
 
-    Each ``for`` is one epoch. A batch has the structure of a sample, in writable ndarrays over the
-    slot itself: a view is valid as long as it is referenced, and its slot comes back when the last
-    view dies. Where views hold every slot but one, the next batch is a private copy, with one
-    `SlotsHeldWarning`. With the same seed every batch is bit-identical whatever the number of
-    workers, slots and the start method, if ``dataset[i]`` depends only on ``i`` and
-    `ringfeed.rng()`. A worker that dies, at any instruction, is replaced and its rows run again:
-    nothing is lost, doubled or reordered. ``Loader[tuple[NDArray[np.uint8], NDArray[np.int64]]]``
-    tells a type checker what a batch is.
+    Each ``for`` is one epoch. A batch has the structure of a sample; its leaves are writable
+    ndarrays over the slot. A view stays valid as long as it is referenced, and the slot is filled
+    again when its last view dies. When views hold all slots but one, the next batch is a private
+    copy, with one `SlotsHeldWarning`. With the same seed, batches are bit-identical for any number
+    of workers or slots and any start method, if ``dataset[i]`` depends only on ``i`` and
+    `ringfeed.rng()`. A worker that dies, at any instruction, is replaced, and its rows run again:
+    no row is lost, repeated or reordered. ``Loader[tuple[NDArray[np.uint8], NDArray[np.int64]]]``
+    tells a type checker the type of a batch.
 
-    Each parameter in full stands in docs/settings.md.
+    docs/settings.md explains each parameter in full.
 
     **What is read**
 
-    dataset: an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an
-        array, a number, or nested tuples, lists, dicts or NamedTuples of them; a tuple or dict of
-        equally long arrays; with ``batch_size=None``, one whose ``dataset[i]`` is a whole batch,
-        such as a Keras ``PyDataset``; an iterable, or a function that returns one, which one worker
-        reads in order; a `Mix`, a `Pack`, an `Interleave`; an iterator, which a thread of this
-        process reads for one epoch. The first sample is read, unless ``spec`` is given: of a copy,
-        where worker processes read the others.
-    batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
-    max_batch_size: with ``batch_size=None``, ``collate_fn`` and ``batch_sampler``, the most rows of
-        a batch.
-    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by
-        default what sample 0 looks like.
+    dataset: an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample (an
+        array, a number, or nested tuples, lists, dicts or NamedTuples of these) or, with
+        ``batch_size=None``, a whole batch, as in a Keras ``PyDataset``; a tuple or dict of equally
+        long arrays; an iterable, or a function that returns one: one worker reads it in order; an
+        iterator: a thread of this process reads it, for one epoch; a `Mix`, a `Pack` or an
+        `Interleave`. The loader reads the first sample unless ``spec`` is given: from a copy of the
+        dataset if worker processes read the others.
+    batch_size: samples per batch; None if ``dataset[i]`` is a whole batch.
+    max_batch_size: the most rows that a batch may have, for ``batch_size=None``, ``collate_fn`` and
+        ``batch_sampler``.
+    spec: the structure, shapes and dtypes of a sample, as in ``{"image": ringfeed.Array((224, 224,
+        3), "uint8")}``; by default those of sample 0.
 
-    **What the workers make of it**
+    **What the workers do with it**
 
-    transform: a function of each sample, which returns a sample, or changes it in place.
-    batch_transform: a function of each batch, as a view of its slot, which changes it or returns
-        one of its shapes.
-    collate_fn: a function of a list of samples that returns the batch, as torch has it.
-    worker_init_fn: a function of a worker's number, called once in each worker before its first
-        sample.
+    transform: a function called on each sample; it returns a sample, or changes this one in place.
+    batch_transform: a function called on each batch, a view of its slot; it changes the batch in
+        place, or returns one of the same shapes.
+    collate_fn: a function that makes a batch from a list of samples, as in torch.
+    worker_init_fn: a function called once in each worker, with the worker's number, before its
+        first sample.
 
     **In which order**
 
     shuffle: a new order each epoch, a pure function of (seed, epoch). True mixes all samples; a
-        number, such as ``10_000``, those of a window: see `WindowShuffle`.
-    seed: what the orders and `ringfeed.rng` begin with; None: drawn once, and shown by the loader's
-        ``repr``.
+        number, such as ``10_000``, mixes only within windows of that size: see `WindowShuffle`.
+    seed: the seed of the orders and of `ringfeed.rng`; None draws one, which the loader's ``repr``
+        shows.
     sampler: the order, instead of ``shuffle``: one of ringfeed's samplers, an iterable of dataset
-        indices, or a function from the number of an epoch to one.
-    batch_sampler: the samples of each batch: `Buckets`, or an iterable of lists of dataset indices,
-        or a function from the number of an epoch to one.
-    drop_remainder: leave out a last batch that would be shorter.
-    shard: of several processes that train together, which one this is, as in ``Shard(rank,
-        world_size, uneven="pad")``; "auto" to find it.
-    reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample.
+        indices, or a function that returns such an iterable for the number of an epoch.
+    batch_sampler: the samples of each batch: `Buckets`, an iterable of lists of dataset indices, or
+        a function that returns such an iterable for the number of an epoch.
+    drop_remainder: leave out the last batch if it would be shorter.
+    shard: the rank of this process among those that train together, as in ``Shard(rank,
+        world_size, uneven="pad")``; "auto" finds it.
+    reseed: also seed ``random`` and ``numpy.random`` for each sample, in the process that fills it.
 
     **How fast**
 
-    workers: None for the number of CPUs that this process may use; 0 to fill in this process, when
-        a batch is asked for; "auto" to follow what the measured waits ask for.
-    concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for
-        a network.
-    backend: "process" for worker processes, which one small process forks that has imported what
-        the dataset needs; "spawn" for a fresh Python each, "fork" for copies of this process;
-        "thread" for datasets that release the GIL or cannot be pickled; or a `ringfeed.ray.Ray`. No
-        worker process imports your main module.
+    workers: None: as many as the CPUs that this process may use; 0: this process fills a batch when
+        it is asked for; "auto": the number changes with the measured waits.
+    concurrency: samples that all workers together read at the same time, for a ``__getitem__`` that
+        waits, as for a network.
+    backend: "process": a small process imports what the dataset needs and forks the workers;
+        "spawn": each worker is a fresh Python; "fork": workers are copies of this process;
+        "thread": for datasets that release the GIL or cannot be pickled; or a `ringfeed.ray.Ray`.
+        No worker process imports your main module.
 
     **How much memory**
 
-    slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or
-        the bytes that all shared memory may take ("512MB"), which gives the number of slots.
-        ``slots="auto"`` opens slots as they help.
-    copy: hand out copies: a batch that is kept holds no slot, and no warning is given.
+    slots, memory: the number of batches that exist at once (being filled, ready, or held by the
+        caller); or the bytes that all shared memory may take ("512MB"), from which the number of
+        slots follows. ``slots="auto"`` opens slots while they help.
+    copy: hand out batches as copies: a batch that you keep holds no slot and gives no warning.
 
     **What happens on a failure**
 
-    timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"),
-        or before the workers that are stuck are killed and their rows run again ("restart").
-        Nothing ends a first sample that this thread reads: where it is neither forked for nor
-        awaited.
-    on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
+    timeout_s, on_stall: how long to wait for a batch (None: for ever). Then "raise" raises
+        StallError; "restart" kills the workers that are stuck and runs their rows again. The first
+        sample has no limit if this thread reads it itself, neither in a forked process nor async.
+    on_error: "raise" the error of a failed sample at its place in the order, or "skip" the sample.
     max_attempts: how many workers may die of a sample before the sample counts as failed.
     """
 
     if not TYPE_CHECKING:  # which reads `__init__`
 
         def __new__(cls, *given: Any, **named: Any) -> Self:
-            """Refuse the words of other loaders here: what wraps `__init__` stands in the traceback of each error."""
+            """Refuse other loaders' parameters; a wrapped `__init__` would be in each traceback."""
             refuse_foreign(cls.__name__, given, named)
             return super().__new__(cls)
 
@@ -272,22 +271,22 @@ class Loader(Generic[Batch_co]):
 
     @property
     def plan(self) -> Plan:
-        """Where the memory goes, in bytes."""
+        """The memory of each part, in bytes."""
         return self._runner.plan
 
     @property
     def memory(self) -> int:
-        """Bytes of shared memory that the plan takes, the dataset's copies for the workers included."""
+        """Bytes of shared memory in the plan, including the dataset's copies for the workers."""
         return self._runner.plan.total
 
     @property
     def batch_size(self) -> int | None:
-        """Samples a batch; None for a dataset of whole batches, and with ``batch_sampler``."""
+        """Samples per batch; None for a dataset of whole batches, and with ``batch_sampler``."""
         return self._asked.batch_size
 
     @property
     def sampler(self) -> Any:
-        """What was given as ``sampler=`` or ``batch_sampler=``; None where ``shuffle=`` says the order."""
+        """The given ``sampler=`` or ``batch_sampler=``; None if ``shuffle=`` decides the order."""
         return self._asked.given
 
     @property
@@ -302,31 +301,31 @@ class Loader(Generic[Batch_co]):
 
     @property
     def is_in_order(self) -> bool:
-        """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
+        """Whether each epoch reads samples 0, 1, 2, ..., though other orders are possible."""
         sampler = self._position.sampler
         return sampler.counts_up and sampler.length is not None and not self._asked.shuffle
 
     @property
     def on_error(self) -> str:
-        """What becomes of a failed sample: "raise" or "skip"."""
+        """How a failed sample is treated: "raise" or "skip"."""
         return self._options.on_error
 
     @property
     def timeout_s(self) -> float | None:
-        """How long a batch is waited for."""
+        """Seconds to wait for a batch."""
         return self._options.timeout_s
 
     @property
     def copy(self) -> bool:
-        """Whether what is handed out is a copy."""
+        """Whether batches are handed out as copies."""
         return self._options.copy
 
     def __len__(self) -> int:
-        """Return the batches of an epoch; TypeError where the sampler does not know."""
+        """Return the number of batches of an epoch; TypeError if the sampler does not know it."""
         return self._position.batches()
 
     def __repr__(self) -> str:
-        """Return what it feeds, and how, in a line."""
+        """Return the dataset's type and the main settings, in one line."""
         if not hasattr(self, "_runner"):  # its parameters were refused
             return object.__repr__(self)
         plan, settings, size = self._runner.plan, self._options, self._asked.batch_size
@@ -350,7 +349,7 @@ class Loader(Generic[Batch_co]):
         )
 
     def _repr_html_(self) -> str | None:
-        """Return the same for a notebook, with what has been done so far."""
+        """Return a table for notebooks: ``repr``, next epoch, memory and statistics."""
         if not hasattr(self, "_runner"):
             return None
         from ringfeed._html import table  # noqa: PLC0415 - for notebooks
@@ -366,7 +365,7 @@ class Loader(Generic[Batch_co]):
         )
 
     def __str__(self) -> str:
-        """Return the same; in Keras' error for data that it does not know, with what Keras takes."""
+        """Return the ``repr``; inside Keras' error for unknown data, add what Keras accepts."""
         asked_by = str(frame_above(1).f_globals.get("__name__"))
         hint = (
             ", expected what its to_keras() returns"
@@ -383,9 +382,9 @@ class Loader(Generic[Batch_co]):
         return self._position.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next ``iter()`` the epoch of this number: its order and its random numbers.
+        """Set the epoch that the next ``iter()`` begins: its order and its random numbers.
 
-        Where it is already, it begins where `load_state_dict` or `skip` has it begin.
+        If that epoch is next already, a position set by `load_state_dict` or `skip` stays.
         """
         self._position.set_epoch(check_count("epoch", epoch, 0, MOST, none=False) or 0)
 
@@ -393,25 +392,26 @@ class Loader(Generic[Batch_co]):
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
         place = self._position.next
         try:
-            with UsersErrors():  # of a hook
+            with UsersErrors():  # A hook of the dataset may raise.
                 return self._begin_epoch()
-        except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
+        except KeyboardInterrupt:
+            # The epoch may have begun, but the caller has no iterator of it.
             self._position.next = place
             raise
 
     def repeat(self, epochs: int | None = None) -> Repeated[Batch_co]:
-        """Return one iterator over so many epochs; None: without end, for training that counts steps.
+        """Return one iterator over ``epochs`` epochs; None: endless, to train by steps.
 
             batches = loader.repeat()
             for step in range(100_000):
                 images, labels = next(batches)
 
-        It gives what as many ``for`` loops give, with the same hooks between the epochs, and
-        `state_dict`, `skip`, `set_epoch` and `remaining` mean the same. The first epoch begins with
-        the first ``next()``; the rest of one, after `load_state_dict`, counts as one: ``repeat(10 -
-        loader.epoch)`` ends after the tenth in any case. An error of a batch, or of a hook, does
-        not end it: the next ``next()`` goes on. ``len()`` counts the batches of so many whole
-        epochs. Where two epochs in a row have no batch, it ends in any case.
+        Its batches, and the hooks between the epochs, are those of as many ``for`` loops;
+        `state_dict`, `skip`, `set_epoch` and `remaining` mean the same. The first ``next()`` begins
+        the first epoch. After `load_state_dict` the rest of an epoch counts as one epoch, so
+        ``repeat(10 - loader.epoch)`` always ends after the tenth. An error of a batch or a hook
+        does not end the iterator: the next ``next()`` continues. ``len()`` counts the batches of
+        ``epochs`` whole epochs. Two epochs in a row without a batch always end the iterator.
         """
         from ringfeed.engine._repeated import Repeated  # noqa: PLC0415 - only where it is asked for
 
@@ -426,7 +426,7 @@ class Loader(Generic[Batch_co]):
 
     @cached_property
     def _identity(self) -> Identity:
-        """What must be the same where a state is taken and where it is loaded."""
+        """What a state and the loader that loads it must have in common."""
         from ringfeed.engine.identity import Identity  # noqa: PLC0415 - only for states
 
         source, asked = self._runner.source, self._asked
@@ -434,52 +434,52 @@ class Loader(Generic[Batch_co]):
 
     @property
     def remaining(self) -> int:
-        """The batches that the epoch under way, or else the next, has still to give; TypeError as for ``len()``."""
+        """Batches left in the running epoch, or else in the next; TypeError as for ``len()``."""
         left = self._position.left(self._position.place())
         return len(self) if left is None else left
 
     @property
     def padding(self) -> int:
-        """Rows, 0 or 1, at the end of this rank's last batch of the epoch, that repeat a sample: see `Shard`.
+        """How many rows, 0 or 1, pad this rank's last batch by repeating a sample: see `Shard`.
 
-        Of the epoch under way, or else the next. Give such a row weight 0 where each sample must
-        count once. TypeError as for ``len()``.
+        The last batch is that of the running epoch, or else of the next. Give the padding row
+        weight 0 if each sample must count once. TypeError as for ``len()``.
         """
         padding = self._position.padding
         return len(self) if padding is None else padding
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
-        """Return where the user's code is, as flat JSON: what `load_state_dict` of another run's loader goes on from.
+        """Return the loader's position as flat JSON, for `load_state_dict` of another run's loader.
 
-        It counts the samples of the epoch's order that were handed out, whatever was read ahead; at
-        the end of an epoch it is the start of the next. Workers, slots, backend and start method
-        are not in it. In microseconds, from any thread and from a signal handler.
+        The position counts the samples of the epoch's order that were handed out, not those read
+        ahead; the end of an epoch is the start of the next. Workers, slots, backend and start
+        method are not in the state. Takes microseconds, from any thread and from a signal handler.
 
-        An iterable is read again up to its place, unless it has states of its own: docs/resume.md.
+        An iterable without states of its own is read again up to its position: docs/resume.md.
 
-        batches: how many of this epoch the training loop has had, where only it knows: tf.data and
-            Keras read ahead of the step, and without ``batches`` StateError is raised there.
+        batches: how many batches of this epoch the training loop has received. tf.data and Keras
+            read ahead of the loop, so only the loop knows; StateError there without ``batches``.
         """
         check_count("batches", batches, 0, MOST)
         return self._identity.state(self._position.place(batches))
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
+        """Continue at ``state`` with the next ``iter()``; each sample comes once an epoch.
 
-        Batch size and world size may be others, as may all that is not in the state; a loader with
-        ``seed=None`` takes the seed of the state. `Buckets` needs the state's world size amid an
-        epoch. StateError where dataset, order or seed are others; with ``strict=False`` that is a
-        warning, and the epoch begins anew. An iterator that was made before raises SupersededError
-        at its next ``next()``.
+        Batch size, world size and all that is not in the state may differ; a loader with
+        ``seed=None`` takes the seed of the state. In the middle of an epoch, `Buckets` needs the
+        world size of the state. StateError if dataset, order or seed differ; with ``strict=False``
+        that is a warning, and the epoch starts again. Older iterators raise SupersededError at
+        their next ``next()``.
         """
         place = self._identity.place(state, strict=strict)
         self._runner.set_seed(self._identity.seed(state))
         self._runner.go_to(place)
 
     def skip(self, *, batches: int) -> None:
-        """Have the next ``iter()`` leave out so many batches more of its epoch.
+        """Leave out ``batches`` more batches of the epoch that the next ``iter()`` begins.
 
-        ValueError where it has fewer, or for several iterables in turn.
+        ValueError if the epoch has fewer, or for several iterables in turn.
         """
         count = check_count("batches", batches, 0, MOST, none=False) or 0
         self._position.skip(count, self._runner.source.streams)
@@ -487,29 +487,29 @@ class Loader(Generic[Batch_co]):
     # ---- what can be seen while it runs; safe from any thread ----
 
     def stats(self) -> Stats:
-        """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
+        """Return counts and times so far, with a verdict; the next call updates the object."""
         return self._runner.report()
 
     def _verdict(self, stats: Stats) -> Verdict:
         return self._runner.verdict(stats)
 
     def slot_states(self) -> list[str]:
-        """Return a word for each slot: free, filling, ready, held or draining."""
+        """Return the state of each slot: free, filling, ready, held or draining."""
         engine = self._runner.engine
         return ["free"] * self._runner.plan.slots if engine is None else engine.observer.states()
 
     def trace(self, path: str | os.PathLike[str]) -> Trace:
-        """Begin a timeline of the workers, the slots and the consumer, written to ``path`` when it is stopped.
+        """Begin a timeline of workers, slots and consumer; stopping it writes ``path``.
 
             with loader.trace("run.html"):
                 model.fit(loader.to_keras())
 
-        A name that ends in ``.html`` makes one page for any browser: the timeline, the stalls, the
-        memory, what limits the run. It needs ``pip install 'ringfeed[report]'``, or else raises
-        ModuleNotFoundError here. Any other name gets a trace for https://ui.perfetto.dev and
-        chrome://tracing, of which ``ringfeed report run.json`` makes the page later. A thread looks
-        at the ring every millisecond, which takes about one percent of a CPU. OSError where there
-        can be no such file.
+        If ``path`` ends in ``.html``, the file is one page for any browser: the timeline, the
+        stalls, the memory, and what limits the run. That needs ``pip install 'ringfeed[report]'``;
+        ModuleNotFoundError here without it. Any other name gets a trace for https://ui.perfetto.dev
+        and chrome://tracing; ``ringfeed report run.json`` makes the page from it later. A thread
+        reads the ring every millisecond, which takes about one percent of a CPU. OSError if the
+        file cannot be made.
         """
         from ringfeed.monitor.trace import begin_trace  # noqa: PLC0415 - only where it is needed
 
@@ -524,7 +524,7 @@ class Loader(Generic[Batch_co]):
 
     @cached_property
     def _slots(self) -> DeviceSlots:
-        """What devices have to do with the slots."""
+        """The slots, registered with the drivers of devices."""
         from ringfeed.frameworks.device_slots import DeviceSlots  # noqa: PLC0415 - a plain loop has no device
 
         runner = self._runner
@@ -553,18 +553,18 @@ class Loader(Generic[Batch_co]):
     def to_keras(
         self, *, class_weight: Mapping[int, float] | None = None, cast: CastTree = None
     ) -> DataAdapter:
-        """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots.
+        """Return ``x`` for ``fit``, ``evaluate`` and ``predict`` of Keras 3, over the slots.
 
-        ``cast``: leaves that become floating point after the hand-over. The slots hold them as the
-        uint8 that they are, in a quarter of the memory of float32. It is
+        ``cast``: which leaves become floating point after the hand-over. In the slots they stay
+        uint8, a quarter of the memory of float32. Give
 
         - a dtype, such as ``"float32"``, or a `ringfeed.Cast`, for every uint8 leaf; or
-        - a sample's structure of these and of None, for leaves of any numbers, as in ``("float32",
-          None)`` or ``{"image": Cast(scale=1 / 255), "label": "float32"}``. None, or no key: the
-          leaf stays as it is.
+        - the structure of a sample, with these or None in place of its leaves, for numbers of any
+          dtype: ``("float32", None)`` or ``{"image": Cast(scale=1 / 255), "label": "float32"}``. A
+          leaf with None, or without a key, stays as it is.
 
-        Raises SpecError for what cannot be cast so, and ValueError with a `PrioritizedSampler`, for
-        whose batches ``fit`` has no place.
+        Raises SpecError if a leaf cannot be cast so, and ValueError with a `PrioritizedSampler`:
+        ``fit`` has no place for the sample numbers in its batches.
         """
         self._asked.refuse_weights()
         from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
@@ -574,10 +574,10 @@ class Loader(Generic[Batch_co]):
     def to_tf_dataset(self, *, cast: CastTree = None) -> tf.data.Dataset:
         """Return a ``tf.data.Dataset`` whose every iteration is one epoch.
 
-        ``cast``: as for `to_keras`; here it is done on the CPU.
+        ``cast``: as for `to_keras`; done on the CPU.
 
-        TensorFlow copies to a GPU itself: ahead of the step with, as the last step of a pipeline,
-        ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``.
+        TensorFlow itself copies batches to a GPU. To copy each before the training step needs it,
+        end the pipeline with ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``.
         """
         from ringfeed.frameworks.tensorflow.dataset import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
 
@@ -588,9 +588,9 @@ class Loader(Generic[Batch_co]):
     ) -> Epochs:
         """Return epochs whose batches are torch tensors over the slots.
 
-        ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of
-        its own; the slot comes back when the copy has passed. The slots are registered by torch,
-        so that the GPU copies beside what it computes; a warning says where that cannot be.
+        ``device="cuda"``: on that GPU. Each batch is copied before the training step needs it, on
+        a stream of its own; its slot is filled again after the copy. torch registers the slots, so
+        that the GPU copies while it computes; a warning says if torch cannot.
         ``cast``: as for `to_keras`; done on the device.
         """
         from ringfeed.frameworks.torch import to_torch  # noqa: PLC0415 - imports torch
@@ -600,10 +600,10 @@ class Loader(Generic[Batch_co]):
     def to_jax(self, device: jax.Device | str | None = None, *, cast: CastTree = None) -> Epochs:
         """Return epochs whose batches are jax arrays over the slots.
 
-        ``device``, a ``jax.Device`` or the name of a platform: on that device, each copied by JAX
-        ahead of the step that wants it; the slot comes back when the copy is there. The slots are
-        registered by JAX's own client where it can (``dma_map``), since it puts what others
-        registered through a buffer of its own. ``cast``: as for `to_keras`; done on the device.
+        ``device``: a ``jax.Device`` or the name of a platform. JAX copies each batch there before
+        the training step needs it; its slot is filled again after the copy. JAX's own client
+        registers the slots if it can (``dma_map``), since it copies memory that others registered
+        through a buffer of its own. ``cast``: as for `to_keras`; done on the device.
         """
         from ringfeed.frameworks.jax import to_jax  # noqa: PLC0415 - imports JAX
 
