@@ -13,7 +13,7 @@ from ringfeed.ray.dispatch import Dispatch
 from ringfeed.ray.hiring import STRIKES, Node
 from ringfeed.ray.options import BridgeTerms
 
-A, B = (Node(name, f"10.0.0.{place}", {"CPU": 4}, 0) for place, name in enumerate("ab"))
+A, B = (Node(name, f"10.0.0.{place}", {"CPU": 4}) for place, name in enumerate("ab"))
 
 
 def refused() -> Crew:
@@ -22,7 +22,7 @@ def refused() -> Crew:
     fleet: Any = SimpleNamespace(hire=lambda actor, *_: hired.append(actor), dismiss=lambda _: None)
     sent: Any = SimpleNamespace(version=0, pieces=())
     source: Any = None
-    terms = BridgeTerms(FakeRay(workers=1), "nowhere", 0, 0, False, 0, 2, None)  # noqa: FBT003
+    terms = BridgeTerms(FakeRay(workers=1), "nowhere", 0, 0, False, 0, 2)  # noqa: FBT003
     crew = Crew(fleet, sent, Dispatch(2), terms, source)
     crew.note_nodes([A, B], 0.0)
     for _ in range(STRIKES):

@@ -172,8 +172,6 @@ def test_a_call_that_did_not_come_through_is_made_elsewhere_at_once() -> None:
     dispatch.unreached(flight, 1.0)
     assert dispatch.suspects == {actor}
     assert send(dispatch, 1.0) == [(2, flight + 1, rows)]
-    assert dispatch.overdue(5.0, 3.0) == [actor]
-    assert dispatch.overdue(5.0, None) == []
 
 
 def test_a_suspect_that_owes_no_answer_is_tried_again_with_one_job() -> None:
@@ -264,39 +262,6 @@ def test_actors_that_wait_between_calls_are_given_more_at_a_time() -> None:
         for _, flight, _ in send(dispatch):
             dispatch.answered(flight, 0.01, idle=0.5)
     assert dispatch.window > 2
-
-
-def test_where_an_answer_has_no_room_fewer_calls_are_under_way() -> None:
-    """Half as many, once for all that were under way at that time; only a call that was alone counts."""
-    dispatch, _ = three(rows=1)
-    for number in range(2, 9):
-        dispatch.add(Job(f"ticket {number}", number, (0,)))
-    first = [flight for _, flight, _ in send(dispatch)]
-    assert len(first) == 6
-    for flight in first:
-        assert dispatch.broken(flight, 1.0) is None
-    second = [flight for _, flight, _ in send(dispatch, 2.0)]
-    assert (len(second), dispatch.capacity) == (3, 3)
-    assert [dispatch.broken(flight, 3.0) for flight in second] == [None] * 3
-    for attempt in range(ATTEMPTS):
-        ((_, flight, job),) = dispatch.sends(4.0 + attempt)
-        assert job.order == 1
-        given_up = dispatch.broken(flight, 4.5 + attempt)
-        assert (given_up is job) == (attempt + 1 == ATTEMPTS)
-
-
-def test_what_a_suspect_owes_does_not_count() -> None:
-    """Where few calls may be under way at a time; or none would make it again."""
-    dispatch, job = three()
-    ((_, flight, _),) = send(dispatch)
-    dispatch.found = 1
-    dispatch.add(Job("another", 2, (0,)))
-    assert (dispatch.capacity, dispatch.room, send(dispatch)) == (1, -1, [])
-    dispatch.tick(FIRST_S + 1)
-    ((_, hedge, same),) = send(dispatch, FIRST_S + 1)
-    assert (same, dispatch.answered(hedge, FIRST_S + 2)) == (job.rows, job)
-    assert [rows for _, _, rows in send(dispatch, FIRST_S + 2)] == [(0,)]
-    assert dispatch.answered(flight, FIRST_S + 3) is None
 
 
 class Model(RuleBasedStateMachine):

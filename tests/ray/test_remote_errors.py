@@ -17,7 +17,7 @@ import pytest
 import ringfeed
 from fake_fleet import FakeRay
 from remote_sets import KINDS, Fails, Samples, content
-from ringfeed import Loader, PlanError, StallError, WorkerError
+from ringfeed import Loader, StallError, WorkerError
 from ringfeed.ray import board
 from watching import lose_patience, pool_of, wait_until
 
@@ -262,49 +262,11 @@ def test_bridges_that_die_before_anything_came_through_them_are_not_started_for_
     )
 
 
-def test_a_dataset_that_a_node_has_no_room_for_is_refused() -> None:
-    """Before anything is sent."""
-
-    class Large(Samples):
-        def __init__(self) -> None:
-            super().__init__()
-            self.more = np.zeros(50_000_000, np.uint8)
-
-    with pytest.raises(PlanError) as caught:
-        content(Large(), batch_size=16, workers=0, backend=remote(store=90_000_000))
-    assert str(caught.value) == (
-        "the dataset takes 52.1 MB of each node's object store, and that of node 10.0.0.0 has "
-        "90.0 MB, of which it may take half; start the node with a larger --object-store-memory, "
-        "or keep less in the dataset and read files on demand"
-    )
-
-
-# ---- room for answers ----
-
-
-def test_an_object_store_that_is_full_has_fewer_calls_under_way() -> None:
-    """The verdict says so, with the node and the bytes."""
-    with Loader(
-        Samples(), batch_size=16, workers=0, backend=remote(2, nodes={"a": 2}, full=[2])
-    ) as loader:
-        assert [number for _, batch in loader for number in batch.tolist()] == [*range(100)]
-        wait_until(lambda: bool(loader.stats().remote.narrowed))
-        stats = loader.stats()
-    assert re.fullmatch(
-        r"node 10\.0\.0\.0 has no room for 1\.2 kB in its object store of 1\.0 GB: [12] calls? at a time",
-        stats.remote.narrowed,
-    )
-    assert stats.verdict.endswith(f"; {stats.remote.narrowed}")
-
-
-def test_an_object_store_that_stays_full_is_an_error() -> None:
-    """It names the node and the bytes."""
-    assert refusal(
-        WorkerError, backend=remote(1, nodes={"a": 1}, full=[*range(1000)]), batch_size=1
-    ) == (
-        "dataset[0] could not be made remotely: node 10.0.0.0 has no room for 72 bytes in its "
-        "object store of 1.0 GB, with no other call under way; start it with a larger "
-        "--object-store-memory, or have less in a batch"
+def test_calls_that_are_not_carried_out_are_an_error_in_their_place() -> None:
+    """After so many attempts; it names the sample, the node and why."""
+    ray = remote(1, nodes={"a": 1}, broken=[*range(1000)])
+    assert refusal(WorkerError, backend=ray, batch_size=1) == (
+        "dataset[0] could not be made remotely, on node 10.0.0.0: no such thing"
     )
 
 

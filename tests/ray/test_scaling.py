@@ -69,8 +69,8 @@ def test_nothing_is_decided_while_actors_start() -> None:
 
 
 NODES = [
-    Node("a", "10.0.0.1", {"CPU": 2.0}, 0),
-    Node("b", "10.0.0.2", {"CPU": 4.0, "gpuu": 1.0}, 0),
+    Node("a", "10.0.0.1", {"CPU": 2.0}),
+    Node("b", "10.0.0.2", {"CPU": 4.0, "gpuu": 1.0}),
 ]
 
 
@@ -190,17 +190,13 @@ def test_what_several_bridges_say_is_one() -> None:
         "flight_s": 4.0,
         "window": 3,
         "declined": "",
-        "narrowed": "",
         "work_s": 1.0,
         "cpu_s": 1.0,
         "nodes": {"10.0.0.1": 2},
         "busy": 0.75,
         "bridge_busy": 0.1,
     }
-    found = RemoteStats.of(
-        [one, {}, {**one, "declined": "no room", "narrowed": "4 calls", "busy": 0.25}]
-    )
-    assert found.narrowed == "4 calls"
+    found = RemoteStats.of([one, {}, {**one, "declined": "no room", "busy": 0.25}])
     assert (found.there, found.calls, found.hedged, found.window, found.nodes) == (
         4,
         4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.ray.board import LONGEST, STACKS, STACKS_S, Board, Inquiry
+from ringfeed.ray.board import LONGEST, STACKS, Board, Inquiry
 from ringfeed.ray.crew import NAMED
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def inquiry(actors: int) -> tuple[Inquiry, list[int]]:
         (actor, "10.0.0.0", 9.0 - actor / 100, 0, 1) for actor in range(actors)
     ]
     found = Inquiry()
-    found.begin(1, 10.0, at_work, fleet)
+    found.begin(1, at_work, fleet)
     return found, asked
 
 
@@ -31,15 +31,12 @@ def test_the_actors_that_take_longest_are_asked() -> None:
     assert found.said() == {"inquiry": 1, "stacks": dict.fromkeys(map(str, range(STACKS)))}
 
 
-def test_an_actor_is_not_ended_while_its_stack_may_come() -> None:
-    """It was silent for as long as training has waited, so it would be."""
+def test_a_stack_is_kept_as_far_as_there_is_room() -> None:
+    """And none that comes late from another inquiry."""
     found, _ = inquiry(9)
-    assert [actor for actor in range(10) if found.waits_for(actor, 10.1)] == [*range(STACKS)]
     found.note(3, "\n" + "x" * 2 * LONGEST)
     found.note(99, "of another inquiry")
     assert found.said()["stacks"] == {**dict.fromkeys(map(str, range(STACKS))), "3": "x" * LONGEST}
-    assert [actor for actor in range(10) if found.waits_for(actor, 10.1)] == [0, 1, 2, 4, 5, 6, 7]
-    assert not any(found.waits_for(actor, 10.0 + STACKS_S) for actor in range(10))
 
 
 def test_a_board_has_room_for_all_stacks() -> None:

@@ -11,13 +11,11 @@ late        calls that are answered after so many seconds, by number
 doubles     calls that are answered twice
 unreached   calls that do not come through
 broken      calls that are not carried out
-full        calls whose answers have no room
 poison      indices of the dataset that kill each actor
 vanishes    nodes, and the calls from which on they are no more and nothing comes from there, once an actor has started
 mute        nodes whose actors do not say where they are
 refuses     nodes whose actors do not start
 differs     nodes whose actors run another NumPy
-store       bytes of each node's object store
 bridge_dies the number of the call in which the bridge itself is killed
 lives       a file: then only in its first life
 """
@@ -111,9 +109,7 @@ class FakeActor:
         elif call in script.get("unreached", ()):
             self.tell(("unreached", flight))
         elif call in script.get("broken", ()):
-            self.tell(("broken", flight, RuntimeError("no such thing"), False))
-        elif call in script.get("full", ()):
-            self.tell(("broken", flight, RuntimeError("no room"), True))
+            self.tell(("broken", flight, "no such thing"))
         else:
             filled = pickle.loads(pickle.dumps(desk.fill(*order)))
             time.sleep(script.get("late", {}).get(call, 0))
@@ -160,9 +156,8 @@ class FakeFleet:
 
     def nodes(self) -> list[Node]:
         """Return the nodes of the script."""
-        there, store = self.rooms(), self.script.get("store", 10**9)
         places = {name: f"10.0.0.{place}" for place, name in enumerate(self.script["nodes"])}
-        return [Node(name, places[name], {"CPU": room}, store) for name, room in there.items()]
+        return [Node(name, places[name], {"CPU": room}) for name, room in self.rooms().items()]
 
     def put(self, piece: Any) -> Any:
         """Keep a piece, read-only as in an object store."""

@@ -77,12 +77,12 @@ class Inquiry:
 
     def __init__(self) -> None:
         """Nothing was asked yet."""
-        self._number, self._until_s = 0, 0.0
+        self._number = 0
         self._stacks: dict[int, str | None] = {}  # by actor; None: still to come
 
-    def begin(self, number: int, now_s: float, at_work: Sequence[AtWork], fleet: RayFleet) -> None:
+    def begin(self, number: int, at_work: Sequence[AtWork], fleet: RayFleet) -> None:
         """Ask for the stacks of the first of these actors; ``number`` tells inquiries apart."""
-        self._number, self._until_s = number, now_s + STACKS_S
+        self._number = number
         self._stacks = {entry[0]: None for entry in at_work[:STACKS]}
         for actor in self._stacks:
             fleet.ask_stack(actor)
@@ -91,10 +91,6 @@ class Inquiry:
         """Take a stack, or why there is none."""
         if actor in self._stacks:
             self._stacks[actor] = text.strip()[:LONGEST]
-
-    def waits_for(self, actor: int, now_s: float) -> bool:
-        """Whether an actor's stack may still come: it is not ended meanwhile."""
-        return self._stacks.get(actor, "") is None and now_s < self._until_s
 
     def said(self) -> dict[str, Any]:
         """Return what the board says: JSON has texts for keys."""

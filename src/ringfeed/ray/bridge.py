@@ -130,9 +130,6 @@ class Bridge:
         """Do what time brings."""
         now_s = time.monotonic()
         self._dispatch.tick(now_s)
-        for actor in self._dispatch.overdue(now_s, self._terms.timeout_s):
-            if not self._inquiry.waits_for(actor, now_s):
-                self._end_actor(actor, "was silent")
         consumer = self._observer.consumer()
         waiting_ns = time.monotonic_ns() - consumer.wait_ns if consumer.wait_ns else 0
         self._crew.scale(now_s, (consumer.stall_ns + waiting_ns) / 1e9)
@@ -150,10 +147,8 @@ class Bridge:
             if "version" in message:
                 self._sent.put(message["version"], message["manifest"], [fd.fileno() for fd in fds])
             elif "inquiry" in message:
-                now_s = time.monotonic()
-                self._inquiry.begin(
-                    message["inquiry"], now_s, self._crew.at_work(now_s), self._fleet
-                )
+                at_work = self._crew.at_work(time.monotonic())
+                self._inquiry.begin(message["inquiry"], at_work, self._fleet)
             elif "stuck" in message:
                 self._end_stuck(message["stuck"])
             elif self._crew.scaling is not None:
@@ -238,23 +233,12 @@ class Bridge:
                     self._inquiry.note(actor, text)
                 case "unreached", flight:
                     self._dispatch.unreached(flight, time.monotonic())
-                case "broken", flight, error, is_full:
-                    self._note_broken(flight, error, is_full=is_full)
+                case "broken", flight, why:
+                    node = self._crew.address_of(self._dispatch.actor_of(flight))
+                    if (job := self._dispatch.broken(flight)) is not None:
+                        self._give_up(job, f"could not be made remotely, on node {node}: {why}")
             self._send_all()
             self._changed.notify_all()
-
-    def _note_broken(self, flight: int, error: BaseException, *, is_full: bool) -> None:
-        """Have the rows of a call that was not carried out be made again, or give them up."""
-        why, remedy = str(error), ""
-        if is_full:
-            why = self._crew.note_full(self._dispatch.actor_of(flight))
-            remedy = (
-                ", with no other call under way; start it with a larger --object-store-memory, or "
-                "have less in a batch"
-            )
-        job = self._dispatch.broken(flight, time.monotonic() if is_full else None)
-        if job is not None:
-            self._give_up(job, f"could not be made remotely: {why}{remedy}")
 
     def _land(self, flight: int, filled: Filled) -> None:
         with self._changed:

@@ -10,11 +10,9 @@ from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed._units import show_bytes
 from ringfeed.errors import WorkerError
 from ringfeed.ray.desk import facts_here
 from ringfeed.ray.hiring import STRIKES, Node, Placing, Scaling
-from ringfeed.ray.pace import ticket_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +68,6 @@ class Crew:
         self._out: dict[
             str, BaseException
         ] = {}  # nodes that start none: it is said of those that still live
-        self._full = ""  # which node had no room for an answer
 
     # ---- nodes ----
 
@@ -225,24 +222,6 @@ class Crew:
         self._fleet.dismiss(actor)
         self.lost(actor)
 
-    # ---- room for answers ----
-
-    def note_full(self, actor: int | None) -> str:
-        """Take note that the node of an actor had no room for an answer; returns that in words."""
-        post = None if actor is None else self._posts.get(actor)
-        store = f" of {show_bytes(post.node.store)}" if post is not None and post.node.store else ""
-        room = f"no room for {show_bytes(ticket_size(self._source))} in its object store{store}"
-        self._full = f"node {self.address_of(actor)} has {room}"
-        return self._full
-
-    @property
-    def narrowed(self) -> str:
-        """Why fewer calls are under way than the actors could take; "" where that is not so."""
-        calls = self._dispatch.found
-        if calls == sys.maxsize:
-            return ""
-        return f"{self._full}: {calls} call{'s' * (calls != 1)} at a time"
-
     # ---- what is told of them ----
 
     def count(self, filled: Filled) -> None:
@@ -259,7 +238,6 @@ class Crew:
         counts.wanted, counts.tickets, counts.window = self.wanted, tickets, dispatch.window
         counts.there, counts.suspects = len(dispatch.actors), len(dispatch.suspects)
         counts.declined = "" if self.declined is None else self.declined[1]
-        counts.narrowed = self.narrowed
         counts.nodes = Counter(map(self.address_of, dispatch.actors))
         counts.bridge_cpu_s = time.process_time() - self._began_cpu_s
         if self._since_s:

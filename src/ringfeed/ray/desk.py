@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._failure import encode
-from ringfeed._units import show_bytes
 from ringfeed.datasets.reader import Port
-from ringfeed.errors import PlanError
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.orders.rng import scatter
 from ringfeed.ray.landing import Filled, sent_spec
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Lease
 
 SMALL = 1 << 20  # bytes: an actor has a writable copy of smaller buffers
-SMALLEST_STORE = 32 << 20  # bytes: no node has less
-STORE_SHARE = 2  # a dataset may take one part in so many of a node's object store
 CALL_NS = 2_000_000  # between two calls of which the second has come long before
 
 
@@ -58,11 +54,7 @@ class Sent:
         self._large: dict[tuple[int, int, int], Any] = {}  # by file, offset and length
 
     def put(self, version: int, manifest: bytes, fds: Sequence[int]) -> None:
-        """Have actors be sent this version from now on; what did not change is not put again.
-
-        PlanError where a node has no room for it.
-        """
-        self._check_room(sum(os.fstat(fd).st_size for fd in fds))
+        """Have actors be sent this version from now on; what did not change is not put again."""
         part_count, places, views = pieces_of(manifest, fds)
         inodes = [os.fstat(fd).st_ino for fd in fds]
         small = [bytes(view) if view.nbytes < SMALL else None for view in views]
@@ -75,17 +67,6 @@ class Sent:
                 named.append(large[key])
         self._large, self.version = large, version
         self.pieces = part_count, small, *named
-
-    def _check_room(self, size: int) -> None:
-        for node in self._fleet.nodes() if size > SMALLEST_STORE else ():
-            if node.store and size > node.store // STORE_SHARE:
-                message = (
-                    f"the dataset takes {show_bytes(size)} of each node's object store, and that "
-                    f"of node {node.address} has {show_bytes(node.store)}, of which it may take "
-                    "half; start the node with a larger --object-store-memory, or keep less in "
-                    "the dataset and read files on demand"
-                )
-                raise PlanError(message)
 
 
 # ---- in an actor ----

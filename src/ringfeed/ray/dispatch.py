@@ -23,7 +23,6 @@ from __future__ import annotations
 import sys
 from bisect import insort
 from collections import deque
-from math import inf
 from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
@@ -71,7 +70,7 @@ class Actor:
         """Begin without calls."""
         self.number, self.node = number, node
         self.flights: dict[int, Flight] = {}  # in the order of their calls
-        self.suspect_s: float | None = None  # since when it is one
+        self.is_suspect = False
         self.late_s = 0.0  # when it was last found not to answer
         self.rests = False  # whether it is sent nothing
 
@@ -79,7 +78,7 @@ class Actor:
         """Whether it may be sent a job beside what it is at."""
         if job.alone:
             return not self.flights
-        window = window if self.suspect_s is None else 1
+        window = 1 if self.is_suspect else window
         return len(self.flights) < window and not any(
             flight.job.alone for flight in self.flights.values()
         )
@@ -97,8 +96,6 @@ class Dispatch:
         self.counts = RemoteStats(busy=1.0)
         """What the bridge has done; ``busy`` is a moving mean, ``flight_s`` of all calls together."""
         self.window = LEAST_WINDOW  # calls that an actor has at a time
-        self.found = sys.maxsize  # how many had room, where more had none
-        self._found_s = 0.0
         self._idle = 0.0  # share of their time that actors wait, since the window was made larger
         self._took_s: deque[float] = deque(maxlen=SEEN)
         self._max_attempts, self._splits, self._most_calls = max_attempts, splits, most_calls
@@ -116,7 +113,7 @@ class Dispatch:
     @property
     def suspects(self) -> set[int]:
         """The actors that are late, and are sent nothing until they answer."""
-        return {number for number, actor in self.actors.items() if actor.suspect_s is not None}
+        return {number for number, actor in self.actors.items() if actor.is_suspect}
 
     @property
     def _trusted(self) -> list[Actor]:
@@ -126,14 +123,6 @@ class Dispatch:
         """Return so many actors that have least to do; none where the count is below 0."""
         return sorted(self.actors, key=lambda number: len(self.actors[number].flights))[
             : max(0, count)
-        ]
-
-    def overdue(self, now_s: float, timeout_s: float | None) -> list[int]:
-        """Return the actors that have been suspects for so long that they are to be ended."""
-        before_s = now_s - (inf if timeout_s is None else timeout_s)
-        suspects = ((number, actor.suspect_s) for number, actor in self.actors.items())
-        return [
-            number for number, since_s in suspects if since_s is not None and since_s < before_s
         ]
 
     def actor_of(self, flight: int) -> int | None:
@@ -163,7 +152,7 @@ class Dispatch:
         return self._calls_of(len(self._trusted)) - self.jobs
 
     def _calls_of(self, actors: int) -> int:
-        return min(self.found, max(actors, min(self.window * actors, self._most_calls)))
+        return max(actors, min(self.window * actors, self._most_calls))
 
     @property
     def jobs(self) -> int:
@@ -226,7 +215,7 @@ class Dispatch:
                 (actor for actor in self._trusted if actor.number not in taken),
                 key=lambda actor: (
                     actor.node in nodes,
-                    actor.node in self.suspect_nodes and actor.suspect_s is None,
+                    actor.node in self.suspect_nodes and not actor.is_suspect,
                     len(actor.flights),
                 ),
                 default=None,
@@ -266,7 +255,7 @@ class Dispatch:
         if taken is None:
             return None
         actor, found = taken
-        actor.suspect_s, actor.rests = None, False
+        actor.is_suspect = actor.rests = False
         self.suspect_nodes.discard(actor.node)
         self._took_s.append(now_s - found.sent_s)
         self.counts.calls += 1
@@ -293,21 +282,14 @@ class Dispatch:
             self._suspect(actor, now_s)
             self._wait(found.job)
 
-    def broken(self, flight: int, full_s: float | None = None) -> Job | None:
-        """Take note that a call was not carried out; returns the job if that was tried often enough.
-
-        ``full_s``: the time, where there was no room for the answer: half as many calls are under
-        way from then on, once for all that were, and only one that was alone counts.
-        """
+    def broken(self, flight: int) -> Job | None:
+        """Take note that a call was not carried out; returns the job if that was tried often enough."""
         taken = self._take(flight)
         if taken is None or taken[1].job.is_over:
             return None
-        _, (job, sent_s) = taken
-        if full_s is None or (self.found == 1 and sent_s >= self._found_s):
-            if self._is_given_up(job):
-                return job
-        elif sent_s >= self._found_s:
-            self.found, self._found_s = max(1, self.capacity // 2), full_s
+        job = taken[1].job
+        if self._is_given_up(job):
+            return job
         self._wait(job)
         return None
 
@@ -320,9 +302,7 @@ class Dispatch:
         if gone is None:
             return []
         self.counts.deaths += blame
-        if all(
-            other.node != gone.node or other.suspect_s is None for other in self.actors.values()
-        ):
+        if all(other.node != gone.node or not other.is_suspect for other in self.actors.values()):
             self.suspect_nodes.discard(gone.node)
         given_up = []
         for place, (job, _) in enumerate(gone.flights.values()):
@@ -377,9 +357,8 @@ class Dispatch:
     def _suspect(self, actor: Actor, now_s: float) -> None:
         """Send an actor nothing until it answers; others go on with the streams that it has."""
         self.suspect_nodes.add(actor.node)
-        actor.suspect_s = now_s if actor.suspect_s is None else actor.suspect_s
         if not actor.rests:
             for job, _ in actor.flights.values():
                 if job.stream is not None:
                     self._wait(job)
-        actor.late_s, actor.rests = now_s, True
+        actor.late_s, actor.is_suspect, actor.rests = now_s, True, True

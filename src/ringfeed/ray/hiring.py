@@ -34,7 +34,6 @@ class Node(NamedTuple):
     name: str  # that its actors are placed by
     address: str  # for people
     resources: Mapping[str, float]  # all that it has
-    store: int  # bytes that its actors share
 
 
 class Placing:

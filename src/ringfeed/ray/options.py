@@ -216,7 +216,6 @@ class BridgeTerms(NamedTuple):
     finds_local: bool  # whether their number is found out first
     stream: int  # of the ring, which the actors read; 0: all
     max_attempts: int
-    timeout_s: float | None
 
     @property
     def most(self) -> int:

@@ -143,7 +143,6 @@ class Mixed(Processes):
             finds_local=config.is_auto,
             stream=stream,
             max_attempts=config.max_attempts,
-            timeout_s=config.timeout_s,
         )
         assert self._wake_fd is not None
         fds = self._boards[number].memfd.fileno(), self._wake_fd.fileno()

@@ -105,12 +105,7 @@ class RayFleet:
     def nodes(self) -> list[Node]:
         """Return the nodes that Ray takes for alive."""
         return [
-            Node(
-                one["NodeID"],
-                one["NodeManagerAddress"],
-                one["Resources"],
-                int(one["Resources"].get("object_store_memory", 0)),
-            )
+            Node(one["NodeID"], one["NodeManagerAddress"], one["Resources"])
             for one in ray.nodes()
             if one["Alive"]
         ]
@@ -180,8 +175,7 @@ class RayFleet:
         "stack", actor, text            its Python stack, or why there is none
         "answered", flight, filled      what a call has given
         "unreached", flight             a call has not come through, or its answer has not, and the actor may live
-        "broken", flight, error, full   a call was not carried out, by no fault of a sample's; whether an object
-                                        store or a disk had no room for the answer
+        "broken", flight, why           a call was not carried out, by no fault of a sample's
         """
         try:
             event_of, actor, future = self._done.get(timeout=timeout_s)
@@ -221,10 +215,10 @@ class RayFleet:
                 return None  # that was told with another of its calls
             return "died", actor, _why(error)
         except Exception as error:  # noqa: BLE001 - of Ray's, or an environment that cannot be unpickled here
-            is_full = isinstance(
-                getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError
-            )
-            return "broken", flight, error, is_full
+            why = str(error)
+            if isinstance(getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError):
+                why += "; start it with a larger --object-store-memory, or have less in a batch"
+            return "broken", flight, why
 
     def _told(self, actor: int, future: Future[Any]) -> tuple[Any, ...]:
         try:

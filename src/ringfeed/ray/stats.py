@@ -24,20 +24,19 @@ class RemoteStats:
     """Counts of all bridges since each was started; times in seconds. Each bridge keeps one of its own.
 
     ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late;
-    ``declined``: why there are fewer than were asked for; ``narrowed``: why fewer calls are under
-    way than they could take. ``tickets`` are in flight now, up to ``window`` an actor. ``calls``
-    were answered, with ``rows`` of ``bytes``; a call took ``flight_s`` on average, ``work_s`` of it
-    in the actor. ``cpu_s``: of all actors, in ``dataset[i]``; ``bridge_cpu_s``: of the bridges.
-    ``busy``: share of their time that actors work; ``bridge_busy``: share of a CPU that a bridge
-    uses. ``hedged`` calls were made a second time for being late, ``rerun`` rows made again after a
-    death, ``dropped`` answers came too late. ``nodes``: actors by address.
+    ``declined``: why there are fewer than were asked for. ``tickets`` are in flight now, up to
+    ``window`` an actor. ``calls`` were answered, with ``rows`` of ``bytes``; a call took
+    ``flight_s`` on average, ``work_s`` of it in the actor. ``cpu_s``: of all actors, in
+    ``dataset[i]``; ``bridge_cpu_s``: of the bridges. ``busy``: share of their time that actors
+    work; ``bridge_busy``: share of a CPU that a bridge uses. ``hedged`` calls were made a second
+    time for being late, ``rerun`` rows made again after a death, ``dropped`` answers came too late.
+    ``nodes``: actors by address.
     """
 
     wanted: int = 0
     there: int = 0
     suspects: int = 0
     declined: str = ""
-    narrowed: str = ""
     tickets: int = 0
     window: int = 0
     calls: int = 0
@@ -81,12 +80,8 @@ class RemoteStats:
 
 def verdict_with(stats: Stats, remote: RemoteStats, otherwise: Verdict) -> Verdict:
     """Say what waits for what, and what to change; ``otherwise``: what is said of workers here."""
-    few = (
-        f"there are {remote.there} of {remote.wanted} actors: {remote.declined}"
-        if remote.declined
-        else ""
-    )
-    limits = [(line,) for line in (few, remote.narrowed) if line]
+    few = f"there are {remote.there} of {remote.wanted} actors: {remote.declined}"
+    limits = [(few,)] if remote.declined else []
     waited = share_waited(stats)
     if waited is None or not remote.calls:
         return Verdict(otherwise.kind, *otherwise.lines, *limits)
