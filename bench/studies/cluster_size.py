@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
-from ringfeed.ray.pace import LEAST_WINDOW, MOST_WINDOW, TICKET_BYTES, TICKET_NS
+from ringfeed.ray.pace import SHARES, TICKET_BYTES, TICKET_NS, WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ class Setting:
     cv: float = 0.0
     batch_size: int = 32
     rows: int = 1
-    window: int = LEAST_WINDOW
+    window: int = WINDOW
     slots: int = 4
     bridges: int = 1
     actors_per_node: int = 16
@@ -216,18 +216,16 @@ def set_for(asked: Setting, costs: Costs, workers: int) -> Setting:
     size = max(1, asked.sample_bytes)
     rows = min(round(TICKET_NS / 1e9 / asked.sample_s), TICKET_BYTES // size, asked.batch_size // 2)
     rows = max(
-        1, min(rows, math.ceil(8 * asked.batch_size / (workers * LEAST_WINDOW)))
+        1, min(rows, math.ceil(8 * asked.batch_size / (workers * SHARES)))
     )  # some for each, in 8 slots
-    away_s = 2 * asked.latency_s + costs.call_s + costs.land_s(rows * size)
-    window = min(max(LEAST_WINDOW, 1 + math.ceil(away_s / (rows * asked.sample_s))), MOST_WINDOW)
-    slots = max(4, math.ceil(workers * window * rows / asked.batch_size) + 2)
+    slots = max(4, math.ceil(workers * WINDOW * rows / asked.batch_size) + 2)
     rate = min(asked.batch_size / asked.step_s, workers / asked.sample_s)
     bridges = math.ceil(rate * (costs.call_s + costs.land_s(rows * size)) / rows / 0.8)
     return replace(
         asked,
         workers=workers,
         rows=rows,
-        window=window,
+        window=WINDOW,
         slots=slots,
         bridges=min(max(1, bridges), 16, workers),
     )

@@ -156,7 +156,6 @@ SAID = (
     "there",
     "bridge_cpu_s",
     "calls",
-    "window",
     "flight_s",
     "work_s",
     "hedged",

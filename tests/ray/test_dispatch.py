@@ -56,6 +56,7 @@ def test_there_is_room_for_a_window_of_jobs_an_actor() -> None:
 def test_calls_are_bounded_beyond_one_an_actor() -> None:
     """Their answers have bytes, which come here all at once if they like."""
     dispatch = Dispatch(ATTEMPTS, most_calls=4)
+    dispatch.window = 2
     rooms = []
     for actor in range(5):
         dispatch.join(actor, "a")
@@ -253,17 +254,6 @@ def test_what_was_broken_off_is_dropped() -> None:
     assert (dispatch.jobs, dispatch.counts.dropped, send(dispatch)) == (0, 1, [])
 
 
-def test_actors_that_wait_between_calls_are_given_more_at_a_time() -> None:
-    """Where jobs wait for them, and up to a bound."""
-    dispatch, _ = three()
-    for number in range(2, 200):
-        dispatch.add(Job(f"ticket {number}", number, (0,)))
-    for _ in range(150):
-        for _, flight, _ in send(dispatch):
-            dispatch.answered(flight, 0.01, idle=0.5)
-    assert dispatch.window > 2
-
-
 class Model(RuleBasedStateMachine):
     """Jobs, actors and deaths at random: a row is made or given up once, and none is forgotten."""
 
@@ -315,13 +305,13 @@ class Model(RuleBasedStateMachine):
         for row in job.rows:
             self.rows[job.ticket, row] += 1
 
-    @rule(pick=st.integers(0, 50), idle=st.floats(0, 1))
-    def answer(self, pick: int, idle: float) -> None:
+    @rule(pick=st.integers(0, 50))
+    def answer(self, pick: int) -> None:
         """Have an actor answer its oldest call."""
         busy = [actor for actor in self.actors if self.queues[actor]]
         if busy:
             flight = self.queues[busy[pick % len(busy)]].pop(0)
-            if (job := self.dispatch.answered(flight, self.now_s, idle)) is not None:
+            if (job := self.dispatch.answered(flight, self.now_s)) is not None:
                 self.finish(job)
 
     @rule(pick=st.integers(0, 50))
@@ -402,7 +392,7 @@ class Model(RuleBasedStateMachine):
             self.wait(0.01)
             self.send()
             for _ in range(len(self.actors)):
-                self.answer(0, 0.0)
+                self.answer(0)
         wanted = {place for place in self.added if place[0] not in self.dropped}
         assert wanted <= self.rows.keys()
         assert self.dispatch.jobs == 0

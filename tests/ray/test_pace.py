@@ -124,14 +124,14 @@ def test_a_plan_has_cells_for_all_calls() -> None:
 
 
 def test_a_plan_has_the_rows_on_their_way() -> None:
-    """Of eight calls an actor, but no more than 256 MB a bridge; and of one an actor in any case."""
+    """Of four calls an actor, but no more than 256 MB a bridge; and of one an actor in any case."""
     with Loader(Samples(), batch_size=64, workers=0, backend=FakeRay(workers=2)) as loader:
-        assert loader.plan.flights_size == 2 * 8 * 64 * 72
-        assert "73.7 kB of rows on their way from the cluster" in str(loader.plan)
-        assert loader.plan.total - replace(loader.plan, flights_size=0).total == 2 * 8 * 64 * 72
+        assert loader.plan.flights_size == 2 * 4 * 64 * 72
+        assert "36.9 kB of rows on their way from the cluster" in str(loader.plan)
+        assert loader.plan.total - replace(loader.plan, flights_size=0).total == 2 * 4 * 64 * 72
     source = source_of(np.zeros((1000, 1000)), rows=8)
     assert [flights_size(Ray(workers=n), source) for n in (1, 16, 100)] == [
-        64_000_000,
+        32_000_000,
         256_000_000,
         800_000_000,
     ]

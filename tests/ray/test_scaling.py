@@ -118,7 +118,6 @@ def said(waited_s: float, **given: float) -> str:
     usual = {
         "wanted": 16,
         "there": 16,
-        "window": 2,
         "calls": 1000,
         "rows": 2000,
         "bytes": 2 * 10**9,
@@ -152,7 +151,7 @@ def said(waited_s: float, **given: float) -> str:
             6.0,
             {"busy": 0.4, "work_s": 0.01},
             "input-bound: training waited 60% of the time; actors are only 40% busy: a call of "
-            "10.0 ms of work takes 50.0 ms with the way of 2.0 MB, 2 at a time: raise slots= or "
+            "10.0 ms of work takes 50.0 ms with the way of 2.0 MB, 4 at a time: raise slots= or "
             "batch_size=, or have a quicker link",
         ),
         (
@@ -182,32 +181,31 @@ def test_the_verdict_names_what_is_short(
 
 
 def test_what_several_bridges_say_is_one() -> None:
-    """Counts are added, and shares are means."""
+    """Counts are added, and shares are of all."""
     one = {
         **dict.fromkeys(("wanted", "there", "calls", "rows", "bytes"), 2),
         **dict.fromkeys(("suspects", "tickets", "deaths", "hedged", "rerun", "dropped"), 1),
         "bridge_cpu_s": 1.0,
         "flight_s": 4.0,
-        "window": 3,
         "declined": "",
         "work_s": 1.0,
         "cpu_s": 1.0,
         "nodes": {"10.0.0.1": 2},
-        "busy": 0.75,
+        "there_s": 2.0,
+        "busy": 0.0,
         "bridge_busy": 0.1,
     }
-    found = RemoteStats.of([one, {}, {**one, "declined": "no room", "busy": 0.25}])
-    assert (found.there, found.calls, found.hedged, found.window, found.nodes) == (
+    found = RemoteStats.of([one, {}, {**one, "declined": "no room", "there_s": 6.0}])
+    assert (found.there, found.calls, found.hedged, found.nodes) == (
         4,
         4,
         2,
-        3,
         {"10.0.0.1": 4},
     )
     assert (found.flight_s, found.work_s, found.busy, found.bridge_busy, found.declined) == (
         2.0,
         0.5,
-        0.5,
+        0.25,
         0.1,
         "no room",
     )

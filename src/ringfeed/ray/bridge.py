@@ -243,7 +243,7 @@ class Bridge:
     def _land(self, flight: int, filled: Filled) -> None:
         with self._changed:
             node = self._crew.address_of(self._dispatch.actor_of(flight))
-            job = self._dispatch.answered(flight, time.monotonic(), filled.idle)
+            job = self._dispatch.answered(flight, time.monotonic())
             self._send_all()  # first: the actor goes on meanwhile
             self._changed.notify_all()
         if job is None:

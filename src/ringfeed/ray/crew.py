@@ -64,6 +64,7 @@ class Crew:
         self._starts: Counter[int] = Counter()  # by seat
         self._next = 1
         self._since_s = self._started_s = 0.0  # the first hello, and the last
+        self._looked_s = 0.0
         self._began_cpu_s = time.process_time()
         self._out: dict[
             str, BaseException
@@ -101,6 +102,9 @@ class Crew:
 
     def look(self, now_s: float) -> None:
         """Hire what is missing, and end what is too many or does not start; WorkerError where none can start."""
+        there = len(self._dispatch.actors)
+        self._dispatch.counts.there_s += there * (now_s - self._looked_s)
+        self._looked_s = now_s
         if not self._nodes:
             return
         if now_s - self._heard_s > SILENT_S and not self._is_silent:
@@ -121,15 +125,15 @@ class Crew:
                 self._leave(actor)
         nodes, missing = self._nodes.values(), self.wanted - len(self._posts)
         if missing > 0:
-            there = Counter(post.node.name for post in self._posts.values())
-            for node in self._placing.place(nodes, there, self._dispatch.suspect_nodes, missing):
+            taken = Counter(post.node.name for post in self._posts.values())
+            for node in self._placing.place(nodes, taken, self._dispatch.suspect_nodes, missing):
                 self._hire(self._nodes[node], now_s)
             room = sum(self._placing.rooms(nodes).values())
             if room < self.wanted:
                 self._decline(
                     f"the cluster has room for {room}: {self._placing.shown(nodes)}", room
                 )
-        for actor in self._dispatch.idlest(len(self._dispatch.actors) - self.wanted):
+        for actor in self._dispatch.idlest(there - self.wanted):
             self._dispatch.lost(actor, blame=False)
             self._leave(actor)
         if not self._posts:
@@ -235,7 +239,7 @@ class Crew:
     def said(self, now_s: float, tickets: int) -> dict[str, Any]:
         """Return what the board says; ``tickets``: that the bridge holds."""
         dispatch, counts = self._dispatch, self._dispatch.counts
-        counts.wanted, counts.tickets, counts.window = self.wanted, tickets, dispatch.window
+        counts.wanted, counts.tickets = self.wanted, tickets
         counts.there, counts.suspects = len(dispatch.actors), len(dispatch.suspects)
         counts.declined = "" if self.declined is None else self.declined[1]
         counts.nodes = Counter(map(self.address_of, dispatch.actors))

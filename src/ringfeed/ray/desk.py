@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Lease
 
 SMALL = 1 << 20  # bytes: an actor has a writable copy of smaller buffers
-CALL_NS = 2_000_000  # between two calls of which the second has come long before
 
 
 # ---- in a bridge ----
@@ -173,7 +172,6 @@ class Desk:
         known.extend(entry for entry in told["path"] if entry not in known and os.path.isdir(entry))  # noqa: PTH112 - of strings
         self._papers: dict[str, Any] = told
         self._slot: PrivateSlot | None = None
-        self._idle_since_ns = time.monotonic_ns()
         number, _, starts = told["worker"]
         imports.expect(told["source"].packages, silent=True)
         scatter(told["source"].seed, number, starts)
@@ -190,11 +188,7 @@ class Desk:
     def fill(self, epoch: int, version: int, indices: list[int]) -> Filled:
         """Make rows; its arrays are valid until the next call."""
         assert self._slot is not None
-        began_ns = time.monotonic_ns()
-        idle_ns = max(0, began_ns - self._idle_since_ns - CALL_NS)
-        filled = self._slot.fill(epoch, version, indices)
-        self._idle_since_ns = time.monotonic_ns()
-        return filled._replace(idle=idle_ns / max(1, self._idle_since_ns - began_ns + idle_ns))
+        return self._slot.fill(epoch, version, indices)
 
     def close(self) -> None:
         """End what reads."""

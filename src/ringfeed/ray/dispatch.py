@@ -27,7 +27,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
-from ringfeed.ray.pace import LEAST_WINDOW, MOST_WINDOW
+from ringfeed.ray.pace import WINDOW
 from ringfeed.ray.stats import RemoteStats
 
 FLIGHTS = 2  # live calls of one job, at most
@@ -36,8 +36,6 @@ HEDGE_S = 1.0  # a call is hedged after so long, or
 HEDGE_MEDIANS = 4  # after so many medians, each of about two calls' work
 FIRST_S = 10.0  # while no call was answered: an actor may import what the dataset needs
 SEEN = 64  # calls that the median is of
-MEAN_OF = 16  # answers of each actor that a moving mean is of
-IDLE = 0.05  # of an actor's time, from which its window is too small
 
 
 class Job:
@@ -93,10 +91,9 @@ class Dispatch:
         """``splits``: whether rows of a job can be made one by one; ``most_calls``: beyond one an actor, at a time."""
         self.actors: dict[int, Actor] = {}  # those that have said hello
         self.suspect_nodes: set[str] = set()  # until an actor there answers
-        self.counts = RemoteStats(busy=1.0)
-        """What the bridge has done; ``busy`` is a moving mean, ``flight_s`` of all calls together."""
-        self.window = LEAST_WINDOW  # calls that an actor has at a time
-        self._idle = 0.0  # share of their time that actors wait, since the window was made larger
+        self.counts = RemoteStats()
+        """What the bridge has done; times are those of all calls together."""
+        self.window = WINDOW
         self._took_s: deque[float] = deque(maxlen=SEEN)
         self._max_attempts, self._splits, self._most_calls = max_attempts, splits, most_calls
         self._waiting: list[Job] = []  # by order
@@ -245,11 +242,8 @@ class Dispatch:
         found.job.actors.discard(number)
         return actor, found
 
-    def answered(self, flight: int, now_s: float, idle: float | None = None) -> Job | None:
-        """Take an answer; returns the job that is over with it, None where another was first, or none waits for it.
-
-        ``idle``: share of its time that the actor has waited for this call.
-        """
+    def answered(self, flight: int, now_s: float) -> Job | None:
+        """Take an answer; returns the job that it makes, None where another one has made it."""
         taken = self._take(flight)
         self.counts.dropped += taken is None or taken[1].job.is_over
         if taken is None:
@@ -260,20 +254,10 @@ class Dispatch:
         self._took_s.append(now_s - found.sent_s)
         self.counts.calls += 1
         self.counts.flight_s += now_s - found.sent_s
-        if idle is not None:
-            self._note_idle(idle)
         if found.job.is_over:
             return None
         self._end(found.job)
         return found.job
-
-    def _note_idle(self, idle: float) -> None:
-        """Give the actors one more call at a time where they wait between calls though jobs wait for them."""
-        answers = MEAN_OF * len(self.actors)
-        self.counts.busy += (1 - idle - self.counts.busy) / answers
-        self._idle += (idle - self._idle) / answers
-        if self._idle > IDLE and self.window < MOST_WINDOW and self.room <= 0:
-            self.window, self._idle = self.window + 1, 0.0
 
     def unreached(self, flight: int, now_s: float) -> None:
         """Take note that a call has not come through, and may or may not be carried out: its actor is a suspect."""

@@ -35,7 +35,6 @@ class Filled(NamedTuple):
         batch.
     failures: rows of the call, and a record; only the first row has one.
     work_ns, cpu_ns: inside the reader; work_ns is never 0. read_ns: of one row.
-    idle: share of its time that the actor has waited for this call.
     """
 
     leaves: tuple[AnyArray | Padded | Ragged, ...]
@@ -44,7 +43,6 @@ class Filled(NamedTuple):
     work_ns: int = 1
     cpu_ns: int = 0
     read_ns: int = 0
-    idle: float = 0.0
 
     @property
     def size(self) -> int:

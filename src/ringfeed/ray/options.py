@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, check_count, is_auto
-from ringfeed.ray.pace import LEAST_WINDOW, flights_size, in_flight
+from ringfeed.ray.pace import flights_size, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,7 @@ class Ray:
 
     def slots(self, source: Source) -> int:
         """Return how many slots have rows for all calls of the actors, within reason."""
-        calls, one_each = self.most * LEAST_WINDOW, source.whole or source.at_once
+        calls, one_each = in_flight(self), source.whole or source.at_once
         return min(MOST_SLOTS, calls if one_each else ceil(calls * TICKET_ROWS / source.indices))
 
     def check_fits(self, source: Source, workers: object) -> None:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from ringfeed.ray.options import Ray
     from ringfeed.ring._ring import Ring
 
-LEAST_WINDOW, MOST_WINDOW = 2, 8  # calls that an actor has at a time
+WINDOW = 4  # calls that an actor has at a time: the way of one takes as long as three are made
+SHARES = 2  # of an actor, that batches are cut into at least: smaller tickets need more calls
 TICKET_NS = 160_000_000  # at least: a call costs a bridge 0.6 ms, and an actor 0.7 ms
 TICKET_NS_AN_ACTOR = (
     2_500_000  # of a bridge, which is to spend a quarter of its time on their calls
@@ -21,7 +22,7 @@ BYTES = 256_000_000  # of answers that a bridge waits for, at most; one call an 
 
 def in_flight(ray: Ray) -> int:
     """Return how many calls all actors together have at a time, at first."""
-    return ray.most * LEAST_WINDOW
+    return ray.most * SHARES
 
 
 def row_size(source: Source) -> int:
@@ -43,9 +44,9 @@ def most_calls(source: Source) -> int:
 
 def flights_size(ray: Ray, source: Source) -> int:
     """Return the most bytes of rows that are on their way at a time."""
-    return max(
-        ray.most, min(ray.most * MOST_WINDOW, ray.bridges * most_calls(source))
-    ) * ticket_size(source)
+    return max(ray.most, min(ray.most * WINDOW, ray.bridges * most_calls(source))) * ticket_size(
+        source
+    )
 
 
 def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: int = 0) -> None:
@@ -54,5 +55,5 @@ def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: 
     ``calls``: that all actors together have at least, at a time; 0: none is there yet.
     """
     most_rows, calls = max(1, TICKET_BYTES // max(1, row_size(source))), calls or in_flight(ray)
-    ticket_ns = max(TICKET_NS, TICKET_NS_AN_ACTOR * calls // LEAST_WINDOW // ray.bridges)
+    ticket_ns = max(TICKET_NS, TICKET_NS_AN_ACTOR * calls // SHARES // ray.bridges)
     ring.set_pace(MIXED_NS if workers_here else ticket_ns, most_rows, calls)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.ray.board import Board, lines_of
 from ringfeed.ray.options import BridgeTerms
-from ringfeed.ray.pace import LEAST_WINDOW, set_pace
+from ringfeed.ray.pace import SHARES, set_pace
 from ringfeed.ray.stats import RemoteStats, verdict_with
 from ringfeed.ring.segment import worker_ids
 from ringfeed.workers.process import Spawner
@@ -114,7 +114,7 @@ class Mixed(Processes):
         told = [one for one in (board.read() for board in self._boards.values()) if one]
         # Not by the window, which is larger where actors wait: smaller tickets would have them wait
         # for more calls.
-        calls = sum(min(one["capacity"], LEAST_WINDOW * one["there"]) for one in told)
+        calls = sum(min(one["capacity"], SHARES * one["there"]) for one in told)
         config.ring.set_worker_count(here + self._ray.bridges)
         set_pace(config.ring, config.source, self._ray, workers_here=here, calls=calls)
 

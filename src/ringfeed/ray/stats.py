@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes, show_s
 from ringfeed.monitor.bottleneck import BUSY, HEADROOM, WAITED, Verdict, bound, share_waited
+from ringfeed.ray.pace import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ringfeed.monitor.stats import Stats
 
-_MOST = {"window", "bridge_busy"}  # of all bridges
 PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as much as the work
 
 
@@ -24,8 +24,8 @@ class RemoteStats:
     """Counts of all bridges since each was started; times in seconds. Each bridge keeps one of its own.
 
     ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late;
-    ``declined``: why there are fewer than were asked for. ``tickets`` are in flight now, up to
-    ``window`` an actor. ``calls`` were answered, with ``rows`` of ``bytes``; a call took
+    ``there_s``: that all have been there; ``declined``: why there are fewer than were asked for.
+    ``tickets`` are in flight now. ``calls`` were answered, with ``rows`` of ``bytes``; a call took
     ``flight_s`` on average, ``work_s`` of it in the actor. ``cpu_s``: of all actors, in
     ``dataset[i]``; ``bridge_cpu_s``: of the bridges. ``busy``: share of their time that actors
     work; ``bridge_busy``: share of a CPU that a bridge uses. ``hedged`` calls were made a second
@@ -35,10 +35,10 @@ class RemoteStats:
 
     wanted: int = 0
     there: int = 0
+    there_s: float = 0.0
     suspects: int = 0
     declined: str = ""
     tickets: int = 0
-    window: int = 0
     calls: int = 0
     rows: int = 0
     bytes: int = 0
@@ -59,16 +59,17 @@ class RemoteStats:
         """Return what the boards of several bridges say, as one; their times are those of all calls."""
         found = cls(nodes=Counter())
         for said in filter(None, bridges):
-            busy = said["busy"] * said["calls"]
             for name, own in [*vars(found).items()]:
-                value = busy if name == "busy" else said[name]
-                if isinstance(own, str):
-                    value = own or value
+                if name == "bridge_busy":
+                    value = max(own, said[name])
+                elif isinstance(own, str):
+                    value = own or said[name]
                 else:  # a number, or a Counter, of which JSON has made a dict
-                    value = max(own, value) if name in _MOST else own + type(own)(value)
+                    value = own + type(own)(said[name])
                 setattr(found, name, value)
-        for name in ("busy", "flight_s", "work_s"):
-            setattr(found, name, getattr(found, name) / max(1, found.calls))
+        found.busy = min(1.0, found.work_s / found.there_s) if found.there_s else 0.0
+        calls = max(1, found.calls)
+        found.flight_s, found.work_s = found.flight_s / calls, found.work_s / calls
         found.nodes = dict(found.nodes)
         return found
 
@@ -120,7 +121,7 @@ def _shortage(remote: RemoteStats) -> tuple[str, str]:
         seen = f"actors are {remote.busy:.0%} busy in dataset[i], {cost} a sample"
         return seen, f"add actors (now {remote.there}), or make it cheaper"
     call = f"a call of {show_s(remote.work_s)} of work takes {show_s(remote.flight_s)}"
-    way = f"the way of {show_bytes(remote.bytes // remote.calls)}, {remote.window} at a time"
+    way = f"the way of {show_bytes(remote.bytes // remote.calls)}, {WINDOW} at a time"
     return (
         f"actors are only {remote.busy:.0%} busy: {call} with {way}",
         "raise slots= or batch_size=, or have a quicker link",
