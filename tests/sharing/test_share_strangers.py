@@ -160,16 +160,21 @@ def test_a_name_that_a_container_has_taken_is_not_spoken_to(kind: str) -> None:
     assert str(caught.value) == f"name={name!r} is in use by {CONTAINER}; choose another name"
 
 
+def _peer_of(share: shared.Share) -> names.Peer:
+    channel = names.connect(share.name)
+    assert channel is not None
+    with socket.socket(fileno=channel.detach()) as connection:
+        return names.peer_of(connection)
+
+
 def test_the_process_at_the_other_end_is_the_host(share: shared.Share) -> None:
     """It is asked for after the training that has started it has ended, too."""
     first = shared.begin(share.name, 2, "broadcast", 1)
     training = share.join(ranks=2, make=shared.make)
-    with names.connect(share.name) as channel:  # type: ignore[union-attr]
-        assert names.peer_of(channel.fileno()).pid == training.host_pid
+    assert _peer_of(share).pid == training.host_pid
     first.kill()
     first.communicate()
-    with names.connect(share.name) as channel:  # type: ignore[union-attr]
-        assert names.peer_of(channel.fileno()) == names.Peer(training.host_pid, os.getuid())
+    assert _peer_of(share) == names.Peer(training.host_pid, os.getuid())
 
 
 def _connects_without_end(address: str) -> None:

@@ -1,19 +1,19 @@
-"""Workers on the nodes of a cluster: a bridge beside the training claims rows, and actors make them.
+"""Workers on the nodes of a cluster: a bridge here claims rows, and actors make them.
 
-    training                   bridge (one worker id, many claims)                     node(s)
-     ring, slots ◀─ memfd ─▶   claims ──▶ Dispatch: which actor ──▶ RayFleet.call ───▶ Desk: the source's own reader,
-                               publishes ◀── rows copied into the slot ◀── events ◀─── over a private buffer
+    training             bridge (one worker id, many claims)                node(s)
+    ring, slots ◀ memfd ▶ claims ──▶ Dispatch: which actor ──▶ RayFleet ──▶ Desk: the source's
+                          publishes ◀── the rows, in the slot ◀── answers ◀── reader, in a slot
 
 options      `ringfeed.ray.Ray`, checked
 pace         how batches are cut into tickets for actors
-pool         the loader's pool: worker processes here, and bridges, each supervised as a worker process is
+pool         the loader's pool: worker processes here, and bridges, supervised alike
 bridge_main  the start of a bridge's process: its guard first
-bridge       what it does: a thread that claims, one that lands answers, and the main thread, which hires and listens
+bridge       the bridge itself: one thread claims, one lands answers, the main one hires and listens
 board        what it says of its actors, and of those that take long
 stats        the same for the user, in numbers and words
 claims       the tickets that it holds, under one worker id
 landing      what an actor answers; its rows into a slot of the training's
-dispatch     which actor makes which rows, again after a death or beside a late one: pure decisions, without clocks
+dispatch     which actor makes which rows, also after a death and beside a late one; has no clock
 crew         the actors that it has, hired and counted
 hiring       how many there are, and on which nodes: pure, too
 desk         the dataset on its way to actors, and what reads it there

@@ -36,7 +36,7 @@ LONGEST = 4000  # characters of a stack
 _LOOK_S = 0.02
 
 AtWork: TypeAlias = "tuple[int, str, float, int, int]"
-"""An actor, its node, for how many seconds it has been at a call, the index of its first row, and how many it has."""
+"""An actor, its node, the seconds of its call so far, the index of its first row, its rows."""
 
 
 class Board:
@@ -99,7 +99,7 @@ class Inquiry:
 
 
 def lines_of(boards: Iterable[Board], number: int, name: Callable[[int], str]) -> list[str]:
-    """Wait for what an inquiry brings, and describe what each actor is at; ``name``: of a sample."""
+    """Wait for the stacks of an inquiry, and describe each actor; ``name`` names a sample."""
     deadline_s, lines = time.monotonic() + STACKS_S, []
     for board in boards:
         while not _has_answered(said := board.read(), number) and time.monotonic() < deadline_s:
@@ -120,5 +120,5 @@ def lines_of(boards: Iterable[Board], number: int, name: Callable[[int], str]) -
 
 
 def _has_answered(said: Mapping[str, Any], number: int) -> bool:
-    """Whether a bridge has said all that it will; one that is gone or not connected says nothing."""
+    """Whether a bridge has said all; one that is gone or not yet connected says nothing."""
     return not said or (said.get("inquiry") == number and None not in said["stacks"].values())

@@ -177,7 +177,7 @@ class Bridge:
                 self._begin(claim)
 
     def _begin(self, claim: Claim) -> None:
-        """Have the rows of a claim made; its version of the dataset was sent before it was bound."""
+        """Add a job for a claim, once its version of the dataset is there: it was sent before."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._sent.version >= claim.version

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _bridge(channel: Descriptor, _: tuple[int, int]) -> None:
-    from ringfeed.ray.bridge import Bridge  # noqa: PLC0415 - after the guard, like all that is slow
+    from ringfeed.ray.bridge import Bridge  # noqa: PLC0415 - slow: after the guard
 
     Bridge(channel).run()
 

@@ -49,7 +49,7 @@ class Claim:
 
 
 class Claims:
-    """All that one bridge holds. The worker's line shows the oldest of them, without a blame for any row."""
+    """All that one bridge holds. The worker's line shows the oldest, and blames no row."""
 
     def __init__(self, end: WorkerEnd, lander: Lander) -> None:
         """Claim by this end, and land in the slots of its ring."""
@@ -67,7 +67,7 @@ class Claims:
     # ---- claiming ----
 
     def next(self, timeout_ns: int) -> Claim | None:
-        """Claim a ticket, waiting so long; None where there is none, or a signal came, or it is over. Of one thread."""
+        """Claim a ticket, waiting so long; None where none has come. Of one thread."""
         while (answer := self._end.claim(timeout_ns)) == _ring.TAKEABLE:
             claim = Claim(self._end)
             with self._lock:
@@ -94,7 +94,7 @@ class Claims:
     # ---- breaks ----
 
     def watch(self, told: Callable[[list[Claim]], None]) -> None:
-        """Until it is over, publish as cancelled what is broken off, at once, and say which. In a thread of its own."""
+        """Publish what is broken off at once, as cancelled, and tell which; in its own thread."""
         while True:
             seen = self._end.breaks
             gone = self.cancel()
@@ -116,7 +116,7 @@ class Claims:
     # ---- landing ----
 
     def land(self, claim: Claim, filled: Filled, rows: Sequence[int] | None = None) -> bool:
-        """Write what has come of these rows, of all by default, into the slot; publish the claim when all have come.
+        """Take the answer for these rows, by default for all; the last one has the claim written.
 
         False, and nothing is done, where they came before or the claim is held no more.
         """
@@ -134,7 +134,7 @@ class Claims:
         return True
 
     def fail(self, claim: Claim, record: bytes, rows: Sequence[int] | None = None) -> bool:
-        """Have these rows fail, by default those that have not come; ``record`` is of `_failure.encode`."""
+        """Fail these rows, by default those that have not come; ``record``: of `encode`."""
         rows = sorted(claim.missing) if rows is None else rows
         return self.land(claim, failed(len(rows), record), rows)
 
@@ -148,7 +148,7 @@ class Claims:
     def _write(self, claim: Claim) -> None:
         try:
             self._lander.land(claim, claim.parts)
-        except BaseException as error:  # noqa: BLE001 - of no sample's doing; the consumer waits for these rows
+        except BaseException as error:  # noqa: BLE001 - the consumer waits for these rows
             for row in claim.rows:
                 claim.end.fail(row, encode(error))
 

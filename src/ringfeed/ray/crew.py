@@ -101,7 +101,10 @@ class Crew:
             self.wanted = actors if self.declined is None else min(actors, self.declined[0])
 
     def look(self, now_s: float) -> None:
-        """Hire what is missing, and end what is too many or does not start; WorkerError where none can start."""
+        """Hire the actors that are missing, and end those that are too many or do not start.
+
+        WorkerError where no actor can start at all.
+        """
         there = len(self._dispatch.actors)
         self._dispatch.counts.there_s += there * (now_s - self._looked_s)
         self._looked_s = now_s

@@ -1,4 +1,4 @@
-"""The dataset on its way to actors, and the actor's side: today's readers over a ring of its own, of one slot."""
+"""The dataset on its way to actors, and what reads it there: a reader over a ring of one slot."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Sent:
         """Nothing is sent yet."""
         self.version = -1
         self.pieces: Sequence[Any] = ()
-        """What `Desk.open` takes: how many are parts of modules, the small pieces, and what names each large one.
+        """What `Desk.open` takes: the number of modules' parts, small pieces, names of large ones.
 
         A large piece is None among the small.
         """
@@ -72,7 +73,7 @@ class Sent:
 
 
 def facts_here() -> dict[str, Any]:
-    """Return what an actor's process is, which must be what the bridge's is; NumPy may differ a little."""
+    """Return facts about this process, which an actor and its bridge must have in common."""
     python = ".".join(map(str, sys.version_info[:2]))
     return {
         "python": python,
@@ -86,7 +87,7 @@ class PrivateSlot:
     """Room for the rows of one call, and the reader of one version of the dataset that fills it."""
 
     def __init__(self, source: Source, dataset: Any, *, worker: tuple[int, int, int]) -> None:
-        """Reserve the slot, and open the dataset; ``worker``: its number, of how many, how often it was started."""
+        """Reserve the slot, and open the dataset; ``worker``: see `Port.worker`."""
         spec = sent_spec(source)
         layout = Layout.of(spec, source.rows, source.indices, 1)
         sizes = Sizes(
@@ -131,7 +132,7 @@ class PrivateSlot:
         began_ns, began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
         try:
             self.reader.fill()
-        except BaseException as error:  # noqa: BLE001 - as in a local worker: it was raised outside of any sample
+        except BaseException as error:  # noqa: BLE001 - outside of any sample: all rows fail
             for row in range(len(indices)):
                 self._end.fail(row, encode(error))
         work_ns, cpu_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - began_cpu_ns
@@ -164,12 +165,12 @@ class PrivateSlot:
 
 
 class Desk:
-    """Fills the rows that a bridge asks for, of the newest version of the dataset that it was sent."""
+    """Makes the rows that a bridge asks for, from the newest version of the dataset that it has."""
 
     def __init__(self, papers: bytes) -> None:
-        """Know the source; nothing of the dataset is here yet. ``papers``: what `Crew` has pickled."""
+        """Take the papers that `Crew` has pickled: the source, without the dataset."""
         told, known = pickle.loads(papers), sys.path  # noqa: S301 - from our own bridge
-        known.extend(entry for entry in told["path"] if entry not in known and os.path.isdir(entry))  # noqa: PTH112 - of strings
+        known.extend(entry for entry in told["path"] if entry not in known and Path(entry).is_dir())
         self._papers: dict[str, Any] = told
         self._slot: PrivateSlot | None = None
         number, _, starts = told["worker"]
@@ -197,7 +198,7 @@ class Desk:
 
 
 def guard() -> None:
-    """Have this process end with its parent, which a dead raylet leaves alive, with all that it has started."""
+    """End this process and all that it has started with its parent; Ray may leave it alive."""
     parent = os.getppid()
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)

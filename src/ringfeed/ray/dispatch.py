@@ -3,7 +3,7 @@
     add ──▶ waiting ── sends ──▶ in flight on one actor ── answered ──▶ over
                ▲                    │            │
                │                    │            └── tick: late: hedged to a second actor
-               └── lost, unreached ─┘                the first answer counts, and later ones are dropped
+               └── lost, unreached ─┘            the first answer counts, later ones are dropped
 
 An actor answers its calls in their order, so the one that it runs is the oldest not answered. A
 first death in a job of several rows blames none: each row goes on as a job of its own, with nothing
@@ -39,7 +39,10 @@ SEEN = 64  # calls that the median is of
 
 
 class Job:
-    """Rows that one call makes. ``stream``: rows of one stream are made in their order by one actor; None: by any."""
+    """Rows that one call makes.
+
+    ``stream``: one actor makes the rows of a stream, in their order. None: any actor may.
+    """
 
     __slots__ = ("actors", "alone", "deaths", "is_over", "order", "rows", "stream", "ticket")
 
@@ -88,7 +91,10 @@ class Dispatch:
     def __init__(
         self, max_attempts: int, *, splits: bool = True, most_calls: int = sys.maxsize
     ) -> None:
-        """``splits``: whether rows of a job can be made one by one; ``most_calls``: beyond one an actor, at a time."""
+        """``splits``: whether rows of a job can be made one by one.
+
+        ``most_calls``: how many are under way at a time; one for each actor is in any case.
+        """
         self.actors: dict[int, Actor] = {}  # those that have said hello
         self.suspect_nodes: set[str] = set()  # until an actor there answers
         self.counts = RemoteStats()
@@ -174,14 +180,14 @@ class Dispatch:
             self._waiting.remove(job)
 
     def drop(self, ticket: Any) -> None:
-        """Have nothing more be made for a claim; what its actors are at is dropped when it comes."""
+        """Forget the jobs of a claim; answers that still come for them are dropped."""
         for job in [job for job in self._live if job.ticket is ticket]:
             self._end(job)
 
     # ---- calls ----
 
     def sends(self, now_s: float) -> list[tuple[int, int, Job]]:
-        """Return the calls to make now, each as its actor, its number and its job: the caller makes them."""
+        """Return the calls for the caller to make: the actor, the number and the job of each."""
         made: list[tuple[int, int, Job]] = []
         # What suspects owe may never come, and does not count.
         trusted = self._trusted
@@ -204,7 +210,10 @@ class Dispatch:
         return made
 
     def _choose(self, job: Job, held: set[int]) -> Actor | None:
-        """Return the actor to send a job to now; None: it waits. ``held``: those that jobs before this one wait for."""
+        """Return the actor to send a job to now, None where it waits.
+
+        ``held``: the actors that jobs before this one wait for.
+        """
         owner = None if job.stream is None else self.actors.get(self._streams.get(job.stream, -1))
         if owner is None or owner.rests or owner.number in job.actors:
             taken, nodes = held | job.actors, {self.actors[number].node for number in job.actors}
@@ -260,14 +269,14 @@ class Dispatch:
         return found.job
 
     def unreached(self, flight: int, now_s: float) -> None:
-        """Take note that a call has not come through, and may or may not be carried out: its actor is a suspect."""
+        """Take note of a call that was lost on its way; its actor, a suspect, may make it yet."""
         if (taken := self._take(flight)) is not None:
             actor, found = taken
             self._suspect(actor, now_s)
             self._wait(found.job)
 
     def broken(self, flight: int) -> Job | None:
-        """Take note that a call was not carried out; returns the job if that was tried often enough."""
+        """Take note of a call that was not carried out; returns its job after the last attempt."""
         taken = self._take(flight)
         if taken is None or taken[1].job.is_over:
             return None

@@ -46,7 +46,7 @@ class Placing:
         self._strikes: Counter[str] = Counter()
 
     def rooms(self, nodes: Iterable[Node]) -> dict[str, int]:
-        """Return how many actors each node has room for, if they are all that it has; without those that are out."""
+        """Return how many actors each node could have if it were empty, but for nodes that are out."""
         fit = [node for node in nodes if self._strikes[node.name] < STRIKES]
         need = self._need.items()
         return {
@@ -63,7 +63,7 @@ class Placing:
         self.why.pop(node, None)
 
     def note_refusal(self, node: str, error: BaseException, strikes: int = 1) -> bool:
-        """Take note that an actor has not started there; returns whether the node is out with that."""
+        """Take note that an actor has not started there; returns whether the node is out now."""
         was_in = self._strikes[node] < STRIKES
         self._strikes[node] += strikes
         self.why[node] = error
@@ -72,7 +72,7 @@ class Placing:
     def place(
         self, nodes: Iterable[Node], there: Mapping[str, int], suspects: Collection[str], count: int
     ) -> list[str]:
-        """Return the nodes for up to ``count`` more actors: evenly, and none to suspects; ``there``: actors by node."""
+        """Return nodes for up to ``count`` more actors, evenly; ``there``: actors by node."""
         taken = Counter(there)
         placed: list[str] = []
         rooms = {name: room for name, room in self.rooms(nodes).items() if name not in suspects}

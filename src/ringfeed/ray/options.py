@@ -61,7 +61,7 @@ class Ray:
     """The module and the class that a bridge hires actors with."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
+        """Raise ValueError or TypeError that names the parameter and what it takes."""
         if not is_auto("Ray(workers)", self.workers):
             check_count("Ray(workers)", self.workers, 1, MOST_ACTORS, none=False)
         check_count("Ray(bridges)", self.bridges, 1, MOST_BRIDGES, none=False)
@@ -131,12 +131,12 @@ class Ray:
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
     def figures(self, source: Source) -> dict[str, int]:
-        """Return what a plan counts of it: calls that are under way, and the bytes of their rows."""
+        """Return what a plan counts: the calls under way, and the bytes of their rows."""
         return {"more": in_flight(self), "flights_size": flights_size(self, source)}
 
     def make_pool(self, config: PoolConfig) -> Pool:
         """Return worker processes here and bridges; they do not run yet."""
-        from ringfeed.ray.pool import Mixed  # noqa: PLC0415 - a script that sets parameters needs none
+        from ringfeed.ray.pool import Mixed  # noqa: PLC0415 - only a loader needs it
 
         return Mixed(config, self)
 
@@ -155,7 +155,10 @@ class Ray:
             raise ValueError(message)
 
     def found_address(self) -> str:
-        """Return the address of the cluster; empty where there is none, PermissionError where another user names it."""
+        """Return the address of the cluster, "" where there is none.
+
+        PermissionError where another user may have named it.
+        """
         said = [
             one
             for one in (self.address, os.environ.get("RAY_ADDRESS"))
@@ -174,7 +177,7 @@ def _check_amount(name: str, amount: object) -> None:
 
 
 def _address_here() -> str:
-    """Return the address of the cluster that this process is connected to, as a worker of Ray Train is."""
+    """Return the address of the cluster that this process is connected to, as in Ray Train."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return ""
@@ -186,7 +189,8 @@ def _newest_here() -> str:
 
     Code is sent there, and so a file that another user may have written is none.
     """
-    place = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"  # noqa: S108 - Ray's own
+    folder = os.environ.get("RAY_TMPDIR", "/tmp")  # noqa: S108 - Ray's own
+    place = Path(folder) / "ray" / "ray_current_cluster"
     try:
         with open(place, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
             found, address = os.fstat(file.fileno()), file.read().strip()

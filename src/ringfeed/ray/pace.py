@@ -1,4 +1,4 @@
-"""How many rows make a ticket that is worth a call of an actor, and how many tickets are under way at a time."""
+"""How many rows make a ticket that is worth a call, and how many calls are under way at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICKET_NS_AN_ACTOR = (
 )
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
 TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
-BYTES = 256_000_000  # of answers that a bridge waits for, at most; one call an actor is always under way
+BYTES = 256_000_000  # of answers that a bridge waits for; one call an actor is allowed beyond
 
 
 def in_flight(ray: Ray) -> int:

@@ -1,4 +1,4 @@
-"""The loader's pool with a cluster: worker processes here, and bridges, which are supervised as worker processes are.
+"""The loader's pool with a cluster: worker processes here, and bridges, supervised alike.
 
 A bridge has an id beyond those of the workers here. Its death is a worker's death: the watcher
 reaps what it held, and starts another. But it says nothing of a sample, so the rule for when to
@@ -109,7 +109,7 @@ class Mixed(Processes):
         self._set_pace()
 
     def _set_pace(self) -> None:
-        """Have batches be cut into tickets for workers here and for as many calls as the actors have."""
+        """Set how batches are cut into tickets, for workers here and for the calls of actors."""
         config, here = self._config, self._policy.wanted
         told = [one for one in (board.read() for board in self._boards.values()) if one]
         # Not by the window, which is larger where actors wait: smaller tickets would have them wait

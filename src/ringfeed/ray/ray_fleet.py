@@ -63,7 +63,10 @@ class Actor(Desk):
         """Start with nothing: what fails here would be told as text alone."""
 
     def begin(self, papers: bytes, *pieces: Any) -> tuple[dict[str, Any], tuple[int, int]] | bytes:
-        """Open the dataset; returns what this process is and what `of_process` takes, or the record of an error."""
+        """Open the dataset; returns facts about this process, or the record of an error.
+
+        The facts are those of `facts_here`, and what `of_process` takes to read its stack.
+        """
         try:
             guard()
             stack = os.getpid(), keep_own()
@@ -78,7 +81,7 @@ class RayFleet:
     """Actors of one connection to a Ray cluster."""
 
     def __init__(self, terms: BridgeTerms) -> None:
-        """Connect, or start a cluster where that is asked for; WorkerError where it cannot be done."""
+        """Connect to the cluster, or start one; WorkerError says why that fails."""
         self._terms = terms
         self._done: SimpleQueue[tuple[Any, int, Future[Any]]] = SimpleQueue()
         self._handles: dict[int, Any] = {}
@@ -170,11 +173,11 @@ class RayFleet:
         """Return what has become of the next call that is over; None where nothing has.
 
         "hired", actor, facts           an actor has started, and can be called
-        "refused", actor, error         it has not: what it was given does not open there, or it has no room
+        "refused", actor, error         it lacks room, or its dataset does not open there
         "died", actor, why              it is no more; its calls are answered no more
         "stack", actor, text            its Python stack, or why there is none
         "answered", flight, filled      what a call has given
-        "unreached", flight             a call has not come through, or its answer has not, and the actor may live
+        "unreached", flight             a call or its answer was lost on its way; the actor may live
         "broken", flight, why           a call was not carried out, by no fault of a sample's
         """
         try:
@@ -214,7 +217,7 @@ class RayFleet:
             if self._handles.pop(actor, None) is None:
                 return None  # that was told with another of its calls
             return "died", actor, _why(error)
-        except Exception as error:  # noqa: BLE001 - of Ray's, or an environment that cannot be unpickled here
+        except Exception as error:  # noqa: BLE001 - Ray's, or one that cannot be unpickled here
             why = str(error)
             if isinstance(getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError):
                 why += "; start it with a larger --object-store-memory, or have less in a batch"

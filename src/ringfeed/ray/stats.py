@@ -1,4 +1,4 @@
-"""What remote workers have done, for `Loader.stats`, and what it means in words that a user can act on."""
+"""What remote workers have done, for `Loader.stats`, and what the user can do about it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as m
 
 @dataclass
 class RemoteStats:
-    """Counts of all bridges since each was started; times in seconds. Each bridge keeps one of its own.
+    """Counts of all bridges since each was started; times in seconds.
 
     ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late;
     ``there_s``: that all have been there; ``declined``: why there are fewer than were asked for.
@@ -56,7 +56,7 @@ class RemoteStats:
 
     @classmethod
     def of(cls, bridges: Iterable[Mapping[str, Any]]) -> RemoteStats:
-        """Return what the boards of several bridges say, as one; their times are those of all calls."""
+        """Return what the boards of several bridges say, as one."""
         found = cls(nodes=Counter())
         for said in filter(None, bridges):
             for name, own in [*vars(found).items()]:

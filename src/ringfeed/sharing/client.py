@@ -75,9 +75,10 @@ class SharedLoader:
         return self._joined.info.host
 
     def __len__(self) -> int:
-        """Return the batches of an epoch, as the loader had them when this training joined; TypeError as there.
+        """Return the batches of an epoch, as of when this training joined.
 
-        With ``uneven="keep"`` a rank may have one less.
+        TypeError where the loader cannot know, as of `Loader`. With ``uneven="keep"`` a rank may
+        have one less.
         """
         length = self._joined.info.length
         if length is None:
@@ -97,7 +98,7 @@ class SharedLoader:
     # ---- epochs ----
 
     def __iter__(self) -> Iterator[Any]:
-        """Ask for the next epoch; an older iterator raises SupersededError at its next ``next()``."""
+        """Ask for the next epoch; older iterators raise SupersededError from then on."""
         wish = self._joined.wish
         try:
             with UsersErrors():
@@ -107,27 +108,27 @@ class SharedLoader:
             raise
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next ``iter()`` begin the epoch of this number; all trainings must ask for the same."""
+        """Make the next ``iter()`` begin this epoch; all trainings must ask for the same."""
         self._joined.check_open()
         self._joined.wish = ["epoch", check_count("epoch", epoch, 0, MOST, none=False) or 0]
 
     @property
     def padding(self) -> int:
-        """Rows, 0 or 1, at the end of the batch handed out last that repeat another of its global batch."""
+        """How many rows, 0 or 1, at the end of the last batch repeat another row."""
         return self._joined.padding
 
     # ---- where it is ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this training is, as `Loader.state_dict` does: in mode "split", the same on all ranks.
+        """Return where this training is, as `Loader.state_dict` does: the same on all ranks.
 
-        A `Loader` goes on from it, too.
+        In mode "split", that is. A `Loader` goes on from it, too.
         """
         found: dict[str, Any] = copied(self._joined.done.state)
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next ``iter()`` go on where ``state`` was taken; all trainings must load the same.
+        """Make the next ``iter()`` go on where ``state`` was taken; all trainings load the same.
 
         StateError, at the first ``next()``, where it is of another dataset, order or seed.
         """
@@ -139,9 +140,11 @@ class SharedLoader:
     # ---- into frameworks, each imported when it is asked for ----
 
     def to_torch(self, *, cast: CastTree = None) -> SharedLoader:
-        """Return the same place in the share, whose batches are torch tensors over the slots; strings stay arrays.
+        """Return the same place in the share with batches of torch tensors over the slots.
 
-        On the CPU: move each batch yourself, as in ``x.to(device)``. ``cast``: see
+        On the CPU: move each batch yourself, as in ``x.to(device)``. Strings stay arrays.
+
+        ``cast``: see
         `Loader.to_keras`. SpecError for a dtype of which torch has no tensors, and for what cannot
         be cast so.
         """
@@ -150,9 +153,10 @@ class SharedLoader:
         return SharedLoader(self._joined, self._terms, in_torch(self.spec, cast))
 
     def to_jax(self, *, cast: CastTree = None) -> SharedLoader:
-        """Return the same place in the share, whose batches are jax arrays of the training's own, on the first CPU.
+        """Return the same place in the share with batches of jax arrays of the training's own.
 
-        JAX runs tens of steps behind the program, and would hold the slots of all trainings.
+        They are on the first CPU. JAX runs tens of steps behind the program, and would hold the
+        slots of all trainings.
         ``cast`` and errors as of `Loader.to_jax`.
         """
         from ringfeed.sharing.tensors import in_jax  # noqa: PLC0415 - imports JAX

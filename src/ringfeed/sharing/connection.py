@@ -1,4 +1,4 @@
-"""A training's connection to the host process. Its leases refer to it too: it is closed when the last of them is gone.
+"""A training's connection to the host process; it is closed when the last lease is gone.
 
 A forked child has a copy of it, by which it must say nothing; the host process takes the end of the
 process that joined for the end of the training, not that of its children.
@@ -47,7 +47,7 @@ class Connection:
             self._send()
 
     def _send(self) -> None:
-        """Send what is to be said, as far as there is room: a host that is held up reads it later."""
+        """Send what waits to be sent, as far as there is room: a busy host reads it later."""
         with suppress(
             IndexError
         ):  # no more; the garbage collector may have come in, and have sent some
@@ -62,7 +62,7 @@ class Connection:
                     continue
 
     def hear(self, *, wait: bool) -> tuple[Any, list[Descriptor]] | None:
-        """Return the next message and its descriptors; None where none has come, without waiting."""
+        """Return the next message and its descriptors; None without ``wait`` where none came."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             self._send()

@@ -41,7 +41,7 @@ def share(  # noqa: PLR0913 - the public parameters
     timeout_s: float = 300.0,
     spec: object = None,
 ) -> SharedLoader:
-    """Join the trainings of this host that share one loader, by its name; the first to come has it made.
+    """Join the trainings of this host that share one loader; the first to come has it made.
 
         with ringfeed.share(make_loader, name="run1", ranks=4, mode="split") as loader:
             for images, labels in loader:
@@ -101,7 +101,7 @@ def share(  # noqa: PLR0913 - the public parameters
 def _join(
     make_loader: Callable[[], Any], terms: Terms, rank: int | None, spec: Spec | None
 ) -> tuple[Connection, SharedInfo]:
-    """Return the connection and what the host has said; a host that is about to end is waited for."""
+    """Return the connection and what the host has said; waits out a host that is about to end."""
     if not callable(make_loader):
         message = (
             f"make_loader={make_loader!r} must be a function without arguments that returns a "
@@ -113,8 +113,8 @@ def _join(
     join = "join", asdict(terms), rank, None if spec is None else repr(spec)
     while True:
         channel, has_made = _find_host(make_loader, terms)
-        if channel and (answer := _greet(channel, join, terms, deadline, has_made=has_made)):
-            return _admitted(channel, answer, terms)
+        if channel and (joined := _greet(channel, join, terms, deadline, has_made=has_made)):
+            return joined
         if time.monotonic() > deadline:
             message = (
                 f"share(name={terms.name!r}): no host process has answered within "
@@ -150,11 +150,11 @@ def _start(listener: Descriptor) -> None:
 
 def _greet(
     channel: Descriptor, join: object, terms: Terms, deadline: float, *, has_made: bool
-) -> tuple[str, bytes] | None:
-    """Ask to join; returns the answer, or None where the host has ended meanwhile, which this one has not started."""
+) -> tuple[Connection, SharedInfo] | None:
+    """Ask to join; returns None where the host, which another has started, has ended meanwhile."""
     try:
         tell(channel, join)
-        answer, _ = hear(channel, max(deadline - time.monotonic(), 0))
+        (kind, content), _ = hear(channel, max(deadline - time.monotonic(), 0))
     except TimeoutError:
         channel.close()
         message = (
@@ -170,18 +170,11 @@ def _greet(
         raise WorkerError(
             message + "; what it wrote on standard error says why, if it was not killed"
         ) from error
-    return answer  # type: ignore[no-any-return]
-
-
-def _admitted(
-    channel: Descriptor, answer: tuple[str, bytes], terms: Terms
-) -> tuple[Connection, SharedInfo]:
-    kind, content = answer
     if kind == "welcome":
         info: SharedInfo = pickle.loads(content)  # noqa: S301 - see `names.identify`
         share = f"share(name={terms.name!r})"
         return Connection(channel, share, info.host, terms.timeout_s + HOST_S), info
     channel.close()
-    error = decode(content).error
-    assert error is not None
-    raise error
+    refusal = decode(content).error
+    assert refusal is not None
+    raise refusal

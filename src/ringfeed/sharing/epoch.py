@@ -1,4 +1,4 @@
-"""What a training has joined, the messages of the host to it, and the iterator over one of its epochs.
+"""A training's place in a share, the host's messages to it, and the iterator over an epoch.
 
 A message is done with when its batch is about to be returned. Until then `Joined` keeps all of it:
 after Ctrl-C the next ``next()`` goes on with it. What Ctrl-C has lost before it was kept, the host
@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._callers import callers_depth
@@ -53,25 +54,20 @@ class SharedStats(NamedTuple):
         return self._replace(**{name: getattr(self, name) + value for name, value in more.items()})
 
 
+@dataclass(eq=False)
 class Message:
     """One message. ``state``: that of the training, once it is done with."""
 
-    def __init__(
-        self, serial: int, kind: str, epoch_id: int, content: Any, state: dict[str, Any]
-    ) -> None:
-        """Nothing of it was done."""
-        self.serial, self.kind, self.epoch_id, self.content, self.state = (
-            serial,
-            kind,
-            epoch_id,
-            content,
-            state,
-        )
-        self.lease: SlotLease | None = None
+    serial: int
+    kind: str
+    epoch_id: int
+    content: Any
+    state: dict[str, Any]
+    lease: SlotLease | None = None
 
 
 class Joined:
-    """One training's place in a share: its connection, what it knows of the loader, and how far it is.
+    """One training's place in a share: its connection, facts about the loader, and how far it is.
 
     It leaves the share when its loaders and iterators are gone, also where arrays are still held.
     """
@@ -92,7 +88,7 @@ class Joined:
         self.epoch_id = 0  # of the newest iterator
         self.is_told_of_copies = False
         self.wish: list[Any] | None = None
-        """Where the next epoch is to begin, if not after the last: ["epoch", number] or ["state", state]."""
+        """Where the next epoch begins, if not after the last: ["epoch", int], ["state", state]."""
         self._forks = Forks.count
         self._connection = connection  # last: until then there is nothing to leave
 
@@ -124,7 +120,7 @@ class Joined:
             self._connection.tell("break_off", epoch_id)
 
     def close(self) -> None:
-        """Leave the share; arrays stay valid, and their slots held: leases have the connection, too."""
+        """Leave the share; arrays stay valid, since their leases have the connection, too."""
         if self._connection is not None:
             self._connection.tell("retire")
             self._connection = self._mapping = None
@@ -188,7 +184,7 @@ class SharedEpoch:
     """The batches of one epoch of a training; the newest iterator wins."""
 
     def __init__(self, joined: Joined, epoch_id: int, build: BuildLeaves) -> None:
-        """Iterate over the epoch of this id; ``build`` makes what is returned of the leaves of a batch."""
+        """Iterate over the epoch of this id; ``build`` makes a batch of its leaves."""
         self._joined, self._epoch_id, self._build = joined, epoch_id, build
         self._is_over = False
 

@@ -1,8 +1,8 @@
-"""Which training of a share gets what and when; no sockets and no ring, so that tests place each state.
+"""Which training of a share gets what and when; tests place it, without sockets and ring.
 
-    add() ──▶ queue of each training ── sent, one ahead ──▶ unread ── took() ──▶ held ── free() ──▶ the slot goes back
+    add() ──▶ queue of a training ── sent, one ahead ──▶ unread ── took() ──▶ held ── free()
                      ▲                      │
-                     └── lost (on_slow)     └── as a private copy, where the trainings hold too many slots
+                     └── lost (on_slow)     └── as a private copy, where too many slots are held
 
 Of ``slots`` at most ``slots - 1`` are out of the ring, so that the workers have one to fill: lent,
 which is sent or held by arrays, or waiting in queues. Where all of them are held for longer than a
@@ -151,7 +151,7 @@ class Flow:
             self._after_leaving()
 
     def _revoke(self, training: Training, but: Batch | None = None) -> None:
-        """Take back all that a training has not picked up, but for one batch that it may pick up yet."""
+        """Take back all that a training has not picked up, but for one batch."""
         training.epoch_id, training.asked = 0, None
         training.queue.clear()
         for batch in [*self.out.values()]:
@@ -248,7 +248,7 @@ class Flow:
             self._queue(training, Entry("batch", training.epoch_id, content, batch))
 
     def fail(self, error: bytes, state: Any) -> None:
-        """Queue an error of the loader, in its place among the batches, for all trainings of the epoch."""
+        """Queue an error of the loader, in its place, for all trainings of the epoch."""
         for training in self._inside():
             self._queue(
                 training, Entry("error", training.epoch_id, {"error": error, "state": state})
@@ -312,7 +312,7 @@ class Flow:
 
     @property
     def _are_all_held(self) -> bool:
-        """Whether all slots but one are held, and no training is to be sent anything that the others wait for."""
+        """Whether all slots but one are held, and no training has one still to pick up."""
         awaited = {training for training in self.trainings if not training.is_late}
         return len(self.out) >= self.slots - 1 and not any(
             batch.waits & awaited for batch in self.out.values()
@@ -320,7 +320,7 @@ class Flow:
 
     @property
     def _is_hopeful(self) -> bool:
-        """Whether a slot may come back before a copy is made; once in vain is enough until one has."""
+        """Whether a slot may come back before a copy is made; it is waited for once in vain."""
         return self._held_since is None or self._clock() - self._held_since < GRACE_S
 
     def _wait_for_slot(self) -> None:
@@ -449,7 +449,7 @@ class Flow:
         return False
 
     def _put_out(self, training: Training, waited_s: float) -> None:
-        """Go on without a training, which does not know of it yet; it gets this error, now and whenever it asks."""
+        """Go on without a training; it gets this error now, and whenever it asks for an epoch."""
         text = f"{self._is_slow(training, waited_s)}; on_slow='raise' has put it out"
         epoch_id, training.error = training.epoch_id, encode(StallError(text))
         self.retire(training, None if training.unread is None else training.unread.batch)

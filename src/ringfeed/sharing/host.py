@@ -1,4 +1,4 @@
-"""The host process: the main thread talks to the trainings, another one takes batches from the loader.
+"""The host process: one thread talks to the trainings, another takes batches from the loader.
 
 It ends when the last training has left. A training's end is noticed by its connection or by its
 pidfd, whichever comes first: a process that it has forked may hold a copy of the connection.
@@ -11,6 +11,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -25,10 +26,10 @@ from ringfeed.loader import runner_of
 from ringfeed.sharing.flow import Flow, Training
 from ringfeed.sharing.host_loader import HostLoader
 from ringfeed.sharing.names import (
+    BACKLOG,
     accept,
     hear,
     identify,
-    listen,
     packed_state,
     peer_of,
     tell,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from ringfeed.sharing.flow import Entry
 
 TICK_MS = 100
-AT_ONCE = 64  # connections that are accepted before trainings are heard: other users may connect without end
+AT_ONCE = 64  # connections that are accepted before trainings are heard: others may never end
 _FULL = {errno.EMFILE, errno.ENFILE}
 _VERBS = ("want", "took", "free", "ask", "break_off")  # of `Flow`, that a training says
 FIRST_S = 30.0  # for the training that has started this process to say what to do
@@ -54,12 +55,12 @@ END_S = 10.0  # for the loader to close; its workers end with this process anywa
 class Guest(Training):
     """A training as this process sees it: a connection, and the process behind it."""
 
-    def __init__(self, channel: Descriptor) -> None:
-        """Know the process by its pidfd; PermissionError and ProcessLookupError as of `identify`."""
-        peer = peer_of(channel.fileno())
+    def __init__(self, connection: socket.socket) -> None:
+        """Know the process by its pidfd; errors as of `identify`."""
+        peer = peer_of(connection)
         super().__init__(peer.pid)
-        self.channel = channel
-        self.pidfd = identify(channel.fileno(), peer)
+        self.pidfd = identify(connection, peer)
+        self.channel = Descriptor(connection.detach)
         self.asks: Terms | None = None  # to be let in, with these
         self.expects: str | None = None  # of samples: what a spec of theirs shows
         self.has_joined = False
@@ -67,7 +68,7 @@ class Guest(Training):
         self.is_broken = False
 
     def send(self, message: object, fds: tuple[int, ...] = ()) -> None:
-        """Send at once; a process that does not read even the few messages that there are counts as gone."""
+        """Send at once; a process that leaves so many messages unread counts as gone."""
         try:
             tell(self.channel, message, fds)
         except OSError:
@@ -96,11 +97,12 @@ class Host:
             signal.SIGINT, signal.SIG_IGN
         )  # the trainings' Ctrl-C ends them, and they end this
         warnings.simplefilter("ignore", SlotsHeldWarning)  # the trainings give their own
-        self._listener = Descriptor(lambda: listener)
+        self._listener = socket.socket(fileno=listener)
+        self._listener.settimeout(0)
+        self._listener.listen(BACKLOG)  # those that connect find this process at the other end
         self._spare = Descriptor(
             os.dup, listener
         )  # given up for a moment, to refuse one where there is no other
-        listen(self._listener)
         self._guests: list[Guest] = []
         self._changed = threading.Condition()
         self._terms: Terms | None = None
@@ -123,7 +125,7 @@ class Host:
                 self._serve()
             self._listener.close()  # what still waits there finds the end, and makes a share anew
             self._stop()
-        except BaseException:  # noqa: BLE001 - a defect of ours: the trainings are told by the end of this process
+        except BaseException:  # noqa: BLE001 - a defect of ours; trainings see that this ends
             traceback.print_exc()
         finally:
             sys.stdout.flush()
@@ -132,7 +134,7 @@ class Host:
 
     @property
     def _is_deserted(self) -> bool:
-        """Whether all trainings that were let in have left: one that comes now makes a share anew."""
+        """Whether all trainings have left that were let in: the next one makes a share anew."""
         return self._has_begun and all(guest.has_left for guest in self._guests if guest.has_joined)
 
     def _serve(self) -> None:
@@ -155,35 +157,35 @@ class Host:
             self._changed.notify_all()
 
     def _accept(self) -> None:
-        """Take in what has connected; processes of other users and containers are refused before they are heard."""
+        """Accept connections; those of other users and containers are refused unheard."""
         for _ in range(AT_ONCE):
             try:
-                channel = accept(self._listener)
+                connection = accept(self._listener)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
                 self._refuse_one()
                 return
-            if channel is None:
+            if connection is None:
                 return
             try:
-                self._guests.append(Guest(channel))
+                self._guests.append(Guest(connection))
             except ProcessLookupError:
-                pass
+                connection.close()
             except PermissionError as error:
                 text = f"this share belongs to uid {os.getuid()}, and this is {error}"
-                _refuse(channel, PermissionError(text))
+                _refuse(connection, PermissionError(text))
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                _refuse(channel, OSError(_NO_ROOM))
+                _refuse(connection, OSError(_NO_ROOM))
 
     def _refuse_one(self) -> None:
         """Refuse the next connection where this process has no descriptor left for it."""
         self._spare.close()
         with suppress(OSError):
-            if (channel := accept(self._listener)) is not None:
-                _refuse(channel, OSError(_NO_ROOM))
+            if (connection := accept(self._listener)) is not None:
+                _refuse(connection, OSError(_NO_ROOM))
         self._spare = Descriptor(os.dup, self._listener.fileno())
 
     def _listen(self, guest: Guest) -> None:
@@ -196,7 +198,7 @@ class Host:
             return
         except (EOFError, OSError):
             self._drop(guest)
-        except Exception as error:  # noqa: BLE001 - of another release, perhaps: it ends this training alone
+        except Exception as error:  # noqa: BLE001 - of another release, perhaps
             guest.send(("failed", encode(error)))
             self._drop(guest)
 
@@ -312,7 +314,7 @@ class Host:
             wish = _wish_of(asked, flow, host_loader)
         try:
             batches = host_loader.begin(wish)
-        except Exception as error:  # noqa: BLE001 - a hook's, or a state that does not fit: for the trainings
+        except Exception as error:  # noqa: BLE001 - of a hook or a state: for the trainings
             with self._changed:
                 flow.refuse(_still(asked), encode(error))
             return True
@@ -321,7 +323,7 @@ class Host:
         return self._take(batches, flow, host_loader)
 
     def _take(self, batches: Any, flow: Flow, host_loader: HostLoader) -> bool:
-        """Take the batches of an epoch, as the trainings have room for them; False at the end of all."""
+        """Take an epoch's batches as the trainings have room for them; False at the end of all."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_over or not flow.is_on or flow.may_take)
@@ -335,7 +337,7 @@ class Host:
                 return True
             except ClosedError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the loader's, for the trainings, in its place
+            except Exception as error:  # noqa: BLE001 - the loader's, for the trainings
                 with self._changed:
                     flow.fail(encode(error), packed_state(host_loader.loader.state_dict()))
                 continue
@@ -345,7 +347,7 @@ class Host:
 
 
 def _still(asked: Mapping[Training, object]) -> list[Training]:
-    """Return the trainings that ask for the same as before; the others have broken it off meanwhile, and asked anew."""
+    """Return the trainings that still ask for what they did; others have asked anew meanwhile."""
     return [training for training, ask in asked.items() if training.asked is ask]
 
 
@@ -379,10 +381,10 @@ _NO_ROOM = (
 )
 
 
-def _refuse(channel: Descriptor, error: Exception) -> None:
+def _refuse(connection: socket.socket, error: Exception) -> None:
     """Say why a process is not let in, and close its connection."""
-    with channel, suppress(OSError):
-        tell(channel, ("failed", encode(error)))
+    with connection, suppress(OSError):
+        tell(connection, ("failed", encode(error)))
 
 
 def _shown(wish: Any) -> str:

@@ -1,4 +1,4 @@
-"""The loader that the host runs: what a share needs of it, and its batches as the trainings are told of them."""
+"""The loader that the host runs, checked, and what the trainings are told of it and its batches."""
 
 from __future__ import annotations
 
@@ -49,16 +49,14 @@ class _Leased(BatchBuilder):
     def __call__(self, lease: Lease, rows: int) -> tuple[Lease, int]:
         return lease, rows
 
-    def private(self, lease: Lease, rows: int) -> tuple[Lease, int]:
-        """Return the same: `Flow` has taken the last slot, and the trainings make copies."""
-        return lease, rows
+    private = __call__  # `Flow` has taken the last slot, and the trainings make copies
 
 
 class HostLoader:
     """A loader, checked."""
 
     def __init__(self, make_loader: Callable[[], Any], terms: Terms) -> None:
-        """Call the user's function; TypeError, ValueError or SpecError for a loader that cannot be shared."""
+        """Call the user's function; TypeError, ValueError or SpecError if it cannot be shared."""
         self.loader = loader = make_loader()
         where = f"share(name={terms.name!r})"
         if not isinstance(loader, Loader):
@@ -89,7 +87,10 @@ class HostLoader:
             )
             raise ValueError(message)
         if runner.tuner is not None:
-            message = f'{where}: the loader has slots="auto" or workers="auto", expected numbers; give it both'
+            message = (
+                f'{where}: the loader has slots="auto" or workers="auto", expected numbers; '
+                "give it both"
+            )
             raise ValueError(message)
         if loader.plan.slots < MIN_SLOTS:
             message = (

@@ -1,4 +1,4 @@
-"""The slots of the host's ring as a training sees them: mapped privately, so that it writes for itself alone.
+"""The slots of the host's ring, mapped privately: what a training writes, it alone sees.
 
 A page that the training writes to becomes a copy of its own, and no longer shows what workers write
 later. So these pages are thrown away when the training lets go of the slot, or at the latest when
@@ -39,7 +39,7 @@ _POPULATE_WRITE = (
 
 
 class Mapping:
-    """All slots, mapped for one training. Its leases refer to it, and it stays as long as they do."""
+    """All slots, mapped for one training; the mapping stays as long as its leases do."""
 
     def __init__(self, fd: int, slot_size: int) -> None:
         """Map the file."""
@@ -109,12 +109,12 @@ class Mapping:
 
 
 class SlotLease:
-    """A training's hold on a slot: its arrays refer to it, and the host hears of it when the last of them is gone."""
+    """A training's hold on a slot; the host is told when the last array over the slot is gone."""
 
     _is_armed = False
 
     def __init__(self, connection: Connection, mapping: Mapping, slot: int, number: int) -> None:
-        """Hold the slot of batch ``number``, once it is armed: until then Ctrl-C may drop this and make another."""
+        """Hold the slot of batch ``number`` once armed; Ctrl-C may make another before."""
         self.address = mapping.lend(slot, number)
         self.number = number
         self._connection, self._mapping, self._slot = connection, mapping, slot

@@ -1,4 +1,4 @@
-"""The socket of a share: a name in the abstract namespace, so that no file is left behind; and what is said by it.
+"""The socket of a share, a name in the abstract namespace that leaves no file, and its messages.
 
 Such names are those of a network namespace, which containers may have in common. So the name has
 the user's number and the namespaces of this process in it, and both ends ask the kernel whose
@@ -18,7 +18,6 @@ import re
 import select
 import socket
 import struct
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +26,7 @@ from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from _typeshed import HasFileno
 
 _ALLOWED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -40,34 +39,36 @@ BACKLOG = 1024
 
 
 class Peer(NamedTuple):
-    """The process at the other end; its pid is 0 where it is in a pid namespace that this one does not see."""
+    """The process at the other end; pid 0 is in a pid namespace that this process does not see."""
 
     pid: int
     uid: int
 
 
 def namespaces_of(pid: int | str) -> tuple[int, ...]:
-    """Return the inodes of the pid, user and mount namespaces of a process; OSError where it has ended, or hides."""
+    """Return the inodes of the pid, user and mount namespaces of a process.
+
+    OSError where it has ended, or hides them.
+    """
     return tuple(Path(f"/proc/{pid}/ns/{kind}").stat().st_ino for kind in ("pid", "user", "mnt"))
 
 
-def peer_of(fd: int) -> Peer:
-    """Return whose process is at the other end; of a listener, the process that made it listen last."""
-    with _borrowed(fd) as asked:
-        pid, uid, _ = _CREDENTIALS.unpack(
-            asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
+def peer_of(connection: socket.socket) -> Peer:
+    """Return whose process is at the other end: of a listener, the one that made it listen last."""
+    pid, uid, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return Peer(pid, uid)
 
 
-def identify(fd: int, peer: Peer) -> Descriptor:
+def identify(connection: socket.socket, peer: Peer) -> Descriptor:
     """Return a pidfd of the process at the other end.
 
     PermissionError where that is another user's, or in another container; ProcessLookupError where
     it has ended.
     """
     _check(peer)  # first: no descriptor is opened for those of others
-    pidfd = _pidfd_of(fd, peer)  # it is closed with its last reference
+    pidfd = _pidfd_of(connection, peer)  # it is closed with its last reference
     _check(peer)  # of this process, unless it has ended and its number is another's
     if _has_ended(pidfd):
         raise ProcessLookupError
@@ -89,13 +90,12 @@ def _check(peer: Peer) -> None:
         raise PermissionError(message)
 
 
-def _pidfd_of(fd: int, peer: Peer) -> Descriptor:
-    with _borrowed(fd) as asked:
-        try:
-            return Descriptor(asked.getsockopt, socket.SOL_SOCKET, _PEER_PIDFD)
-        except OSError as error:
-            if error.errno != errno.ENOPROTOOPT:
-                raise
+def _pidfd_of(connection: socket.socket, peer: Peer) -> Descriptor:
+    try:
+        return Descriptor(connection.getsockopt, socket.SOL_SOCKET, _PEER_PIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
     return Descriptor(os.pidfd_open, peer.pid)
 
 
@@ -122,23 +122,13 @@ def check_name(name: object) -> str:
 
 
 def address_of(name: str) -> str:
-    """Return the address of the share of that name, of this user in these namespaces: at most 108 bytes."""
+    """Return the address of a share of this user in these namespaces, of at most 108 bytes."""
     inodes = struct.pack("<3I", *(inode & 0xFFFFFFFF for inode in namespaces_of("self")))
     return f"\0ringfeed/share/{os.getuid()}/{base64.urlsafe_b64encode(inodes).decode()}/{name}"
 
 
 def _socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-
-
-@contextmanager
-def _borrowed(fd: int) -> Iterator[socket.socket]:
-    """Use a descriptor as a socket; it stays open."""
-    borrowed = socket.socket(fileno=fd)
-    try:
-        yield borrowed
-    finally:
-        borrowed.detach()
 
 
 def bind(name: str) -> Descriptor | None:
@@ -152,12 +142,6 @@ def bind(name: str) -> Descriptor | None:
             return None
         made.listen(BACKLOG)
         return Descriptor(made.detach)
-
-
-def listen(listener: Descriptor) -> None:
-    """Have those that connect find this process at the other end, in the place of the one that has made the socket."""
-    with _borrowed(listener.fileno()) as listening:
-        listening.listen(BACKLOG)
 
 
 def connect(name: str) -> Descriptor | None:
@@ -175,7 +159,7 @@ def connect(name: str) -> Descriptor | None:
         ):  # not listening yet, or not any more; its backlog is full
             return None
         try:
-            identify(made.fileno(), peer_of(made.fileno())).close()
+            identify(made, peer_of(made)).close()
         except ProcessLookupError:  # the first training has ended, and the host does not listen yet
             return None
         except PermissionError as error:
@@ -184,23 +168,19 @@ def connect(name: str) -> Descriptor | None:
         return Descriptor(made.detach)
 
 
-def accept(listener: Descriptor) -> Descriptor | None:
+def accept(listener: socket.socket) -> socket.socket | None:
     """Return the next connection, if one waits."""
-    with _borrowed(listener.fileno()) as listening:
-        listening.settimeout(0)
-        try:
-            made, _ = listening.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return None
-        with made:
-            return Descriptor(made.detach)
+    try:
+        return listener.accept()[0]
+    except (BlockingIOError, ConnectionAbortedError):
+        return None
 
 
 # ---- what is said ----
 
 
-def tell(channel: Descriptor, message: object, fds: tuple[int, ...] = ()) -> None:
-    """Send a message at once: numbers, strings, bytes, lists and dicts of them; errors as of `channel.send`."""
+def tell(channel: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
+    """Send a message of numbers, strings, bytes, lists and dicts; errors as of `channel.send`."""
     channels.send_packet(channel, json.dumps(message, default=_as_text).encode(), fds)
 
 
@@ -219,7 +199,7 @@ def _from_text(value: dict[str, Any]) -> Any:
 
 
 def packed_state(state: Any) -> tuple[str, Any]:
-    """Return a loader's state for a message: as it is or, where it has what JSON has not, as a pickle.
+    """Return a loader's state for a message: as it is, or as a pickle where JSON cannot hold it.
 
     Which of them is said beside it, since a state may come from a file, and nothing in it is to be
     opened by pickle.

@@ -1,4 +1,4 @@
-"""The first step of the host process: it lets go of the training that has started it, before anything is imported."""
+"""The start of the host process: it leaves the training that started it, and then imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def main(listener: int) -> None:
-    """Run the host of the share whose connections come to this socket, in a process of its own that has no parent."""
+    """Run the host of the share that this socket listens for, in a process without a parent."""
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)

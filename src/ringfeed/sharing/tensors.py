@@ -1,4 +1,4 @@
-"""The arrays of a shared batch in tensors of torch or JAX, as a loader's `to_torch` and `to_jax` have them."""
+"""The arrays of a shared batch as tensors of torch or JAX."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Terms:
             check_seconds(name, getattr(self, name), "above 0")
 
     def differs(self, other: Terms) -> str | None:
-        """Say which of these another training gives otherwise, in the words of an error for that one."""
+        """Return the error for a training that gives other terms; None where they are the same."""
         here, there = asdict(self), asdict(other)
         for name, value in here.items():
             if there[name] != value:
@@ -99,14 +99,14 @@ def _from_launcher() -> int | None:
 
 @dataclass(frozen=True)
 class Cut:
-    """The part of each batch that one training reads: all rows, or those of its rank as `Part` has them."""
+    """The rows of each batch that one training reads: all of them, or those of its rank."""
 
     rank: int | None
     ranks: int
     uneven: Any
 
     def rows(self, rows: int) -> np.ndarray[Any, Any] | slice:
-        """Return the numbers of its rows of a batch of so many; a slice where they lie side by side."""
+        """Return its rows of a batch of so many: a slice where they lie side by side."""
         if self.rank is None:
             return slice(0, rows)
         own = self._shard(rows).select(np.arange(rows))
