@@ -150,6 +150,5 @@ def test_what_is_converted_is_sent_as_it_was_given() -> None:
     assert (block.dtype, block.shape, filled.delivered) == (np.uint8, (3, 2, 2, 3), 3)
     assert np.array_equal(block, np.stack([given] * 3))
     assert filled.work_ns > 0
-    assert filled.read_ns > 0
     assert worker_info() is None
     slot.close()

@@ -89,7 +89,7 @@ class FakeActor:
                 desk.open(*order[1:])
                 facts = facts_here()
                 if self.node in script.get("differs", ()):
-                    facts = facts | {"numpy": "0.9.1"}
+                    facts = facts | {"numpy": "0.9"}
                 if order is self.fleet.first.get(self.number):
                     self.tell(("hired", self.number, facts))
                     self.fleet.started.add(self.node)

@@ -204,11 +204,6 @@ class Crew:
         """Say how a node differs so that its rows might be others; "" where it does not."""
         here = facts_here()
         names = [name for name in here if facts[name] != here[name]]
-        if (
-            "numpy" in names
-            and facts["numpy"].rpartition(".")[0] == here["numpy"].rpartition(".")[0]
-        ):
-            names.remove("numpy")  # of the same minor version
         got = ", ".join(f"{name} {facts[name]}" for name in names)
         expected = ", ".join(f"{name} {here[name]}" for name in names)
         return f"has {got}, expected {expected} as here" if names else ""

@@ -14,7 +14,6 @@ import numpy as np
 
 from ringfeed._failure import encode
 from ringfeed.datasets.reader import Port
-from ringfeed.monitor._snapshot import Observer
 from ringfeed.orders.rng import scatter
 from ringfeed.ray.landing import Filled, sent_spec
 from ringfeed.ring import _ring
@@ -74,12 +73,11 @@ class Sent:
 
 def facts_here() -> dict[str, Any]:
     """Return facts about this process, which an actor and its bridge must have in common."""
-    python = ".".join(map(str, sys.version_info[:2]))
     return {
-        "python": python,
+        "python": ".".join(map(str, sys.version_info[:2])),
         "abi": _ring.ABI,
         "byte_order": sys.byteorder,
-        "numpy": np.__version__,
+        "numpy": np.__version__.rpartition(".")[0],
     }
 
 
@@ -106,7 +104,6 @@ class PrivateSlot:
         segment.close()
         self._ring.become_consumer(1, 1)
         self._end = _ring.WorkerEnd(self._ring, 0)
-        self._observer = Observer(self._ring)
         self._fields = Fields(spec, layout.offsets)
         forms = [(number, leaf.form) for number, leaf in enumerate(spec.leaves)]
         self._padded = {number for number, form in forms if form is not None and form.is_padded}
@@ -128,7 +125,6 @@ class PrivateSlot:
         if self._end.claim(0) != _ring.TAKEABLE:
             message = "an actor's slot has no room for a call, as another one holds it"
             raise RuntimeError(message)
-        before = self._observer.worker(0)
         began_ns, began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
         try:
             self.reader.fill()
@@ -136,7 +132,6 @@ class PrivateSlot:
             for row in range(len(indices)):
                 self._end.fail(row, encode(error))
         work_ns, cpu_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - began_cpu_ns
-        after = self._observer.worker(0)
         self._end.publish()
         lease = self._ring.take()
         assert lease is not None
@@ -147,7 +142,6 @@ class PrivateSlot:
             tuple((row, records.get(row, b"")) for row, *_ in lease.failed_rows(len(indices))),
             max(1, work_ns),
             cpu_ns,
-            (after.read_ns - before.read_ns) // max(1, after.timed - before.timed),
         )
 
     def _leaves(self, lease: Lease) -> tuple[Any, ...]:

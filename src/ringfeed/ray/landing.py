@@ -34,7 +34,7 @@ class Filled(NamedTuple):
     delivered: the rows that were asked for, or fewer at an iterable's end, or those of a whole
         batch.
     failures: rows of the call, and a record; only the first row has one.
-    work_ns, cpu_ns: inside the reader; work_ns is never 0. read_ns: of one row.
+    work_ns, cpu_ns: inside the reader; work_ns is never 0.
     """
 
     leaves: tuple[AnyArray | Padded | Ragged, ...]
@@ -42,7 +42,6 @@ class Filled(NamedTuple):
     failures: tuple[tuple[int, bytes], ...] = ()
     work_ns: int = 1
     cpu_ns: int = 0
-    read_ns: int = 0
 
     @property
     def size(self) -> int:
@@ -144,7 +143,9 @@ class Lander:
         row_by_row = iter(claim.rows)
         most = [self._most] if self._is_whole else []
         write: Any = self._writer.batch if self._is_whole else self._writer.samples
-        _claims.note_read(claim.address, first.read_ns * (end if self._is_whole else 1))
+        # As long as a row has taken there, since one is timed here; or all, which are timed at once.
+        took_ns = first.work_ns if self._is_whole else first.work_ns // max(1, first.delivered)
+        _claims.note_read(claim.address, took_ns)
         write(claim.address, lambda _: samples[next(row_by_row)], *most, SampleContext(0), note)
         claim.end.cut(end)
         for row in sorted(failures):  # the consumer asks for the record of the first
