@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import mmap
 import os
 import pickle
 import sys
@@ -23,7 +24,7 @@ from ringfeed.spec.forms import Padded, Ragged
 from ringfeed.spec.layout import Layout
 from ringfeed.system import _system
 from ringfeed.transport import imports
-from ringfeed.transport.unpacking import opened, pieces_of
+from ringfeed.transport.unpacking import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,27 +46,23 @@ class Sent:
         """Nothing is sent yet."""
         self.version = -1
         self.pieces: Sequence[Any] = ()
-        """What `Desk.open` takes: the number of modules' parts, small pieces, names of large ones.
-
-        A large piece is None among the small.
-        """
+        """What `Desk.open` takes: the manifest, and the fleet's name of each file that it is of."""
         self._fleet = fleet
-        self._large: dict[tuple[int, int, int], Any] = {}  # by file, offset and length
+        self._files: dict[int, Any] = {}  # by inode
 
     def put(self, version: int, manifest: bytes, fds: Sequence[int]) -> None:
-        """Have actors be sent this version from now on; what did not change is not put again."""
-        part_count, places, views = pieces_of(manifest, fds)
-        inodes = [os.fstat(fd).st_ino for fd in fds]
-        small = [bytes(view) if view.nbytes < SMALL else None for view in views]
-        large: dict[tuple[int, int, int], Any] = {}
-        named = []
-        for place, view in zip(places, views, strict=True):
-            if view.nbytes >= SMALL:
-                key = inodes[place.file], place.offset, place.length
-                large[key] = self._large.get(key) or self._fleet.put(np.frombuffer(view, np.uint8))
-                named.append(large[key])
-        self._large, self.version = large, version
-        self.pieces = part_count, small, *named
+        """Make this the version that actors are sent; a file that they have is not put again."""
+        before, self._files = self._files, {}
+        for fd in fds:
+            inode = os.fstat(fd).st_ino
+            self._files[inode] = (
+                before[inode] if inode in before else self._fleet.put(_contents(fd))
+            )
+        self.version, self.pieces = version, (manifest, *self._files.values())
+
+
+def _contents(fd: int) -> Any:
+    return np.frombuffer(mmap.mmap(fd, 0, mmap.MAP_PRIVATE, mmap.PROT_READ), np.uint8)
 
 
 # ---- in an actor ----
@@ -171,14 +168,17 @@ class Desk:
         imports.expect(told["source"].packages, silent=True)
         scatter(told["source"].seed, number, starts)
 
-    def open(self, part_count: int, small: Sequence[bytes | None], *large: Any) -> None:
+    def open(self, manifest: bytes, *files: Any) -> None:
         """Have the rows be of this version of the dataset from now on: see `Sent.pieces`."""
-        found, papers = iter(large), self._papers
-        kept = bytearray if papers["private"] else memoryview
-        buffers = [kept(next(found)) if piece is None else bytearray(piece) for piece in small]
-        dataset = opened(part_count, [memoryview(buffer).cast("B") for buffer in buffers])
+        part_count, pieces = pickle.loads(manifest)  # noqa: S301 - as above
+        buffers = []
+        for piece in pieces:
+            view = memoryview(files[piece.file])[piece.offset : piece.offset + piece.length]
+            is_own = self._papers["private"] or piece.length < SMALL
+            buffers.append(memoryview(bytearray(view)) if is_own else view)
+        dataset = opened(part_count, buffers)
         self.close()
-        self._slot = PrivateSlot(papers["source"], dataset, worker=papers["worker"])
+        self._slot = PrivateSlot(self._papers["source"], dataset, worker=self._papers["worker"])
 
     def fill(self, epoch: int, version: int, indices: list[int]) -> Filled:
         """Make rows; its arrays are valid until the next call."""
