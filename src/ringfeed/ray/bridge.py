@@ -62,7 +62,7 @@ class Bridge:
         control, slots, stack, *dataset_fds = fds
         self._wake = dataset_fds.pop()
         self._board = Board(dataset_fds.pop())
-        self._capacity = 0  # that the training process was told of
+        self._there = 0  # actors, as the training process was told
         faulthandler.register(signal.SIGUSR1, file=stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         self._observer = Observer(ring)
@@ -136,8 +136,8 @@ class Bridge:
         self._crew.look(now_s)
         self._send_all()
         self._board.write({**self._crew.said(now_s, len(self._claims)), **self._inquiry.said()})
-        if self._capacity != (capacity := self._dispatch.capacity):
-            self._capacity = capacity
+        if self._there != (there := len(self._dispatch.actors)):
+            self._there = there
             os.eventfd_write(self._wake.fileno(), 1)  # have it look at the board
 
     def _obey(self) -> None:

@@ -244,7 +244,7 @@ class Crew:
         counts.bridge_cpu_s = time.process_time() - self._began_cpu_s
         if self._since_s:
             counts.bridge_busy = min(1.0, counts.bridge_cpu_s / (now_s - self._since_s))
-        return {**vars(counts), "capacity": dispatch.capacity, "actors": self.at_work(now_s)}
+        return {**vars(counts), "actors": self.at_work(now_s)}
 
     def at_work(self, now_s: float) -> list[AtWork]:
         """Return what each actor is at, the longest first, as far as all are named."""

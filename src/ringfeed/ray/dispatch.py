@@ -145,11 +145,6 @@ class Dispatch:
     # ---- jobs ----
 
     @property
-    def capacity(self) -> int:
-        """How many calls the actors have at a time."""
-        return self._calls_of(len(self.actors))
-
-    @property
     def room(self) -> int:
         """How many more jobs may be added."""
         return self._calls_of(len(self._trusted)) - self.jobs

@@ -49,11 +49,12 @@ def flights_size(ray: Ray, source: Source) -> int:
     )
 
 
-def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: int = 0) -> None:
-    """Have batches cut into tickets for actors, and for workers here beside them.
+def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, there: int = 0) -> None:
+    """Set how batches are cut into tickets, for workers here or for the actors that are there.
 
-    ``calls``: that all actors together have at least, at a time; 0: none is there yet.
+    0 actors: as for all of them, since they are still to come.
     """
-    most_rows, calls = max(1, TICKET_BYTES // max(1, row_size(source))), calls or in_flight(ray)
-    ticket_ns = max(TICKET_NS, TICKET_NS_AN_ACTOR * calls // SHARES // ray.bridges)
-    ring.set_pace(MIXED_NS if workers_here else ticket_ns, most_rows, calls)
+    most_rows = max(1, TICKET_BYTES // max(1, row_size(source)))
+    actors = there or ray.most
+    ticket_ns = max(TICKET_NS, TICKET_NS_AN_ACTOR * actors // ray.bridges)
+    ring.set_pace(MIXED_NS if workers_here else ticket_ns, most_rows, SHARES * actors)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.ray.board import Board, lines_of
 from ringfeed.ray.options import BridgeTerms
-from ringfeed.ray.pace import SHARES, set_pace
+from ringfeed.ray.pace import set_pace
 from ringfeed.ray.stats import RemoteStats, verdict_with
 from ringfeed.ring.segment import worker_ids
 from ringfeed.workers.process import Spawner
@@ -102,23 +102,6 @@ class Mixed(Processes):
 
     def _fill_up(self) -> None:
         super()._fill_up()
-        self._fill_up_bridges()
-
-    def _replace(self, numbers: list[int]) -> None:
-        super()._replace(numbers)
-        self._set_pace()
-
-    def _set_pace(self) -> None:
-        """Set how batches are cut into tickets, for workers here and for the calls of actors."""
-        config, here = self._config, self._policy.wanted
-        told = [one for one in (board.read() for board in self._boards.values()) if one]
-        # Not by the window, which is larger where actors wait: smaller tickets would have them wait
-        # for more calls.
-        calls = sum(min(one["capacity"], SHARES * one["there"]) for one in told)
-        config.ring.set_worker_count(here + self._ray.bridges)
-        set_pace(config.ring, config.source, self._ray, workers_here=here, calls=calls)
-
-    def _fill_up_bridges(self) -> None:
         for number in self._roster.bridges:
             if number in self._roster.workers or self._roster.failure or self._stopping:
                 continue
@@ -129,6 +112,17 @@ class Mixed(Processes):
                 worker.kill()
                 raise
         self._set_pace()
+
+    def _replace(self, numbers: list[int]) -> None:
+        super()._replace(numbers)
+        self._set_pace()
+
+    def _set_pace(self) -> None:
+        """Set how batches are cut into tickets, for workers here and for the calls of actors."""
+        config, here = self._config, self._policy.wanted
+        there = sum(board.read().get("there", 0) for board in self._boards.values())
+        config.ring.set_worker_count(here + self._ray.bridges)
+        set_pace(config.ring, config.source, self._ray, workers_here=here, there=there)
 
     def _introduce(self, number: int) -> None:
         """Send a bridge its first message."""
