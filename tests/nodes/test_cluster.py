@@ -1,4 +1,4 @@
-"""Clusters of Ray for the tests: what is killed, stopped and cut off is, and nothing is left of them."""
+"""Clusters of Ray for the tests are killed, stopped and cut off, and nothing is left of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Actor:
 
 places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in sys.argv[2:]]
 actors = [Actor.options(scheduling_strategy=place).remote() for place in places]
-print(json.dumps(dict(ray.get([actor.where.remote() for actor in actors], timeout=200))), flush=True)
+places = ray.get([actor.where.remote() for actor in actors], timeout=200)
+print(json.dumps(dict(places)), flush=True)
 sys.stdin.read()
 """
 ALONE = """
@@ -88,7 +89,7 @@ def state(pid: int) -> str:
 
 
 def test_actors_are_on_their_nodes(found: cluster.Cluster) -> None:
-    """The ids are those that Ray tells; an actor is found by its process, until its driver has ended."""
+    """The ids are Ray's; an actor is found by its process, until its driver has ended."""
     head, node = found.nodes
     with actors(found, head, node, node) as where:
         assert sorted(where.values()) == sorted([head.id, node.id, node.id])
@@ -121,7 +122,7 @@ def test_a_node_is_stopped(found: cluster.Cluster) -> None:
 
 
 def test_nodes_are_killed_and_added() -> None:
-    """A node with its actors; a raylet alone, whose actor is still the node's; the GCS. Others come in their place."""
+    """A node with its actors, a raylet whose actor stays, and the GCS; others replace them."""
     with cluster.start(3, cpus=1) as made:
         head, node, other = made.nodes
         with actors(made, node, other) as where:

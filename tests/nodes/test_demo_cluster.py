@@ -1,4 +1,4 @@
-"""`make demo-cluster`: a training goes on when a node of its cluster is killed, with the same batches."""
+"""`make demo-cluster`: a training goes on with the same batches when a node is killed."""
 
 from __future__ import annotations
 

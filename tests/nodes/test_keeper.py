@@ -81,7 +81,7 @@ def test_a_command_that_takes_too_long(keeper: Keeper) -> None:
 
 
 def test_a_daemon_does_not_get_away(keeper: Keeper) -> None:
-    """What has left its parent, its session and its terminal is below the keeper all the same, and is killed."""
+    """What has left its parent, its session and its terminal is below the keeper, and is killed."""
     keeper.run(sys.executable, "-c", DAEMON)
     wait_until(lambda: len(keeper.pids()) == 2)
     keeper.kill()
@@ -103,7 +103,7 @@ def test_it_is_no_child(keeper: Keeper) -> None:
 def test_the_process_that_is_served_dies(
     tmp_path: Path, number: signal.Signals, *, forks: bool
 ) -> None:
-    """All that it has had started is gone, the stopped ones too, and the folder; also where a fork of it lives on."""
+    """All that it has started is gone, also what was stopped, and the folder; a fork lives on."""
     (tmp_path / "folder").mkdir()
     program = start_script(
         SERVED.format(folder=str(tmp_path / "folder"), daemon=DAEMON, forks=forks)

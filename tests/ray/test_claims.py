@@ -1,4 +1,4 @@
-"""A bridge's claims: answers that are late, doubled or wrong, breaks, and what the training process sees of it."""
+"""A bridge's claims: answers that are late, doubled or wrong, and breaks."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_rows_that_do_not_fit_fail(bridge: Bridge, name: str) -> None:
-    """As those of a worker here would; the text says which leaf, what came and what was expected."""
+    """As rows of a worker here do; the text says which leaf, what came and what was expected."""
     filled, text = WRONG[name]
     bridge.plan()
     claim, other = bridge.claim(), bridge.claim()

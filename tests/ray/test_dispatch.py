@@ -236,7 +236,7 @@ def test_a_stream_stays_with_its_actor_and_moves_as_a_whole() -> None:
 
 
 def test_none_is_the_idlest_where_none_is_too_many() -> None:
-    """While actors come one after another there are fewer than are wanted, and none of them is to leave."""
+    """While actors start there are fewer than are wanted, and none of them is to leave."""
     dispatch, _ = three()
     ((busy, _, _),) = send(dispatch)
     assert [dispatch.idlest(count) for count in (-2, -1, 0)] == [[], [], []]
@@ -380,7 +380,7 @@ class Model(RuleBasedStateMachine):
 
     @staticmethod
     def _had_it_before(jobs: list[Job]) -> bool:
-        """Whether a job has come to be alone by a death elsewhere, when this actor had it beside others already."""
+        """Whether a death elsewhere made a job alone that this actor had beside others already."""
         return any(len(job.rows) > 1 or len(job.actors) >= 1 for job in jobs if job.alone)
 
     def teardown(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows made in a private slot and landed in the ring's: the epoch is that of local workers, bit for bit."""
+"""Rows of actors land in the slots of the ring: the epoch is that of local workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE = 3
 
 
 class Loopback(Pool):
-    """A bridge in this process: it claims several tickets, has them made by actors that are slots, and lands them."""
+    """A bridge in this process, which claims several tickets; its actors are slots."""
 
     row_by_row = False
 
@@ -94,7 +94,7 @@ def plain(batch: Any) -> Any:
 
 
 def epochs(dataset: Any, pool: type[Pool] | None, **options: Any) -> Any:
-    """Return two epochs, with errors in their places; ``pool``: what fills the slots, None: the consumer."""
+    """Return two epochs, with errors in their places; ``pool`` fills the slots, or the consumer."""
     options = {"batch_size": 8, "shuffle": True, "seed": 3, **options}
     found = []
     with (

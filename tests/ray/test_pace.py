@@ -1,4 +1,4 @@
-"""How batches are cut for actors: by how many calls are under way, by the work that is worth one, and by its bytes."""
+"""How batches are cut for actors: by the calls under way, by the work of one, and by its bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tickets(source: Source, ray: Ray, *, row_ns: int, workers_here: int = 0) -> 
     ],
 )
 def test_tickets_are_worth_a_call(row_ns: int, here: int, expected: list[int]) -> None:
-    """160 ms of work, or 5 ms beside workers here, but no more than leaves some to each call under way."""
+    """160 ms of work, or 5 ms beside workers here, as far as that leaves some to each call."""
     assert (
         tickets(source_of(np.zeros(3)), Ray(workers=8), row_ns=row_ns, workers_here=here)
         == expected
@@ -71,7 +71,7 @@ def test_tickets_are_worth_a_call(row_ns: int, here: int, expected: list[int]) -
 
 
 def test_all_actors_have_tickets() -> None:
-    """However quick rows are, a batch is shared by all calls under way, down to a fiftieth of that work."""
+    """However quick rows are, all calls share a batch, down to a fiftieth of that work."""
     source = source_of(np.zeros(3))
     assert tickets(source, Ray(workers=7), row_ns=500_000) == [6] * 10 + [4]
     assert tickets(source, Ray(workers=40), row_ns=2_500_000) == [1] * 64
@@ -79,7 +79,7 @@ def test_all_actors_have_tickets() -> None:
 
 
 def test_a_bridge_has_time_for_the_calls_of_all_its_actors() -> None:
-    """Where it has more than 64, each call is worth 2.5 ms for each of them, and never less than a fiftieth of that."""
+    """Beyond 64 actors a call is worth 2.5 ms for each, and at least a fiftieth of that."""
     source = source_of(np.zeros(3))
     assert tickets(source, Ray(workers=80), row_ns=4_000_000) == [1] * 64
     assert tickets(source, Ray(workers=1000), row_ns=2_000_000) == [24, 24, 16]

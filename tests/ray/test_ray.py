@@ -127,17 +127,18 @@ from remote_sets import Samples
 
 ray = ringfeed.ray.Ray(workers=2, num_cpus=0.1, address={address!r})
 with ringfeed.Loader(
-    Samples(), batch_size=4, shuffle=True, seed=1, shard=ringfeed.Shard({rank}, 2), workers=0, backend=ray,
-    timeout_s=200,
+    Samples(), batch_size=4, shuffle=True, seed=1, shard=ringfeed.Shard({rank}, 2), workers=0,
+    backend=ray, timeout_s=200,
 ) as loader:
     loader.load_state_dict(json.loads({state!r}))
     rest = [int(index) for _, indices in loader for index in indices]
-    print("seen", json.dumps([rest, [int(index) for _, indices in loader for index in indices]]), flush=True)
+    following = [int(index) for _, indices in loader for index in indices]
+    print("seen", json.dumps([rest, following]), flush=True)
 """
 
 
 def test_two_trainers_on_one_cluster_go_on_where_four_were(three: Cluster) -> None:
-    """Two processes, each with a bridge of its own: every sample of the epoch that four had begun, and of the next."""
+    """Two processes, each with its bridge, read what four left of an epoch, and the next one."""
     given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "workers": 0}
     four = [Loader(Samples(), shard=Shard(rank, 4), **given) for rank in range(4)]
     begun = [iter(loader) for loader in four]
@@ -197,7 +198,8 @@ def test_a_sample_that_hangs_is_named_with_its_stack(
         re.MULTILINE,
     )
     assert re.search(
-        r"^actor \d+ \(node [0-9.]+\): inside dataset\[1[67]\]( or the (\d+ rows|row) after it)?, has been "
+        r"^actor \d+ \(node [0-9.]+\): inside dataset\[1[67]\]( or the (\d+ rows|row) after it)?, "
+        r"has been "
         r"at it for \d+\.\d s\n"
         r"    \w[^(]* \(most recent call first\):\n"
         r'      File ".*test_ray\.py", line \d+ in __getitem__$',
@@ -221,7 +223,7 @@ except WorkerError as error:
 
 
 def test_what_no_node_has_is_named(three: Cluster) -> None:
-    """With what was asked, and what each node has of it; a node that was killed is there until Ray notices."""
+    """With what was asked, and what each node has; a killed node is there until Ray notices."""
     with pytest.raises(WorkerError) as caught:
         content(Samples(), batch_size=16, workers=0, backend=on(three, resources={"gpuu": 1}))
     assert re.fullmatch(
@@ -275,7 +277,7 @@ def test_a_cluster_that_asks_for_a_token_is_named(monkeypatch: pytest.MonkeyPatc
 def test_a_cluster_that_the_loader_starts_ends_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: dict[str, Any]
 ) -> None:
-    """Its actors give the same bits; it has a token of its own, and none is written to the home of this user."""
+    """Its actors give the same bits; it has a token, which is not written to this user's home."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,7 @@
-"""Workers elsewhere give what workers here give, whatever dies, is late or answers twice; their actors are threads."""
+"""Workers elsewhere give what workers here give, whatever dies, is late or answers twice.
+
+Their actors are threads of the bridge.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of bad input and of events in a cluster: whole texts, with actors that are threads of the bridge."""
+"""Whole texts for bad input and for events in a cluster, with actors that are threads."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_parameters_are_checked(given: dict[str, Any], kind: type[Exception], te
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the loader is made."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # noqa: ARG005 - as it is called
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ImportError) as caught:
         Loader(Samples(), backend=ringfeed.ray.Ray())
     assert str(caught.value) == 'backend=Ray(...) needs ray; pip install "ringfeed[ray]"'
@@ -182,7 +182,7 @@ def test_a_node_that_starts_no_actor_is_left_out(capfd: pytest.CaptureFixture[st
 def test_a_cluster_that_another_user_names_is_not_joined(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None
 ) -> None:
-    """The file in which Ray keeps the newest cluster of the machine must be this user's, or root's."""
+    """The file in which Ray keeps the machine's newest cluster must be this user's, or root's."""
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -232,8 +232,8 @@ def test_a_node_with_another_numpy_is_left_out() -> None:
     """Its rows might be others."""
     assert refusal(WorkerError, backend=remote(1, nodes={"a": 8}, differs=["a"])) == (
         "no actor starts on any node; on 10.0.0.0: WorkerError: has numpy 0.9, expected numpy "
-        f"{np.__version__.rpartition('.')[0]} as here; install what is missing there, or give runtime_env= of "
-        "ringfeed.ray.Ray"
+        f"{np.__version__.rpartition('.')[0]} as here; install what is missing there, or give "
+        "runtime_env= of ringfeed.ray.Ray"
     )
 
 
@@ -294,7 +294,8 @@ def test_a_sample_that_raises_has_its_traceback_and_its_node() -> None:
     cause = caught.value.__cause__
     assert isinstance(cause, OSError)
     assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["__getitem__"]
-    assert cause.__notes__ in (["on node 10.0.0.0"], ["on node 10.0.0.1"])  # type: ignore[attr-defined]
+    notes = cause.__notes__  # type: ignore[attr-defined]
+    assert notes in (["on node 10.0.0.0"], ["on node 10.0.0.1"])
 
 
 def test_a_dataset_that_writes_to_what_its_actors_share_is_told_so() -> None:
@@ -337,12 +338,15 @@ def test_a_sample_that_hangs_is_named_with_its_actor_its_node_and_its_stack() ->
     """In the StallError; with on_stall="restart" its actor is ended, and the row made again."""
     ray = remote(1, hangs=[2], nodes={"a": 1})
     assert re.fullmatch(
-        r"no batch for 0\.1 s: 1 of 1 workers inside dataset\[i\] \(i = \d\); raise timeout_s or look there\n"
+        r"no batch for 0\.1 s: 1 of 1 workers inside dataset\[i\] \(i = \d\); raise timeout_s or "
+        r"look there\n"
         r"worker 0 \(the bridge, pid \d+\): inside dataset\[\d\], has been at it for \d+\.\d s\n"
-        r"actor 1 \(node 10\.0\.0\.0\): inside dataset\[\d\] or the \d rows after it, has been at it for \d+\.\d s\n"
+        r"actor 1 \(node 10\.0\.0\.0\): inside dataset\[\d\] or the \d rows after it, has been "
+        r"at it for \d+\.\d s\n"
         r"    Thread \(most recent call first\):\n"
         r'      File ".*fake_fleet\.py", line \d+ in _fill\n'
-        r'      File ".*fake_fleet\.py", line \d+ in _run(\n      File ".*threading\.py", line \d+ in \w+)+',
+        r'      File ".*fake_fleet\.py", line \d+ in _run'
+        r'(\n      File ".*threading\.py", line \d+ in \w+)+',
         stall_in(ray, call=2),
     )
     assert numbers(backend=ray, timeout_s=2, on_stall="restart") == [*range(100)]

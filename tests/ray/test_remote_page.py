@@ -1,4 +1,4 @@
-"""The examples of docs/remote.md: with actors that are threads, and with Ray where it is installed."""
+"""The examples of docs/remote.md, with actors that are threads, and with Ray if it is installed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def run(code: str, monkeypatch: pytest.MonkeyPatch, ray: Callable[..., Any]) -> 
     monkeypatch.setattr(ringfeed.ray, "Ray", ray)
     monkeypatch.setattr(ringfeed, "Loader", loader, raising=False)
     try:
-        exec(code, {"ringfeed": ringfeed, "dataset": Pictures(), "train_step": lambda _: None})  # noqa: S102
+        names = {"ringfeed": ringfeed, "dataset": Pictures(), "train_step": lambda _: None}
+        exec(code, names)  # noqa: S102
     finally:
         for one in loaders:
             one.close()

@@ -1,4 +1,4 @@
-"""How many actors there are: more while training waits and they have no more to give, fewer where it does not."""
+"""How many actors there are: more while training waits for busy ones, fewer where it does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringfeed.ray.stats import RemoteStats, verdict_with
 
 
 class Training:
-    """A training that waits for some share of its time, beside actors that are busy for some share of theirs."""
+    """A training that waits for a share of its time, with actors that are partly busy."""
 
     def __init__(self, scaling: Scaling, actors: int) -> None:
         self.scaling, self.actors = scaling, actors
@@ -123,7 +123,8 @@ def said(waited_s: float, **given: float) -> str:
         "bytes": 2 * 10**9,
         "flight_s": 0.05,
     }
-    return verdict_with(stats, RemoteStats(**{**usual, "cpu_s": 40.0, **given}), OTHERWISE)  # type: ignore[arg-type]
+    remote = RemoteStats(**{**usual, "cpu_s": 40.0, **given})  # type: ignore[arg-type]
+    return verdict_with(stats, remote, OTHERWISE)
 
 
 @pytest.mark.parametrize(

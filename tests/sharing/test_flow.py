@@ -1,4 +1,4 @@
-"""Which training of a share gets what and when: each state placed by hand, with a clock of the test's own."""
+"""Which training of a share gets what and when; states are placed by hand, time is the test's."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_slot_goes_back_when_the_last_has_let_go() -> None:
 
 
 def test_a_training_that_holds_the_slots_is_handed_copies() -> None:
-    """Where the slots that may be lent are held, a copy comes after a moment; the next ones at once."""
+    """Where all slots that may be lent are held, a copy comes after a moment, the next at once."""
     stage = Stage(ranks=1)
     (training,) = stage.trainings
     stage.fill()
@@ -125,7 +125,7 @@ def test_a_training_that_holds_the_slots_is_handed_copies() -> None:
 
 
 def test_what_was_lost_is_sent_again() -> None:
-    """A training that waits though it was sent something gets it once more; it is still one batch."""
+    """A training that waits though it was sent something gets it once more, as one batch."""
     stage = Stage(ranks=1)
     (training,) = stage.trainings
     stage.fill()
@@ -136,7 +136,7 @@ def test_what_was_lost_is_sent_again() -> None:
 
 
 def test_what_is_held_no_longer_goes_back() -> None:
-    """A training that waits says what it holds: Ctrl-C may have kept it from giving back the rest."""
+    """A training that waits says what it holds: Ctrl-C may have kept back what it gave back."""
     stage = Stage(ranks=1)
     (training,) = stage.trainings
     stage.fill()
@@ -148,7 +148,7 @@ def test_what_is_held_no_longer_goes_back() -> None:
 
 
 def test_a_training_that_leaves_may_keep_arrays() -> None:
-    """What it holds stays; what it was sent beside that goes back, also where few slots are left."""
+    """What it holds stays; what else it was sent goes back, also where few slots are left."""
     stage = Stage(slots=3)
     first, second = stage.trainings
     stage.fill()
@@ -232,7 +232,7 @@ def test_wait_tells_the_others_once() -> None:
 
 
 def test_drop_loses_the_slow_ones_batches() -> None:
-    """With "drop" the others go on; the slow one has its count, and catches up with what comes next."""
+    """With "drop" the others go on; the slow one is told its loss, and goes on with the next."""
     stage = Stage(on_slow="drop")
     first, second = stage.trainings
     stage.fill()
@@ -250,7 +250,7 @@ def test_drop_loses_the_slow_ones_batches() -> None:
 
 @pytest.mark.parametrize("on_slow", ["drop", "raise"])
 def test_the_slow_one_may_have_all_slots(on_slow: Any) -> None:
-    """Where it has all slots but one in hand or on their way, the last one goes round, as copies."""
+    """Where it has all slots but one, in hand or on their way, the last goes round as copies."""
     stage = Stage(slots=3, on_slow=on_slow)
     first, second = stage.trainings
     stage.fill()
@@ -289,7 +289,7 @@ def test_raise_puts_the_slow_one_out() -> None:
 
 
 def test_drop_goes_on_at_the_border() -> None:
-    """With "drop" the next epoch begins without a training that does not come; it joins amid the epoch."""
+    """With "drop" an epoch begins without a training that is late, which joins amid it."""
     stage = Stage(on_slow="drop")
     first, second = stage.trainings
     stage.flow.end({})

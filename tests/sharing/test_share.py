@@ -1,4 +1,4 @@
-"""One loader for several trainings: the same batches as a loader's, parts by rank, lifetimes, places and errors."""
+"""One loader for several trainings: batches, parts by rank, lifetimes, places and errors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def test_a_structure_stays(share: shared.Share) -> None:
             spec=ringfeed.Array((3,), "uint8"),
         )
     assert re.fullmatch(
-        r"share\(name='other-.*'\) hands out samples of Spec\(\{'x': .*\}\), and this training expects "
+        r"share\(name='other-.*'\) hands out samples of Spec\(\{'x': .*\}\), and this training "
+        r"expects "
         r"Spec\(Array\(.*\)\); give the others' make_loader, or another name",
         str(caught.value),
     )
@@ -147,7 +148,7 @@ def _dicts() -> ringfeed.Loader[Any]:
 
 
 def test_what_is_written_is_the_writers_own(share: shared.Share) -> None:
-    """A training may write into its batch: the others do not see it, nor do later batches in that slot."""
+    """A training may write into its batch: neither the others nor later batches see that."""
     one, two = share.all(2)
     for first, batch in shared.together(one, two):
         first[0][...] = 0
@@ -156,7 +157,7 @@ def test_what_is_written_is_the_writers_own(share: shared.Share) -> None:
 
 
 def test_arrays_outlive_the_loader(share: shared.Share) -> None:
-    """A batch that is held stays as it is while the others go on, after close() and after the host's end."""
+    """A held batch stays as it is while others go on, after close() and after the host's end."""
     one, two = share.all(2)
     held = next(shared.first_of(one, two))
     one.close()
@@ -200,15 +201,22 @@ def test_a_loader_that_is_dropped_leaves(share: shared.Share) -> None:
 
 
 def test_slots_outlive_their_workers(share: shared.Share) -> None:
-    """Where the workers have failed for good, a training that is behind still gets what was filled."""
+    """Where workers have failed for good, a training that is behind still gets what was filled."""
     one, two = share.all(
         2, make=partial(shared.make, backend="spawn", irreplaceable=True, ahead=False)
     )
     batches, other = shared.until_it_fails(iter(one)), shared.until_it_fails(iter(two))
     found, behind = [next(batches), next(batches)], []
+
+    def both() -> Any:
+        """Yield the batches of the one, after the other has had them."""
+        for samples in batches:
+            behind.append(next(other))
+            yield samples
+
     os.kill(min(shared.group_of(one.host_pid) - {one.host_pid}), signal.SIGKILL)
     with pytest.raises(WorkerError, match="was killed by SIGKILL"):
-        found += (samples for samples in batches if not behind.append(next(other)))  # type: ignore[func-returns-value]
+        found += both()
     with pytest.raises(WorkerError, match="was killed by SIGKILL"):
         behind += other
     assert behind == found == shared.expected(1)[: len(found)]
@@ -330,7 +338,7 @@ def test_trainings_that_ask_for_different_epochs(share: shared.Share) -> None:
 @ONCE
 @pytest.mark.parametrize("epoch", [None, 1])
 def test_a_training_that_begins_anew(share: shared.Share, epoch: int | None) -> None:
-    """One that comes in the place of another, and asks for epoch 0, gets the error; those that go on decide."""
+    """One in the place of another that asks for epoch 0 gets the error; those that go on decide."""
     one, two = share.all(2)
     assert len(shared.numbers(shared.first_of(one, two))) == 12
     two.close()
@@ -372,7 +380,7 @@ def test_a_late_training_begins_with_the_next_epoch(share: shared.Share) -> None
 def test_a_forked_child_keeps_what_was_held(
     share: shared.Share, monkeypatch: pytest.MonkeyPatch, *, old_kernel: bool
 ) -> None:
-    """Its arrays stay as they were at the fork, whatever the parent does; what it writes is its own."""
+    """Its arrays stay as they were at the fork, and what it writes is its own."""
     if old_kernel:
         monkeypatch.setattr(mapping, "_POPULATE_WRITE", -1)
     (training,) = share.all(1, make=partial(shared.make, slots=4, samples=960))

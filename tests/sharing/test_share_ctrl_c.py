@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 
 class Interrupter:
-    """Raises KeyboardInterrupt where Python may: at the n-th call of a function by ours, or its return."""
+    """Raises KeyboardInterrupt where Python may: at the n-th call of our functions, or return."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -43,7 +43,7 @@ class Interrupter:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_at_each_step(share: shared.Share) -> None:
-    """Wherever Ctrl-C comes in ``next()``, the next call gives the batch that was to come; no slot is lost."""
+    """Wherever Ctrl-C comes in ``next()``, the next call gives that batch, and no slot is lost."""
     (training,) = share.all(1)
     batches: Any = iter(())
     found = []

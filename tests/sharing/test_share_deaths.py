@@ -44,7 +44,7 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def test_trainings_of_no_common_parent(processes: list[Any]) -> None:
-    """Processes that are started at once agree on one host, whichever is first; it ends with the last of them."""
+    """Processes that start at once agree on one host, which ends with the last of them."""
     name = shared.unique("apart")
     processes += [
         shared.begin(name, 3, "split", EPOCHS, rank=rank, make={"batch_size": 9})
@@ -62,7 +62,7 @@ def test_trainings_of_no_common_parent(processes: list[Any]) -> None:
 
 @pytest.mark.parametrize("victim", ["first", "other", "stopped"])
 def test_a_training_that_is_killed(victim: str, processes: list[Any]) -> None:
-    """Whichever it is, the one that began included: the others have every batch, right, and nothing stays."""
+    """Whichever it is, also the first one: the others have every batch, and nothing stays."""
     name = shared.unique("killed")
     processes.append(shared.begin(name, 3, "broadcast", EPOCHS, step_s=0.01))
     host = first_line(processes[0])["host"]
@@ -84,7 +84,7 @@ def test_a_training_that_is_killed(victim: str, processes: list[Any]) -> None:
 
 
 def test_the_host_is_killed() -> None:
-    """Each training gets an error that names it, at once; batches that are held stay right, and a new share begins."""
+    """Trainings get an error that names it; held batches stay right, and a new share begins."""
     name = shared.unique("host")
     with ringfeed.share(
         shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60
@@ -114,7 +114,7 @@ def test_the_host_is_killed() -> None:
 
 
 def test_a_worker_is_killed() -> None:
-    """The host's loader replaces it, and what has forked it: nothing is lost, doubled or reordered."""
+    """The host's loader replaces it and what forked it: nothing is lost, doubled or reordered."""
     name = shared.unique("worker")
     with ringfeed.share(
         shared.make, name=name, ranks=1, mode="broadcast", timeout_s=60
@@ -132,14 +132,15 @@ def test_a_worker_is_killed() -> None:
 
 
 def test_ctrl_c_loses_no_batch() -> None:
-    """Wherever Ctrl-C comes in ``next()``, the next call goes on with the batch that was to come."""
+    """Wherever Ctrl-C comes in ``next()``, the next call goes on with that batch."""
     name = shared.unique("interrupted")
     script = f"""
 import itertools, os, signal, sys, threading, time
 sys.path.insert(0, {str(shared.HERE)!r})
 import ringfeed, shared
 
-with ringfeed.share(shared.make, name={name!r}, ranks=1, mode="broadcast", timeout_s=60) as training:
+shared_by = ringfeed.share(shared.make, name={name!r}, ranks=1, mode="broadcast", timeout_s=60)
+with shared_by as training:
     print(training.host_pid, flush=True)
     over = False
     def interrupt():
@@ -164,7 +165,8 @@ with ringfeed.share(shared.make, name={name!r}, ranks=1, mode="broadcast", timeo
             batch = next(batches)
         except KeyboardInterrupt:
             count += 1
-            if batch is None or found[-1] == batch[1].tolist():  # Ctrl-C came ahead of `batch = None`
+            # Ctrl-C may have come ahead of `batch = None`.
+            if batch is None or found[-1] == batch[1].tolist():
                 continue
         except StopIteration:
             break
@@ -192,7 +194,7 @@ with ringfeed.share(shared.make, name={name!r}, ranks=1, mode="broadcast", timeo
 
 @pytest.mark.parametrize("on_slow", ["drop", "raise"])
 def test_a_training_that_is_stopped(on_slow: Any, processes: list[Any]) -> None:
-    """The others have every batch; when it goes on it hears what it has lost, or that it was put out."""
+    """The others have every batch; it is told what it has lost, or that it was put out."""
     name = shared.unique("slow")
     given = {"on_slow": on_slow, "patience_s": 0.3, "timeout_s": 60}
     script = f"""
@@ -214,7 +216,8 @@ with ringfeed.share(shared.make, name={name!r}, ranks=2, mode="broadcast", **{gi
         except ringfeed.StallError as error:
             print(json.dumps(str(error)), flush=True)
             sys.exit()
-    print(json.dumps([count, training.stats().lost, [str(one.message) for one in told]]), flush=True)
+    texts = [str(one.message) for one in told]
+    print(json.dumps([count, training.stats().lost, texts]), flush=True)
 """
     slow = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

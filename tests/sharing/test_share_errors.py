@@ -56,7 +56,7 @@ def test_a_samples_error_comes_in_its_place(share: shared.Share) -> None:
 
 
 def test_why_the_host_puts_a_training_out_is_raised_there(share: shared.Share) -> None:
-    """Also amid an epoch: a message that the host cannot understand ends the training that sent it, with its error."""
+    """A message that the host cannot understand ends the training that sent it."""
     (training,) = share.all(1)
     iterator = iter(training)
     next(iterator)
@@ -135,7 +135,7 @@ _REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], type[Exception
 
 @pytest.mark.parametrize("case", _REFUSED)
 def test_a_loader_that_cannot_be_shared(case: str) -> None:
-    """What make_loader raises, or a loader that does not do, is raised where it is joined; no process stays."""
+    """`share` raises what make_loader raises, or what its loader lacks; no process stays."""
     make, mode, given, kind, text = _REFUSED[case]
     name = shared.unique("bad")
     with pytest.raises(kind) as caught:
@@ -377,7 +377,7 @@ def test_a_late_host(share: shared.Share) -> None:
 
 
 def test_a_join_as_the_last_one_leaves(share: shared.Share) -> None:
-    """It is not let in by the host that is about to end: it gets a loader of its own, at epoch 0."""
+    """The host that is about to end does not let it in: it gets a loader of its own, at epoch 0."""
     (training,) = share.all(1)
     host = training.host_pid
     assert shared.numbers(training) == shared.expected(1)

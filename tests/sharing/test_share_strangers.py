@@ -1,4 +1,4 @@
-"""Processes of other users and containers at the socket of a share: they are refused before anything is opened."""
+"""Processes of other users and containers at the socket of a share are refused unheard."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _may_unshare() -> None:
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_a_container_has_names_of_its_own(kind: str) -> None:
-    """The same name is another address where a namespace is another, and at most as long as addresses may be."""
+    """A name is another address in another namespace, and no longer than addresses may be."""
     longest = "x" * 64
     script = (
         "import sys; from ringfeed.sharing import names; print(repr(names.address_of(sys.argv[1])))"

@@ -46,7 +46,7 @@ class Placing:
         self._strikes: Counter[str] = Counter()
 
     def rooms(self, nodes: Iterable[Node]) -> dict[str, int]:
-        """Return how many actors each node could have if it were empty; nodes that are out: none."""
+        """Return how many actors each node could have if it were empty; leaves out barred nodes."""
         fit = [node for node in nodes if self._strikes[node.name] < STRIKES]
         need = self._need.items()
         return {

@@ -143,7 +143,7 @@ class Lander:
         row_by_row = iter(claim.rows)
         most = [self._most] if self._is_whole else []
         write: Any = self._writer.batch if self._is_whole else self._writer.samples
-        # As long as a row has taken there, since one is timed here; or all, which are timed at once.
+        # One row of a ticket is timed here, but all rows of a whole batch.
         took_ns = first.work_ns if self._is_whole else first.work_ns // max(1, first.delivered)
         _claims.note_read(claim.address, took_ns)
         write(claim.address, lambda _: samples[next(row_by_row)], *most, SampleContext(0), note)
