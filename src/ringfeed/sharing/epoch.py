@@ -7,6 +7,7 @@ sends again.
 
 from __future__ import annotations
 
+import pickle
 import sys
 import time
 import warnings
@@ -19,7 +20,6 @@ from ringfeed._failure import decode, users_frames
 from ringfeed._process import Forks
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SupersededError
 from ringfeed.sharing.mapping import Mapping, SlotLease
-from ringfeed.sharing.names import packed_state, unpacked_state
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of
 
@@ -111,7 +111,7 @@ class Joined:
         self.break_off(self.epoch_id)
         self.epoch_id += 1
         wish, self.wish = self.wish, None
-        connection.tell("ask", self.epoch_id, wish and packed_state(wish))
+        connection.tell("ask", self.epoch_id, wish and pickle.dumps(wish))
         return SharedEpoch(self, self.epoch_id, build)
 
     def break_off(self, epoch_id: int) -> None:
@@ -153,7 +153,9 @@ class Joined:
             if fds and content["segment"] != self._segment:
                 self._mapping = Mapping(fds[0].fileno(), self.info.slot_size)
                 self._segment = content["segment"]
-            state = unpacked_state(content["state"]) if "state" in content else self.done.state
+            state = self.done.state
+            if "state" in content:
+                state = pickle.loads(content["state"])  # noqa: S301 - see `names.identify`
             self._opened = Message(serial, kind, epoch_id, content, state)
         return self._opened
 

@@ -30,10 +30,8 @@ from ringfeed.sharing.names import (
     accept,
     hear,
     identify,
-    packed_state,
     peer_of,
     tell,
-    unpacked_state,
 )
 from ringfeed.sharing.terms import Terms
 from ringfeed.system._system import Descriptor
@@ -333,13 +331,13 @@ class Host:
                 lease, rows = next(batches)
             except StopIteration:
                 with self._changed:
-                    flow.end(packed_state(host_loader.loader.state_dict()))
+                    flow.end(pickle.dumps(host_loader.loader.state_dict()))
                 return True
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001 - the loader's, for the trainings
                 with self._changed:
-                    flow.fail(encode(error), packed_state(host_loader.loader.state_dict()))
+                    flow.fail(encode(error), pickle.dumps(host_loader.loader.state_dict()))
                 continue
             with self._changed:
                 flow.add((lease, host_loader.slots), host_loader.content(lease, rows))
@@ -356,7 +354,8 @@ def _wish_of(
 ) -> Any:
     """Return where the epoch is to begin; trainings that ask for another place get an error."""
     wishes = {
-        training: ask and ask[1] and unpacked_state(ask[1]) for training, ask in asked.items()
+        training: ask and ask[1] and pickle.loads(ask[1])  # noqa: S301 - see `names.identify`
+        for training, ask in asked.items()
     }
     # One that has come in the place of another, and begins anew, does not decide for those that go
     # on.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.errors import SpecError
 from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.sharing.flow import MIN_SLOTS
-from ringfeed.sharing.names import packed_state
 from ringfeed.spec.builder import BatchBuilder
 from ringfeed.system._system import Descriptor
 
@@ -156,5 +156,5 @@ class HostLoader:
 
     def content(self, lease: Lease, rows: int) -> dict[str, Any]:
         """Return what the trainings are told of a batch."""
-        state = packed_state(self.loader.state_dict())
+        state = pickle.dumps(self.loader.state_dict())
         return {"segment": self._segment, "slot": lease.slot, "rows": rows, "state": state}

@@ -3,8 +3,9 @@
 Such names are those of a network namespace, which containers may have in common. So the name has
 the user's number and the namespaces of this process in it, and both ends ask the kernel whose
 process the other is (SO_PEERCRED and SO_PEERPIDFD, unix(7)) before they look at what it says.
-Messages are JSON. Pickle opens only what is code, an exception or a spec, of a process that was
-found to be one of ours.
+Messages are JSON. Pickle opens only what is code, an exception, a spec or a state as a whole, of a
+process that was found to be one of ours. So nothing that lies in a state is opened by pickle: a
+state may come from a file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import base64
 import errno
 import json
 import os
-import pickle
 import re
 import select
 import socket
@@ -21,7 +21,6 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.datasets.states import UnfitError, encoded
 from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
 
@@ -196,22 +195,3 @@ def _as_text(value: Any) -> dict[str, str]:
 
 def _from_text(value: dict[str, Any]) -> Any:
     return base64.b64decode(value[_BYTES]) if value.keys() == {_BYTES} else value
-
-
-def packed_state(state: Any) -> tuple[str, Any]:
-    """Return a loader's state for a message: as it is, or as a pickle where JSON cannot hold it.
-
-    Which of them is said beside it, since a state may come from a file, and nothing in it is to be
-    opened by pickle.
-    """
-    try:
-        encoded(state)
-    except UnfitError:
-        return "pickle", pickle.dumps(state)
-    return "json", state
-
-
-def unpacked_state(packed: Any) -> Any:
-    """Return a loader's state that came in a message."""
-    kind, state = packed
-    return pickle.loads(state) if kind == "pickle" else state  # noqa: S301 - see `identify`
