@@ -40,7 +40,6 @@ class Claim:
         """Those of the ticket that are to be made: all but what was given up before."""
         self.missing = set(self.rows)
         self.parts: list[Part] = []
-        self.is_landing = False
 
     @property
     def is_cancelled(self) -> bool:
@@ -56,8 +55,7 @@ class Claims:
         self.is_over = False
         """Whether the ring has stopped, or this worker is to leave: nothing more is claimed."""
         self._end, self._lander = end, lander
-        self._lock = threading.Lock()  # of a few steps
-        self._landing = threading.Lock()
+        self._lock = threading.Lock()  # of a few steps, and of one landing
         self._held: dict[Claim, None] = {}  # in the order of their claims
 
     def __len__(self) -> int:
@@ -105,9 +103,9 @@ class Claims:
             self._end.wait_break(seen, IDLE_NS)
 
     def cancel(self) -> list[Claim]:
-        """Publish what is broken off, but for what is just being landed; returns it."""
+        """Publish what is broken off as cancelled; returns it."""
         with self._lock:
-            gone = [claim for claim in self._held if claim.is_cancelled and not claim.is_landing]
+            gone = [claim for claim in self._held if claim.is_cancelled]
             for claim in gone:
                 self._publish(claim, NOTHING_NS)
             self._show()
@@ -121,16 +119,16 @@ class Claims:
         False, and nothing is done, where they came before or the claim is held no more.
         """
         rows = claim.rows if rows is None else tuple(rows)
-        with self._landing:
-            if not self._begin_landing(claim, rows):
+        with self._lock:  # a slot that is written is not given up: a break waits for it
+            is_held = claim in self._held and not claim.is_cancelled
+            if not is_held or not claim.missing.issuperset(rows):
                 return False
-            try:
-                claim.parts.append((rows, filled))
-                claim.missing.difference_update(rows)
-                if not claim.missing:
-                    self._write(claim)
-            finally:
-                self._end_landing(claim)
+            claim.parts.append((rows, filled))
+            claim.missing.difference_update(rows)
+            if not claim.missing:
+                self._write(claim)
+                self._publish(claim, sum(filled.work_ns for _, filled in claim.parts) or NOTHING_NS)
+            self._show()
         return True
 
     def fail(self, claim: Claim, record: bytes, rows: Sequence[int] | None = None) -> bool:
@@ -138,24 +136,9 @@ class Claims:
         rows = sorted(claim.missing) if rows is None else rows
         return self.land(claim, failed(len(rows), record), rows)
 
-    def _begin_landing(self, claim: Claim, rows: Sequence[int]) -> bool:
-        with self._lock:
-            claim.is_landing = (
-                claim in self._held and claim.missing.issuperset(rows) and not claim.is_cancelled
-            )
-            return claim.is_landing
-
     def _write(self, claim: Claim) -> None:
         try:
             self._lander.land(claim, claim.parts)
         except BaseException as error:  # noqa: BLE001 - the consumer waits for these rows
             for row in claim.rows:
                 claim.end.fail(row, encode(error))
-
-    def _end_landing(self, claim: Claim) -> None:
-        """Publish the claim if all of it is written, or if it was broken off meanwhile."""
-        with self._lock:
-            claim.is_landing = False
-            if not claim.missing or claim.is_cancelled:
-                self._publish(claim, sum(filled.work_ns for _, filled in claim.parts) or NOTHING_NS)
-            self._show()
