@@ -87,11 +87,13 @@ def test_ranks_that_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("section", sections({DDP}))
 def test_ddp(section: str, tmp_path: Path) -> None:
     """Two processes that are killed and run again, from what one of them has saved."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     found = []
     for die_at in (0, 38, 0):
+        with socket.create_server(
+            ("127.0.0.1", 0)
+        ) as server:  # one may be taken until the next run
+            port = server.getsockname()[1]
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
         here = tmp_path / ("cut" if found else "whole")
         here.mkdir(exist_ok=True)
         folders = [here, here / "other"]

@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ import numpy as np
 
 import ringfeed
 import warm
+from watching import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,16 +155,36 @@ def of_torch() -> dict[str, Any]:
 
 
 def of_ddp() -> dict[str, Any]:
-    """Return the same without dropout, whose random numbers that section does not save."""
+    """Return the same without dropout, whose random numbers that section does not save.
+
+    A process that is killed ends the connection in which the other one may still wait for its part
+    of the step before. So neither ends before both are through with that step.
+    """
     import torch  # noqa: PLC0415 - as above
 
     names = of_torch()
-    model = names["model"]
+    model, step = names["model"], names["train_step"]
     model[1] = torch.nn.Identity()
     names["optimizer"].param_groups[:] = [
         {**names["optimizer"].param_groups[0], "betas": (0.0, 0.0)}
     ]
-    return names
+    logs = [Path("steps.log"), Path("..", "steps.log")]
+    if os.environ["RANK"] == "0":
+        logs[1] = Path("other", "steps.log")
+
+    def together(*given: Any) -> None:
+        last = int(os.environ.get("DIE_AT", "0")) - 1
+        if last > 0 and _lines(logs[0]) == last:
+            deadline_s = time.monotonic() + PATIENCE_S
+            while _lines(logs[1]) < last and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+        step(*given)
+
+    return {**names, "train_step": together}
+
+
+def _lines(log: Path) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 def of_jax() -> dict[str, Any]:
