@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def lose_patience(loader: ringfeed.Loader, timeout_s: float) -> None:
     """Have a loader that runs wait for so long from now on: whoever places a stall first need not guess at times."""
     assert loader._runner.engine is not None
     engine = loader._runner.engine
-    engine.options = replace(engine.options, timeout_s=timeout_s)
+    engine.options = copy.copy(engine.options)
+    engine.options.timeout_s = timeout_s
 
 
 def while_it_waits(act: Callable[[], object]) -> threading.Thread:
