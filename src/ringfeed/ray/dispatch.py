@@ -33,7 +33,7 @@ from ringfeed.ray.stats import RemoteStats
 FLIGHTS = 2  # live calls of one job, at most
 TRY_S = 2.0  # after which a suspect that owes no answer is tried again
 HEDGE_S = 1.0  # a call is hedged after so long, or
-HEDGE_MEDIANS = 4  # after so many medians, each of about two calls' work
+HEDGE_MEDIANS = 3  # after so many medians, each of up to four calls' work
 FIRST_S = 10.0  # while no call was answered: an actor may import what the dataset needs
 SEEN = 64  # calls that the median is of
 
