@@ -25,7 +25,7 @@ class RingfeedError(Exception):
 
 
 class SpecError(RingfeedError, ValueError):
-    """A sample differs from the spec, or a spec cannot be built; the text names index, path, expected and got."""
+    """A sample differs from the spec, or a spec cannot be built; names index, path, expected, got."""
 
 
 class PlanError(RingfeedError, MemoryError):
@@ -33,11 +33,11 @@ class PlanError(RingfeedError, MemoryError):
 
 
 class ShipError(RingfeedError, TypeError):
-    """A dataset cannot be sent to worker processes; the text names the path to the part that cannot."""
+    """A dataset cannot be sent to worker processes; the text names the path to the faulty part."""
 
 
 class WorkerError(RingfeedError, RuntimeError):
-    """A sample raised, killed its worker or wrote over shared memory; or workers die at their start.
+    """A sample raised, killed its worker or wrote over shared memory; or workers never start.
 
     When ``dataset[i]`` raised, ``__cause__`` is that exception, with its own chain and the
     traceback of the worker: the user's frames, without those of ringfeed.
@@ -45,11 +45,11 @@ class WorkerError(RingfeedError, RuntimeError):
 
 
 class FunctionError(WorkerError):
-    """A user's function raised in a worker; the text names it, and the loader raises WorkerError."""
+    """A user's function, named in the text, raised in a worker; the loader raises WorkerError."""
 
 
 class StallError(RingfeedError, TimeoutError):
-    """No batch arrived within ``timeout_s``; the text names each worker, its sample and its Python stack."""
+    """No batch arrived within ``timeout_s``; the text has each worker's sample and Python stack."""
 
 
 class SlotsHeldError(RingfeedError, BufferError):
@@ -61,7 +61,7 @@ class SlotsHeldError(RingfeedError, BufferError):
 
 
 class SlotsHeldWarning(UserWarning):
-    """Views that the caller keeps hold all slots but one: batches may be private copies from here on.
+    """Views of the caller hold all slots but one: batches may be private copies from here on.
 
     Given once per loader, at the caller's line. ``warnings.simplefilter("error",
     ringfeed.SlotsHeldWarning)`` makes it an error; the ``next()`` after it gives the batch that was
@@ -70,11 +70,11 @@ class SlotsHeldWarning(UserWarning):
 
 
 class SupersededError(RingfeedError, RuntimeError):
-    """``next()`` on an iterator after a newer one of the same loader was made, or a state was loaded."""
+    """``next()`` on an iterator after its loader made a newer one or loaded a state."""
 
 
 class StateError(RingfeedError, ValueError):
-    """A state is of another dataset, order or version; or the position of the training loop is unknown."""
+    """A state has another dataset, order or version; or the training loop's position is unknown."""
 
 
 class ClosedError(RingfeedError, ValueError):

@@ -193,7 +193,7 @@ class Loader(Generic[Batch_co]):
         on_error: Literal["raise", "skip"] = "raise",
         max_attempts: int = 3,
     ) -> None:
-        """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
+        """Check the settings, read sample 0 unless ``spec`` is given, and plan; reserve no slot."""
         asked = AskedOrder(
             batch_size=batch_size,
             max_batch_size=max_batch_size,
@@ -464,7 +464,7 @@ class Loader(Generic[Batch_co]):
         return self._identity.state(self._position.place(batches))
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Continue at ``state`` with the next ``iter()``; each sample comes once an epoch.
+        """Continue at ``state`` with the next ``iter()``; each sample of the epoch comes once.
 
         Batch size, world size and all that is not in the state may differ; a loader with
         ``seed=None`` takes the seed of the state. In the middle of an epoch, `Buckets` needs the
@@ -524,7 +524,7 @@ class Loader(Generic[Batch_co]):
 
     @cached_property
     def _slots(self) -> DeviceSlots:
-        """The slots, registered with the drivers of devices."""
+        """The copies that devices make of the slots, and the slots' registration with drivers."""
         from ringfeed.frameworks.device_slots import DeviceSlots  # noqa: PLC0415 - a plain loop has no device
 
         runner = self._runner
