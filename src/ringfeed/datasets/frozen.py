@@ -2,10 +2,8 @@
 
 Frozen(items) ──▶ a column of the items' kind
                     "plain", "numpy"            bools, ints, floats; NumPy's scalars     an array of them
-                    "str", "bytes", "pickle"    what is one run of bytes                 bytes, and where each begins
+                    "str", "bytes", "pickle"    each item is a run of bytes              all bytes, and where each begins
                     "array"                     ndarrays of one dtype                    one after the other, likewise
-                    list, tuple                 lists or tuples of one kind of item      a column of these, likewise
-                    "rows"                      tuples, lists, dicts of one structure    a column for each place in it
 
 No worker can import the main file of the user's program. So what a pickled item has of it, classes
 and functions, lies beside the pickles, which refer to it by number, and travels as all else does
@@ -20,7 +18,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
@@ -29,13 +27,11 @@ import numpy as np
 from ringfeed._units import show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sized
 
     from numpy.typing import NDArray
 
 T_co = TypeVar("T_co", covariant=True)
-DEEPEST = 8  # structures in structures; what lies deeper is pickled
-_PLAIN_KEYS = frozenset({str, bytes, int, bool})  # of which equal ones of one type are the same
 _MAIN = ("__main__", "__mp_main__")
 _DTYPES: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
@@ -55,10 +51,10 @@ class Frozen(Sequence[T_co]):
     What is frozen lies in the sealed memory that all workers map, and an item is made when it is
     read, in about a microsecond for a short string.
 
-    items: a list or another iterable of bools, ints, floats, str, bytes, NumPy's scalars and
-        arrays, and lists, tuples and dicts of these; all others are pickled one by one. Items come
-        back equal and of the same type, and arrays read-only unless they are pickled: those of
-        several dtypes or shapes. Best are items of one type and structure.
+    items: a list or another iterable of any items. Those of one type take the least memory: bools,
+        ints, floats, str, bytes, NumPy's scalars, arrays of one dtype that differ in their first
+        axis alone; such arrays come back read-only. All others, such as tuples and dicts, are
+        pickled one by one. Items come back equal and of the same type.
 
     ``frozen[i]`` and ``len(frozen)`` are those of the list, ``frozen[a:b]`` is a list. TypeError
     for what is no such iterable, or holds what cannot be pickled.
@@ -100,7 +96,8 @@ class Frozen(Sequence[T_co]):
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        return _nbytes(self._column)
+        edges = self._column.edges
+        return self._column.data.nbytes + (0 if edges is None else edges.nbytes)
 
     def __repr__(self) -> str:
         """Return what it is, in a line."""
@@ -124,11 +121,16 @@ def _check(items: object) -> None:
 
 
 class _Column(NamedTuple):
-    """Items of one kind, as the arrays and the columns that they are made of."""
+    """Items of one kind in arrays: all in ``data``, and where each begins in ``edges``."""
 
-    kind: Any
-    length: int
-    parts: tuple[Any, ...]
+    kind: str
+    data: NDArray[Any]
+    edges: NDArray[np.int64] | None = None  # None: each item is one element
+    beside: tuple[Any, ...] = ()  # what pickles refer to by number
+
+    @property
+    def length(self) -> int:
+        return len(self.data) if self.edges is None else len(self.edges) - 1
 
 
 _READS: dict[str, Callable[[memoryview], Any]] = {
@@ -140,118 +142,55 @@ _READS: dict[str, Callable[[memoryview], Any]] = {
 
 def _reader(column: _Column) -> Callable[[int], Any]:
     """Return what makes the item at a place, from 0 on."""
-    kind, _, (first, *parts) = column
-    if kind == "plain":
-        return first.data.__getitem__  # type: ignore[no-any-return]
-    if kind == "numpy":
-        return first.__getitem__  # type: ignore[no-any-return]
-    if kind == "rows":
-        return _row_reader(first, *parts)
-    edges = parts[0].data
+    kind, data, edges, beside = column
+    if edges is None:
+        return (data.data if kind == "plain" else data).__getitem__
+    at = edges.data
     if kind == "array":
-        data = first.view()
-        data.flags.writeable = False
-        return lambda place: data[edges[place] : edges[place + 1]]
-    if isinstance(kind, type):
-        at = _reader(first)
-        return lambda place: kind(map(at, range(edges[place], edges[place + 1])))
-    view, read = first.data, partial(_load, parts[1]) if len(parts) > 1 else _READS[kind]
-    return lambda place: read(view[edges[place] : edges[place + 1]])
-
-
-def _row_reader(
-    kind: type, keys: tuple[Any, ...] | None, *columns: _Column
-) -> Callable[[int], Any]:
-    ats = [*map(_reader, columns)]
-
-    def row(place: int) -> Any:
-        made = [at(place) for at in ats]
-        return kind(made if keys is None else zip(keys, made, strict=True))
-
-    return row
-
-
-def _nbytes(part: Any) -> int:
-    if isinstance(part, _Column):
-        return sum(map(_nbytes, part.parts))
-    return int(part.nbytes) if isinstance(part, np.ndarray) else 0
+        rows = data.view()
+        rows.flags.writeable = False
+        return lambda place: rows[at[place] : at[place + 1]]
+    view, read = data.data, partial(_load, beside) if beside else _READS[kind]
+    return lambda place: read(view[at[place] : at[place + 1]])
 
 
 # ---- packing ----
 
 
-def _pack(items: Sequence[Any], depth: int = 0) -> _Column:
+def _pack(items: Sequence[Any]) -> _Column:
     kinds = set(map(type, items))
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind in _DTYPES:
         with suppress(OverflowError):  # of an int: it is pickled
-            return _Column("plain", len(items), (np.array(items, _DTYPES[kind]),))
-    if kind is str or kind is bytes:
-        encoded = (
-            [item.encode("utf-8", "surrogatepass") for item in items] if kind is str else items
-        )
-        return _joined(encoded, kind.__name__)
-    if kind is np.ndarray:
-        return _arrays(items)
-    if (
-        kind is not None and issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64
-    ):  # each has a unit
-        return _Column("numpy", len(items), (np.array(items, kind),))
-    if depth < DEEPEST and kind in (list, tuple, dict):
-        return _structures(items, kind, depth + 1)
+            return _Column("plain", np.array(items, _DTYPES[kind]))
+    if kind is str:
+        return _joined([item.encode("utf-8", "surrogatepass") for item in items], "str")
+    if kind is bytes:
+        return _joined(items, "bytes")
+    if kind is np.ndarray and _are_alike(items):
+        edges = _edges(items)
+        # Made first: concatenate() alone would lose the byte order and the padding of the dtype.
+        data = np.empty((edges[-1], *items[0].shape[1:]), items[0].dtype)
+        return _Column("array", np.concatenate(items, out=data), edges)
+    # Each timedelta64 has a unit of its own.
+    if kind and issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64:
+        return _Column("numpy", np.array(items, kind))
     return _pickled(items)
 
 
-def _joined(encoded: Sequence[bytes], kind: str, *beside: Any) -> _Column:
+def _are_alike(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Whether arrays differ in their first axis alone, and hold no objects."""
+    kinds = {(array.dtype, array.shape[1:], array.ndim) for array in arrays}
+    return len(kinds) == 1 and arrays[0].ndim > 0 and not arrays[0].dtype.hasobject
+
+
+def _joined(encoded: Sequence[bytes], kind: str, beside: tuple[Any, ...] = ()) -> _Column:
     data = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)  # of nothing there is no buffer
-    return _Column(kind, len(encoded), (data, _edges(map(len, encoded)), *beside))
+    return _Column(kind, data, _edges(encoded), beside)
 
 
-def _edges(lengths: Iterable[int]) -> NDArray[np.int64]:
-    return np.fromiter(accumulate(lengths, initial=0), np.int64)
-
-
-def _arrays(items: Sequence[Any]) -> _Column:
-    first = items[0]
-    is_one_kind = all(
-        item.dtype == first.dtype and item.shape[1:] == first.shape[1:] and item.ndim
-        for item in items
-    )
-    if not is_one_kind or first.dtype.hasobject:
-        return _pickled(items)
-    edges = _edges(map(len, items))
-    data = np.empty(
-        (edges[-1], *first.shape[1:]), first.dtype
-    )  # else its byte order and padding are lost
-    return _Column("array", len(items), (np.concatenate(items, out=data), edges))
-
-
-def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
-    """Pack lists, tuples or dicts: by their places where they are alike, else one after the other."""
-    if kind is dict:
-        keys = tuple(items[0])
-        if not keys or not all(_has_keys(item, keys) for item in items):
-            return _pickled(items)
-        columns = (_pack([item[key] for item in items], depth) for key in keys)
-        return _Column("rows", len(items), (dict, keys, *columns))
-    lengths = [*map(len, items)]
-    if len(set(map(type, chain.from_iterable(items)))) == 1:
-        return _Column(
-            kind, len(items), (_pack([*chain.from_iterable(items)], depth), _edges(lengths))
-        )
-    if len(set(lengths)) == 1 and lengths[0]:
-        columns = (_pack(column, depth) for column in zip(*items, strict=True))
-        return _Column("rows", len(items), (kind, None, *columns))
-    return _pickled(items)
-
-
-def _has_keys(item: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
-    """Whether a dict has just these keys in this order: 1 and True are equal, and not the same."""
-    return tuple(item) == keys and all(map(_is_same, item, keys))
-
-
-def _is_same(key: Any, other: Any) -> bool:
-    return key is other or (type(key) is type(other) and type(key) in _PLAIN_KEYS)
+def _edges(parts: Iterable[Sized]) -> NDArray[np.int64]:
+    return np.fromiter(accumulate(map(len, parts), initial=0), np.int64)
 
 
 # ---- what only pickle takes ----
@@ -261,7 +200,7 @@ def _pickled(items: Sequence[Any]) -> _Column:
     """Pickle each item for itself; TypeError for one that pickle refuses."""
     numbers: dict[Any, int] = {}
     pickles = [_dumped(place, item, numbers) for place, item in enumerate(items)]
-    return _joined(pickles, "pickle", *([tuple(numbers)] if numbers else []))
+    return _joined(pickles, "pickle", tuple(numbers))
 
 
 class _Pickler(pickle.Pickler):
