@@ -78,4 +78,5 @@ def reworded(error: SpecError, index: int, named: str, maker: str = "__getitem__
     if parts is not None and parts[0].startswith(where):
         first, got, expected, remedy = parts
         remedy = remedy.replace("__getitem__", maker)
-        error.args = error_of(named + first[len(where) :], got, expected, remedy).args
+        new = error_of(named + first[len(where) :], got, expected, remedy)
+        error.args, vars(error)["parts"] = new.args, vars(new)["parts"]

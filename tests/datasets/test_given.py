@@ -379,7 +379,7 @@ def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> Non
             3,
             "SpecError: dataset[0]: sample is None, expected an array or number, or a tuple, list "
             "or dict of them; return one of these from __getitem__; on_error='skip' leaves out "
-            "samples that are None, and the 2 samples read after it failed, too; on_error='skip' "
+            "samples that are None, and the 2 read after it failed, too; on_error='skip' "
             "leaves none out before the spec is known: give spec=",
         ),
     ],

@@ -462,7 +462,7 @@ def test_what_raises_at_once() -> None:
     """With the first row: as it is raised, or with "skip" with a way out."""
     assert raised(ValueError, lambda: Loader(Pack(Never(), [5] * 3, 8))) == "never"
     assert raised(SpecError, lambda: Loader(Pack(Never(), [5] * 3, 8), on_error="skip")) == (
-        "row 0 of the Pack, read for the spec, raised ValueError: never, and the 2 rows read "
+        "row 0 of the Pack, read for the spec, raised ValueError: never, and the 2 read "
         "after it failed, too; on_error='skip' leaves none out before the spec is known: give "
         "spec="
     )

@@ -49,7 +49,9 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
 def way_of(dataset: Any, **terms: Any) -> str:
     """Return the method of the writer by which a dataset is read."""
     source, reader = open_source(dataset, Terms(2, **terms)), Mock()
-    reader.open_stream = partial(Reader.open_stream, reader)
+    for name in ("open_stream", "by_method", "by_element"):
+        setattr(reader, name, partial(getattr(Reader, name), reader))
+    reader.source, reader.steps = source, ()
     source.learn()
     fill: Any = source.open(dataset, reader)
     write = reader.by.call_args.args[0] if reader.by.called else fill.func
@@ -105,8 +107,8 @@ def test_a_first_sample_that_exits_is_an_error(ways: dict[str, Any]) -> None:
 
 KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": imported_in_turn}
 PARTS = {
-    "samples": ["datasets.samples"],
-    "batches": ["datasets.batches"],
+    "samples": ["datasets.indexed"],
+    "batches": ["datasets.indexed"],
     "streams": [
         "datasets.peekable",
         "datasets.states",
@@ -140,7 +142,7 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, backend: Any) -> Non
             ]
             found = set(batch.tobytes().decode().split())
             if backend == "process":  # it has imported what most read, once for all workers
-                found -= {"datasets.arrays", "datasets.samples"} - {*PARTS[kind]}
+                found -= {"datasets.arrays", "datasets.indexed"} - {*PARTS[kind]}
             assert found == {*always, *PARTS[kind]}
 
 

@@ -379,7 +379,7 @@ def test_a_transform_that_raises_at_once() -> None:
 
     assert raised(ValueError, lambda: Loader(Samples(), transform=failing)) == "never"
     assert raised(SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip")) == (
-        "dataset[0], read for the spec, raised ValueError: never, and the 31 samples read after "
+        "dataset[0], read for the spec, raised ValueError: never, and the 31 read after "
         "it failed, too; on_error='skip' leaves none out before the spec is known: give spec="
     )
     spec = Array((), "int64")
@@ -387,7 +387,7 @@ def test_a_transform_that_raises_at_once() -> None:
         SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip", spec=spec)
     ) == (
         "dataset[0], read to see what the functions given to the loader make of it, raised "
-        "ValueError: never, and the 31 samples read after it failed, too; on_error='skip' leaves "
+        "ValueError: never, and the 31 read after it failed, too; on_error='skip' leaves "
         "none out before that is known: put a good one first"
     )
 

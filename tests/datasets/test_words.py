@@ -40,7 +40,7 @@ def test_a_pack_says_what_a_sample_has_raised_in_its_own_words() -> None:
             on_error="skip",
         )
     assert str(caught.value) == (
-        f"row 0 of the Pack, read for the spec, raised ValueError: {NOTES}, and the 24 rows read "
+        f"row 0 of the Pack, read for the spec, raised ValueError: {NOTES}, and the 24 read "
         "after it failed, too; on_error='skip' leaves none out before the spec is known: give "
         "spec="
     )

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 from threading import Thread
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from ringfeed import Array, Loader, SpecError, StallError, WorkerError
 from ringfeed.datasets import Mix, Pack
 from ringfeed.monitor.bottleneck import verdict
 from ringfeed.monitor.stats import Stats
-from ringfeed.reading.window import Window
 from watching import PATIENCE_S, lose_patience, pids, wait_until
 
 if TYPE_CHECKING:
@@ -511,41 +509,6 @@ def test_ctrl_c_while_the_event_loop_starts(
     if after == "it began":
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
-
-
-class Writing:
-    """Stands for a ticket whose rows are written while its window gives up all claims."""
-
-    address = 0
-
-    def __init__(self, window: Any) -> None:
-        self._window = window
-        self.fetches: list[Any] = []
-        self.is_over = self.is_writing = False
-        self.end = self
-
-    def show(self) -> None:
-        """Show nothing."""
-
-    def write(self) -> bool:
-        """Give up all claims meanwhile."""
-        self._window.drop_all()
-        return True
-
-    def publish(self, _: object) -> None:
-        """Never called: others take the claim back."""
-        raise AssertionError
-
-
-def test_a_claim_that_is_given_up_while_its_rows_are_written() -> None:
-    """It is not published: what was given up is another's."""
-    window = Window(None, 4, writes_here=False)  # type: ignore[arg-type]
-    window.fetcher = SimpleNamespace(drop=list)  # type: ignore[assignment]
-    ticket: Any = Writing(window)
-    window._open[ticket] = None
-    window._write(ticket)
-    assert window.is_empty
-    assert ticket.is_over
 
 
 @pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])

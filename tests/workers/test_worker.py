@@ -21,8 +21,8 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import BadBulk, Oracle, check, drain
+from ringfeed.datasets.indexed import IndexedSource
 from ringfeed.datasets.reader import Port, Reader
-from ringfeed.datasets.samples import SampleSource
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from ringfeed.engine.plan import make_plan
@@ -126,9 +126,9 @@ def test_what_is_raised_outside_a_sample_fails_its_ticket(
 
     The worker goes on.
     """
-    original = SampleSource.open
+    original = IndexedSource.open
 
-    def opened(self: SampleSource, dataset: Any, reader: Reader) -> Callable[[], bool]:
+    def opened(self: IndexedSource, dataset: Any, reader: Reader) -> Callable[[], bool]:
         read = original(self, dataset, reader)
 
         def interrupted() -> bool:
@@ -138,7 +138,7 @@ def test_what_is_raised_outside_a_sample_fails_its_ticket(
 
         return interrupted
 
-    monkeypatch.setattr(SampleSource, "open", opened)
+    monkeypatch.setattr(IndexedSource, "open", opened)
     with ringfeed.Loader(
         Oracle(12), batch_size=4, workers=1, backend=backend, timeout_s=120
     ) as loader:

@@ -1,11 +1,11 @@
 """What a dataset is, kind by kind; what the user's functions make of its samples; the kinds that ringfeed brings.
 
     dataset ──▶ Source (base): its length, its spec, its order, and the Reader that a worker reads it with
-                  arrays, samples, batches         of an index
+                  arrays, indexed                  of an index
                   streams, stream_reader, ...      of an iterator: read in order, begun again where it was
                   mix, pack, frozen, passes        ringfeed's own: `Mix`, `Pack`, `Frozen`, passes of Keras'
 
-    transform, batch_transform, collate_fn ──▶ functions ──▶ transformed, collating: what workers do with them
+    transform, batch_transform, collate_fn ──▶ functions ──▶ trial, transformed: first samples; in workers
 
 `engine.open_source` decides which it is. Imports `orders`, `spec` and what lies below.
 """

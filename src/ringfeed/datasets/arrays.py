@@ -104,7 +104,9 @@ class ArraySource(Source):
         return Rows(self.dataset)[index]
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
-        """Gather rows in C."""
+        """Gather rows in C, unless each goes through the user's functions."""
+        if reader.steps:
+            return reader.by_element(reader.reseeded(Rows(dataset, copied=True).__getitem__))
         return reader.by(reader.writer.gather, dataset)
 
 

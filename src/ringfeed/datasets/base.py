@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._checks import reworded
 from ringfeed._classes import root_of
+from ringfeed._failure import Kind, kind_of
 from ringfeed.datasets.terms import Delivery, Kept
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Array, Spec
@@ -31,24 +34,14 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
+NAMED = 8  # samples of a batch, in words
 MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 _EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
 _CONSUMERS_OWN = {
-    *(
-        "given",
-        "dataset",
-        "functions",
-        "terms",
-        "hooks",
-        "order",
-        "members",
-        "iterables",
-        "element_kind",
-        "elements",
-    ),
+    *("given", "dataset", "functions", "terms", "hooks", "order", "members", "iterables"),
     "rows_now",
 }
 
@@ -95,7 +88,6 @@ class Source(ABC):
     ] = ()  # the sources of the datasets that this one is made of, in the consumer
     functions: Functions | None = None  # the user's, which are sent to the workers with the dataset
     transforms: Transforms | None = None  # what workers do with these functions
-    first_words = "dataset[0]", "samples"  # the first element, and the plural of all
     open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
@@ -119,22 +111,12 @@ class Source(ABC):
         )  # which is refused: see `concurrency_of`
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs."""
+        """Return what a worker needs; a copy has no more."""
         return {name: value for name, value in self.__dict__.items() if name not in _CONSUMERS_OWN}
 
     def without_dataset(self) -> Self:
         """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
-        other = object.__new__(type(self))
-        nothing = {
-            "given": None,
-            "dataset": None,
-            "functions": None,
-            "order": None,
-            "iterables": (),
-            "members": (),
-        }
-        other.__dict__.update(self.__dict__, **nothing)
-        return other
+        return copy(self)
 
     # ---- what the dataset is ----
 
@@ -262,12 +244,20 @@ class Source(ABC):
         """Say what has become of a batch of ``rows`` rows of which something is missing."""
         if not self.collates:
             return self.settle(lease, rows, epoch)
-        from ringfeed.datasets.collating import settle  # noqa: PLC0415 - only where it is needed
-
-        return settle(self, lease, epoch)
+        kinds, read = {kind_of(record) for _, record in lease.failures()}, self.indices
+        if Kind.END in kinds:
+            read = lease.failed_rows(read)[-1][0]
+        found = self.settle(lease, read, epoch)._replace(is_whole=True)
+        if Kind.NOTHING in kinds:
+            return found._replace(failed=[], is_none=True, keeps_others=False)
+        return found
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
-        """Say what has become of so many samples of which something is missing."""
+        """Say which of so many samples failed, or why a whole batch is missing: it fails as one, or there is none."""
+        if self.whole:
+            kinds = {kind_of(record) for _, record in lease.failures()}
+            failed = [] if kinds - {Kind.ERROR} else lease.failed_rows(1)
+            return Delivery(failed, is_none=Kind.NOTHING in kinds, keeps_others=False)
         return Delivery(
             [(row, self.number_of(index), mark) for row, index, mark in lease.failed_rows(rows)]
         )
@@ -302,6 +292,11 @@ class Source(ABC):
         """Say which samples some workers are at."""
         return f"dataset[i] (i = {', '.join(map(str, indices))})" if indices else "dataset[i]"
 
+    def describe_batch(self, indices: Sequence[int]) -> str:
+        """Say which samples a batch is made of."""
+        more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
+        return f"the batch of {self.describe_all([*indices[:NAMED]])}{more}"
+
     # ---- in a worker ----
 
     def users_own(self, dataset: Any) -> Any:
@@ -330,8 +325,10 @@ class Source(ABC):
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Return what fills the reader's claim with the dataset's own samples."""
 
-    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:  # noqa: ARG002 - see streams
-        """Record what a row of the reader's claim has raised."""
+    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
+        """Record what a row of the reader's claim has raised; a refusal says which sample it is of."""
+        if isinstance(error, SpecError):
+            reworded(error, index, self.describe(index))
         if reader.port.is_consumer and isinstance(error, KeyboardInterrupt):
             raise error
         reader.end.fail(row, reader.encoded(error))

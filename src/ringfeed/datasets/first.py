@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed.errors import SpecError, StallError, WorkerError
@@ -9,7 +10,7 @@ from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.spec import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringfeed.datasets.base import Source
 
@@ -48,41 +49,43 @@ def first_of(source: Source, look: Callable[[Any, int], _T]) -> _T:
 
 def read(source: Source, index: int) -> Any:
     """Return an element of the dataset, to learn the spec from, with its own random numbers."""
+    with reading(source, index, f"{source.describe(index)}, read for the spec,"):
+        element = source.element(index)
+        return element if source.terms.trial is None else source.terms.trial(element)
+
+
+@contextmanager
+def reading(source: Source, index: Any, what: str) -> Iterator[None]:
+    """Give the user's code the random numbers of a sample or of those of a batch, and let it end nothing here."""
     context, before = SampleContext(source.seed, index=index), installed.context
     try:
         installed.context = context
-        element = source.element(index)
-        return element if source.terms.trial is None else source.terms.trial(element)
+        yield
     except (SystemExit, GeneratorExit) as error:
         # It would end the training here, as if it were done, though only a sample's code asked for
         # an end.
-        message = (
-            f"{source.describe(index)}, read for the spec, raised {type(error).__name__}: {error}"
-        )
-        raise WorkerError(message.removesuffix(": ")) from error
+        raise WorkerError(in_words(what, error)) from error
     finally:
         installed.context = before
 
 
+def in_words(what: str, error: BaseException) -> str:
+    """Say that something has raised an error."""
+    return f"{what} raised {type(error).__name__}: {error}".removesuffix(": ")
+
+
 def _cannot_skip(source: Source, failed: list[Exception]) -> str:
-    first, what = source.first_words
-    what = "batches" if source.whole else what
-    raised = f"{type(failed[0]).__name__}: {failed[0]}".removesuffix(": ")
-    raised = (
-        raised
-        if len(failed) == 1
-        else f"{raised}, and the {len(failed) - 1} {what} read after it failed, too"
-    )
+    first = source.describe(0)
+    why, known = "for the spec", "the spec is known: give spec="
+    if source.whole:
+        known += " and max_batch_size="
     if source.terms.spec is not None:
-        return (
-            f"{first}, read to see what the functions given to the loader make of it, raised "
-            f"{raised}; on_error='skip' leaves none out before that is known: put a good one first"
-        )
-    remedy = "spec= and max_batch_size=" if source.whole else "spec="
-    return (
-        f"{first}, read for the spec, raised {raised}; on_error='skip' leaves none out before the "
-        f"spec is known: give {remedy}"
-    )
+        why = "to see what the functions given to the loader make of it"
+        known = "that is known: put a good one first"
+    raised = in_words(f"{first}, read {why},", failed[0])
+    if len(failed) > 1:
+        raised += f", and the {len(failed) - 1} read after it failed, too"
+    return f"{raised}; on_error='skip' leaves none out before {known}"
 
 
 def packages_in(sample: object) -> frozenset[str]:

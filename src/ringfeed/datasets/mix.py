@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ringfeed._checks import error_of, reworded
+from ringfeed._checks import error_of
 from ringfeed._classes import fingerprint_of, is_iterable
 from ringfeed._failure import is_raised_here
 from ringfeed.datasets.arrays import Rows
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ringfeed.datasets.reader import Fill, Reader
-    from ringfeed.datasets.terms import Delivery, Terms
+    from ringfeed.datasets.terms import Terms
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Spec
 
 STOPS = ("first", "all", "never")
@@ -248,11 +247,6 @@ class MixSource(Source):
         for member in self.members:
             member.method = self.method  # or it would refuse what its own does not allow
 
-    @property
-    def reads(self) -> bool:
-        """Whether `learn` reads elements of one of them."""
-        return any(member.reads for member in self.members)
-
     def hold(self, dataset: Members) -> None:
         """Read these datasets from now on."""
         self.dataset, dataset.starts = dataset, self.starts
@@ -266,7 +260,6 @@ class MixSource(Source):
                 member.learn()
             _check_alike(self.members[0].spec, member.spec, number)
         self._choose_method()  # again: some methods are not for all specs
-        self.elements = self.members[0].without_dataset()
         self.has_gaps = any(member.has_gaps for member in self.members)
         found = [member.packages for member in self.members if member.packages is not None]
         self.packages = frozenset[str]().union(*found) if found else None
@@ -316,11 +309,6 @@ class MixSource(Source):
             lengths, weights, mix.stop, self.indices, per_batch=mix.per_batch, seed=seed
         )
 
-    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
-        """Say what has become of a batch, as the datasets do."""
-        found: Delivery = self.elements.settle(lease, rows, epoch)
-        return found
-
     def users_own(self, dataset: Members) -> Any:
         """Return the user's datasets in what was sent to a worker."""
         return tuple(one.columns if isinstance(one, Rows) else one for one in dataset.datasets)
@@ -337,19 +325,7 @@ class MixSource(Source):
     def open(self, dataset: Members, reader: Reader) -> Fill:
         """Read each index from its dataset."""
         self.starts = dataset.starts
-        read = dataset.reader(self.method)
-        if self.method == "__getitems__":
-            return reader.by(reader.writer.bulk, read)
-        if self.whole:
-            return reader.by(reader.writer.batch, reader.reseeded(read), self.rows)
-        write = reader.writer.rows if self.method == "read_into" else reader.writer.samples
-        return reader.by(write, reader.reseeded(read))
-
-    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
-        """Record what a row has raised, by the name of its dataset."""
-        if isinstance(error, SpecError):
-            reworded(error, index, self.describe(index))
-        super().note_failure(reader, row, index, error)
+        return reader.by_method(self.method, dataset.reader(self.method))
 
 
 @contextmanager

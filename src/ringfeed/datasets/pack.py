@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ringfeed._checks import error_of, reworded
+from ringfeed._checks import error_of
 from ringfeed._classes import is_iterable
 from ringfeed._failure import NOT_CTRL_C
 from ringfeed.datasets.arrays import Rows
-from ringfeed.datasets.samples import SampleSource
+from ringfeed.datasets.indexed import IndexedSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.spec.array import Array, shown
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from ringfeed.datasets.base import Source
-    from ringfeed.datasets.reader import Reader
     from ringfeed.datasets.terms import Delivery, Terms
     from ringfeed.orders.packing import Packing, Pieces
     from ringfeed.orders.permutation import Indices
@@ -385,10 +384,9 @@ def _write_extras(out: dict[str, Any], lengths: NDArray[Any], used: int) -> None
 # ---- the source ----
 
 
-class PackSource(SampleSource):
+class PackSource(IndexedSource):
     """A dataset of packed rows, around the source of the dataset that they are packed from."""
 
-    first_words = "row 0 of the Pack", "rows"
     rows_now: PackedRows | None = None  # in the consumer
 
     def __init__(
@@ -405,7 +403,7 @@ class PackSource(SampleSource):
         is_list = isinstance(
             samples, list
         )  # of arrays, perhaps of one length, which are no columns here
-        inner = SampleSource(samples, samples, plain) if is_list else open_source(samples, plain)
+        inner = IndexedSource(samples, samples, plain) if is_list else open_source(samples, plain)
         dataset = inner.dataset if inner.runs_code else Rows(inner.dataset)
         extras, reseeds = pack.segment_ids, terms.reseed
         rows = PackedRows(
@@ -516,9 +514,3 @@ class PackSource(SampleSource):
     def describe_all(self, indices: list[int]) -> str:
         """Say at which rows some workers are."""
         return ", ".join(f"row {index} of the Pack" for index in indices) or "the Pack"
-
-    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
-        """Record what a row has raised; what is no row's is a sample's, and names it."""
-        if isinstance(error, SpecError):
-            reworded(error, index, f"row {index} of the Pack")
-        super().note_failure(reader, row, index, error)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.datasets.batches import BatchSource
+from ringfeed.datasets.indexed import IndexedSource
 from ringfeed.orders.making import make_sampler
 from ringfeed.orders.sampler import Epoch, Sampler, Sequential
 
@@ -118,9 +118,9 @@ class Passes:
         self.dataset = dataset
         self.order = order
 
-    def __ringfeed_source__(self, terms: Terms, open_source: object) -> BatchSource:
+    def __ringfeed_source__(self, terms: Terms, open_source: object) -> IndexedSource:
         """Return the source of the dataset, as one of passes."""
-        source = BatchSource(self.dataset, self.dataset, terms)
+        source = IndexedSource(self.dataset, self.dataset, terms)
         source.has_passes = True
         source.hooks, source.order = frozenset(), self.order
         source.least_rows = batch_size_of(self.dataset)

@@ -59,6 +59,7 @@ class Reader:
         self.dataset = dataset
         self.context = SampleContext(source.seed)
         self.writer: Any = self.writer_of(source.spec, port.offsets)
+        self.steps: tuple[Any, ...] = ()  # that samples go through on their way to the writer
         self._introduced = False  # to the user's code
         self._fill = source.fill(dataset, self)
 
@@ -132,6 +133,26 @@ class Reader:
     ) -> Fill:
         """Return what fills the claim by a method of the writer; ``failed`` is called for each row that fails."""
         return partial(write, self.end.claim_address, *given, self.context, failed or self.failed)
+
+    def by_method(self, method: str, read: Callable[..., Any]) -> Fill:
+        """Return what fills the claim by a method of datasets: see `indexed`."""
+        if method == "__getitems__":
+            for step in self.steps:
+                read = step.many(read)
+            return self.by(self.writer.bulk, read)
+        if method == "read_into":
+            return self.by(self.writer.rows, self.reseeded(read))
+        return self.by_element(self.reseeded(read))
+
+    def by_element(
+        self, read: Callable[[int], Any], failed: Callable[..., None] | None = None
+    ) -> Fill:
+        """Return what fills the claim with read(index): samples, or a whole batch."""
+        for step in self.steps:
+            read = step.each(read)
+        if self.source.whole:
+            return self.by(self.writer.batch, read, self.source.rows, failed=failed)
+        return self.by(self.writer.samples, read, failed=failed)
 
     def encoded(self, error: BaseException) -> bytes:
         """Return why a row is not there; Ctrl-C comes out where it may come."""

@@ -73,11 +73,6 @@ class Stream:
     def _name(self, position: int) -> str:
         return self._source.describe(position * self._source.streams + self._place)
 
-    def break_off(self) -> None:
-        """Begin anew where Ctrl-C came, since how far it was read is unknown; one that has ended stays so."""
-        if not self._ended or isinstance(self._error, KeyboardInterrupt):
-            self._restart()
-
     def has_warned(self, error: BaseException) -> bool:
         """Whether no element has raised this, but the warning of a replay."""
         is_warning = error is self._warning
@@ -262,12 +257,7 @@ class StreamReader:
 
             on = not source.is_planned
             self._part = StreamPart(source.part, reader.context, reads_on=on, reseeds=source.reseed)
-        whole = reader.by(reader.writer.batch, self.element, source.rows, failed=self._failed)
-        self._fill = (
-            whole
-            if source.whole
-            else reader.by(reader.writer.samples, self.element, failed=self._failed)
-        )
+        self._fill = reader.by_element(self.element, self._failed)
 
     def read_claim(self) -> bool:
         """Fill the reader's claim."""
@@ -285,13 +275,7 @@ class StreamReader:
                 self._part.begin(self._stream(numbers[0]), numbers)
             return self._fill()
         except KeyboardInterrupt:
-            epoch, self._epoch = (
-                self._epoch,
-                None,
-            )  # all are made anew where another Ctrl-C comes in here
-            for stream in self._streams:
-                stream.break_off()
-            self._epoch = epoch
+            self._epoch = None  # how far the streams were read is unknown
             raise
 
     def renew(self) -> None:

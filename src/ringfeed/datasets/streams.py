@@ -9,7 +9,6 @@ from __future__ import annotations
 from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._checks import reworded
 from ringfeed._classes import class_names, copied, is_iterable, length_of
 from ringfeed._failure import End, Kind, kind_of
 from ringfeed.datasets import peekable
@@ -72,8 +71,8 @@ class StreamSource(Source):
         None  # of an element, where one process reads them for all workers
     )
 
-    def __init__(self, given: Any, terms: Terms, element_kind: type[Source]) -> None:
-        """Keep what is read of iterators to learn the spec; ``element_kind``: what knows a dataset of such elements."""
+    def __init__(self, given: Any, terms: Terms) -> None:
+        """Keep what is read of iterators to learn the spec."""
         super().__init__(given, _peekable(given), terms)
         self.iterables = _iterables_of(given)
         self.part = terms.part
@@ -86,7 +85,6 @@ class StreamSource(Source):
             self.is_planned and terms.on_error == "skip"
         )  # what ends it is no sample that is left out
         self.at_once = self.part is not None  # a batch of one rank may have an element twice
-        self.element_kind = element_kind
         self.streams = len(self.iterables)
         self.local_only = any(map(is_iterator, self.iterables))
         self.element_size = 0
@@ -115,13 +113,12 @@ class StreamSource(Source):
 
     def learn(self) -> None:
         """Set the spec, from the first element of the first iterable unless it is given."""
+        from ringfeed.datasets.indexed import IndexedSource  # noqa: PLC0415 - no worker learns
+
         iterables = _iterables_of(self.dataset)
         first = _First(iterables[0], self.size_of, self.streams)
-        self.elements = found = self.element_kind(
-            None, first, self.terms._replace(on_error="raise")
-        )
+        found = IndexedSource(None, first, self.terms._replace(on_error="raise"))
         found.learn()
-        found.dataset = None  # and the iterator with it, which may have a file open
         if self._may_lose(iterables[0]) and (begun := first.begun()) is not None:
             self.dataset = (
                 Interleave((begun, *iterables[1:]))
@@ -163,7 +160,7 @@ class StreamSource(Source):
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say what has become of the elements; take a stream that has ended in this batch out of the rotation."""
-        found = self.elements.settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
+        found = super().settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
         record = next(
             (record for _, record in lease.failures() if kind_of(record) is Kind.END), None
         )
@@ -196,8 +193,6 @@ class StreamSource(Source):
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
         """Cut the claim off where a stream has ended; record other errors in the words of an iterable."""
         if type(error) is not End:
-            if isinstance(error, SpecError):
-                reworded(error, index, self.describe(index))
             super().note_failure(reader, row, index, error)
         elif reader.end.cut(row):  # only the first row that the iterable does not have counts
             reader.end.fail(row, reader.encoded(error))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from ringfeed.datasets.collating import FirstBatch
-    from ringfeed.datasets.transformed import Trial
+    from ringfeed.datasets.trial import FirstBatch, Trial
     from ringfeed.orders.shard import Part
 
 

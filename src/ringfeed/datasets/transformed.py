@@ -1,11 +1,15 @@
-"""What the user's functions make of samples, in the workers.
+"""What workers do with the user's functions, to the samples that a source reads.
 
-    Trial        what `transform` does, seen with the first sample: it returns a new one, or changes it in place
-    Transforms   what a worker does with the functions, to the samples that a source reads
+    samples ──▶ transform ──▶ their rows in the slot ──▶ batch_transform
+    samples ──▶ transform ──▶ a list ──▶ collate_fn ──▶ the slot ──▶ batch_transform
+
+    Transforms   opens this way, and knows what the first sample has shown: see `trial`
+    Making       a step from the dataset to the writer: transform makes a new sample of each
+    Collecting   a step that keeps the samples for collate_fn; the rows that are written have no bytes
 
 A transform that changes samples in place is given views of a row of the slot, which the writer has
-written before (`RowWriter.transform`). One that returns new samples stands between the dataset and
-the writer (`Between`). What collate_fn makes of several samples: see `collating`.
+written before (`RowWriter.change`). A batch that collate_fn makes is one ticket. Its samples are
+read as for any other batch, so each sample is named, blamed, timed and left out in the same way.
 """
 
 from __future__ import annotations
@@ -16,125 +20,40 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._checks import reworded
 from ringfeed._classes import copied
-from ringfeed._failure import NOT_CTRL_C
+from ringfeed._failure import NOT_CTRL_C, End
 from ringfeed.datasets._changes import BatchWriter, RowTransform
-from ringfeed.datasets.arrays import Rows
-from ringfeed.datasets.first import packages_in
 from ringfeed.datasets.functions import of_one
 from ringfeed.datasets.worker_info import worker_info
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import reseed
-from ringfeed.spec.spec import Spec
+from ringfeed.spec.spec import Array, Spec, plain
+from ringfeed.spec.values import OF_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Reader
-    from ringfeed.spec._rows import RowWriter
 
-
-# ---- what they do, seen in the consumer ----
-
-_BOTH = (
-    "transform returned None, and a new sample for one that is made of arrays; return a new one "
-    "always"
-)
-
-
-class Trial:
-    """Has a function make a first sample, or a first whole batch, and keeps how it does it."""
-
-    def __init__(self, functions: Functions, name: str) -> None:
-        """Call nothing yet; ``name``: "transform", or "collate_fn", which never changes whole batches in place."""
-        self._name = name
-        self.in_place: bool | None = None if name == "transform" else False
-        """Whether it changes samples in place; None: it was not called yet."""
-        self.copies = False
-        """Whether it returns the very sample that it is given otherwise, so that it must have a copy."""
-        self.packages = frozenset[str]()
-        """Whose objects are in the samples that it was given."""
-        self.functions = functions
-
-    def _call(self, sample: Any) -> Any:
-        return of_one(getattr(self.functions, self._name))(sample)
-
-    def __call__(self, sample: Any) -> Any:
-        """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
-        self.packages |= packages_in(sample)
-        if self._name == "collate_fn":
-            return None if sample is None else self._call(sample)
-        given = copied(sample)
-        try:
-            made = self._call(given)
-        except (TypeError, AttributeError):  # perhaps of a number, which is an array in a slot
-            if self._objection(sample) is not None:
-                raise
-            made = None
-        changed = made is None or (made is given and _is_whole(given, sample))
-        objection = self._objection(sample) if changed else None
-        if made is None and objection is not None:
-            raise objection
-        if self.in_place is None:
-            self.in_place = changed and objection is None
-            self.copies = made is given and not self.in_place
-        return sample if made is None or (changed and self.in_place) else made
-
-    def _objection(self, sample: Any) -> Exception | None:
-        """Say why it cannot change samples in place whose leaves are arrays, numbers too, as they are in a slot."""
-        try:
-            spec = Spec.infer(sample, 0, strings=True)
-            leaves = zip(spec.leaves, spec.flatten(sample, 0), strict=True)
-            given = spec.unflatten(
-                [np.array(value) if leaf.form is None else value for leaf, value in leaves]
-            )
-            made = self._call(given)
-        except Exception as error:  # noqa: BLE001 - it is told of
-            objection = TypeError(
-                "transform returned None, so it is given samples as arrays over the slot, numbers "
-                f"too, and that raised {type(error).__qualname__}: {error}; return a new sample "
-                "instead"
-            )
-            objection.__cause__ = error
-            return objection
-        return None if made is None or made is given else TypeError(_BOTH)
-
-
-def _is_whole(given: Any, sample: Any) -> bool:
-    """Whether a transform left all leaves of a container where they were, at most with another content."""
-    if isinstance(sample, dict):
-        return given.keys() == sample.keys() and all(
-            _is_whole(given[key], sample[key]) for key in sample
-        )
-    if isinstance(sample, tuple | list):
-        return len(given) == len(sample) and all(map(_is_whole, given, sample))
-    return type(given) is type(sample) and (
-        not isinstance(given, np.ndarray)
-        or (given.dtype, given.shape) == (sample.dtype, sample.shape)
-    )
-
-
-# ---- what a worker does with them ----
+_NOTHING = np.empty(0, np.uint8)
 
 
 class Transforms:
-    """What workers do with the user's functions: samples are changed in their rows or on their way there."""
+    """What workers do with the user's functions."""
 
     def __init__(self, source: Source, functions: Functions) -> None:
         """Have the source be read by way of the functions."""
         self.in_place = self.copies = False
-        self.each = (
-            "collate_fn" if source.whole else "transform"
-        )  # is called with each of what the dataset gives
-        self.has_transform = getattr(functions, self.each) is not None
         self.has_batch_transform = functions.batch_transform is not None
         self.skips = source.terms.on_error == "skip"
         source.functions, source.transforms = functions, self
-        source.at_once |= self.has_batch_transform
+        source.collates = functions.collate_fn is not None and not source.whole
+        source.at_once |= self.has_batch_transform or source.collates
 
     def learnt(self, source: Source) -> Self:
         """Return the same with what the first sample has shown; SpecError for what cannot be changed in a slot."""
@@ -158,149 +77,238 @@ class Transforms:
     def begin_worker(self, reader: Reader) -> None:
         """Have the user's function prepare the worker; in its own thread, once, ahead of the first sample."""
         found, function = worker_info(), reader.functions.worker_init_fn
-        if function is None or found is None:
-            return
-        try:
-            function(found.id)
-        except NOT_CTRL_C as error:
-            raise failed(f"worker_init_fn({found.id})", error) from error
+        if function is not None and found is not None:
+            _call(function, found.id, lambda: f"worker_init_fn({found.id})")
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
-        """Have samples transformed in their rows, or on their way there; then the batch."""
-        writer, fill = reader.writer, self._open_samples(dataset, reader)
-        change = self.batch_change(reader)
+        """Return what fills the reader's claim from the dataset by way of the functions."""
+        source, writer, address = reader.source, reader.writer, reader.end.claim_address
+        apply, change = self._sample_change(reader), self._batch_change(reader)
+        if source.collates:
+            return self._open_collating(dataset, reader, apply, change)
+        if apply is not None and self.in_place:
+            writer.change = RowTransform(reader.reseeded(apply) if source.has_columns else apply)
+        elif apply is not None:
+            reader.steps += (Making(reader, apply, copies=self.copies),)
+        fill = source.open(dataset, reader)
         if change is None:
             return fill
-        address, whole = reader.end.claim_address, reader.source.whole
         return partial(
-            BatchWriter(writer).change, address, fill, change, whole, self.skips, reader.failed
+            BatchWriter(writer).change,
+            address,
+            fill,
+            change,
+            source.whole,
+            self.skips,
+            reader.failed,
         )
 
-    def _open_samples(self, dataset: Any, reader: Reader) -> Fill:
-        apply = self.sample_change(reader)
-        if apply is None:
-            return reader.source.open(dataset, reader)
-        if not self.in_place:
-            return open_between(
-                dataset, reader, Between(reader.writer, partial(self.made, reader.source, apply))
-            )
-        reader.writer.change = RowTransform(
-            reader.reseeded(apply) if reader.source.has_columns else apply
+    def _open_collating(self, dataset: Any, reader: Reader, apply: Any, change: Any) -> Fill:
+        source, writer, collate = reader.source, reader.writer, reader.functions.collate_fn
+        reader.writer = reader.writer_of(Spec(Array((0,), "uint8")), (0,))
+        if apply is not None:
+            apply = partial(_changed, apply) if self.in_place else apply
+            reader.steps += (Making(reader, apply, copies=self.copies),)
+        # An iterable may fill the same memory for its next element.
+        copies = source.streams > 0 and not getattr(collate, "takes_as_given", False)
+        collecting = Collecting(reader, skips=self.skips, copies=copies)
+        reader.steps += (collecting,)
+        return partial(
+            BatchWriter(writer).collate,
+            reader.end.claim_address,
+            partial(collecting.begin, source.open(dataset, reader)),
+            partial(_collated, of_one(collate), reader, collecting),
+            change,
+            source.rows,
+            self.skips,
+            collecting.batch_failed,
         )
-        return reader.source.open(dataset, reader)
 
-    def sample_change(self, reader: Reader) -> Callable[[int, Any], Any] | None:
-        """Return what calls the user's function with a sample of a number; None where there is no function."""
-        if not self.has_transform:
+    def _sample_change(self, reader: Reader) -> Callable[[int, Any], Any] | None:
+        """Return what calls the function of each sample, or of each whole batch; None where there is none."""
+        source = reader.source
+        name = "collate_fn" if source.whole else "transform"
+        function = getattr(reader.functions, name)
+        if function is None:
             return None
-        source, call = reader.source, of_one(getattr(reader.functions, self.each))
+        call = of_one(function)
+        return lambda index, sample: _call(
+            call, sample, lambda: f"{source.describe(index)}: {name}"
+        )
 
-        def apply(index: int, sample: Any) -> Any:
-            try:
-                return call(sample)
-            except NOT_CTRL_C as error:
-                raise failed(f"{source.describe(index)}: {self.each}", error) from error
-
-        return apply
-
-    def batch_change(self, reader: Reader) -> Callable[[tuple[int, ...], Any], Any] | None:
+    def _batch_change(self, reader: Reader) -> Callable[[tuple[int, ...], Any], Any] | None:
         """Return what calls batch_transform with a batch of samples of these numbers; None where there is none."""
         if not self.has_batch_transform:
             return None
         source, call = reader.source, of_one(reader.functions.batch_transform)
 
+        def where(indices: tuple[int, ...]) -> str:
+            more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
+            return f"the batch of {source.describe(indices[0])}{more}: batch_transform"
+
         def apply(indices: tuple[int, ...], batch: Any) -> Any:
             if not source.whole and not source.collates:  # whose random numbers go on
-                reader.context.index = indices
-                if source.reseed:
-                    reseed(reader.context)
-            try:
-                return call(batch)
-            except NOT_CTRL_C as error:
-                more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
-                raise failed(
-                    f"the batch of {source.describe(indices[0])}{more}: batch_transform", error
-                ) from error
+                _begin_batch(reader, indices)
+            return _call(call, batch, lambda: where(indices))
 
         return apply
 
-    def made(
-        self, source: Source, apply: Callable[[int, Any], Any], index: int, sample: Any
-    ) -> Any:
-        """Return what a function that makes new samples makes of one, or of a whole batch; None for no batch."""
-        made = apply(index, copied(sample) if self.copies else sample)
-        if made is None and not source.whole:
+
+def _call(function: Callable[[Any], Any], given: Any, where: Callable[[], str]) -> Any:
+    """Call a function of the user's; what it raises says which function it was, and for which samples."""
+    try:
+        return function(given)
+    except NOT_CTRL_C as error:
+        text = f"{where()} raised {type(error).__qualname__}: {error}".removesuffix(": ")
+        raise FunctionError(text) from error
+
+
+def _begin_batch(reader: Reader, indices: tuple[int, ...]) -> None:
+    """Give the user's code the random numbers of a batch."""
+    reader.context.index = indices
+    if reader.source.reseed:
+        reseed(reader.context)
+
+
+class Making:
+    """A step that makes a new sample of each, or a new whole batch."""
+
+    def __init__(self, reader: Reader, apply: Callable[[int, Any], Any], *, copies: bool) -> None:
+        """``copies``: the function is given a copy, since it may return the very sample that it was given."""
+        self._source, self._context = reader.source, reader.context
+        self._apply = apply
+        self._copies = copies
+
+    def _make(self, index: int, sample: Any) -> Any:
+        whole = self._source.whole
+        if whole and sample is None:
+            return None
+        made = self._apply(index, copied(sample) if self._copies else sample)
+        if made is None and not whole:
             raise SpecError(
-                f"{source.describe(index)}: transform returned None, expected a sample as of the "
-                "first one; return it always, or never and change it in place"
+                f"{self._source.describe(index)}: transform returned None, expected a sample as "
+                "of the first one; return it always, or never and change it in place"
             )
         return made
 
+    def each(self, read: Callable[[int], Any]) -> Callable[[int], Any]:
+        """Return what reads a sample and makes a new one of it."""
+        return lambda index: self._make(index, read(index))
 
-def open_between(dataset: Any, reader: Reader, between: Between) -> Fill:
-    """Have the samples of the dataset go another way than into their rows."""
-    if reader.source.has_columns:
-        return reader.by(between.samples, reader.reseeded(Rows(dataset, copied=True).__getitem__))
-    reader.writer = between
-    return reader.source.open(dataset, reader)
+    def many(self, read: Callable[[list[int]], Any]) -> Callable[[list[int]], Any]:
+        """Return what reads many samples, and makes a new one of each with its own random numbers."""
+        return partial(self._many, read)
 
-
-def failed(what: str, error: BaseException) -> FunctionError:
-    """Say which function of the user's has raised, for which samples."""
-    return FunctionError(f"{what} raised {type(error).__qualname__}: {error}".removesuffix(": "))
-
-
-class Between:
-    """A RowWriter whose samples come by way of a function of their number and themselves."""
-
-    def __init__(self, writer: RowWriter, make: Callable[[int, Any], Any]) -> None:
-        self._writer = writer
-        self._make = make
-        self.rows = self.gather = None  # which write without a sample
-
-    def samples(
-        self, claim_address: int, getitem: Callable[[int], Any], context: Any, on_error: Any
-    ) -> bool:
-        """Fill the claim with what is made of getitem(index)."""
-        make = self._make
-        return self._writer.samples(
-            claim_address, lambda index: make(index, getitem(index)), context, on_error
-        )
-
-    def batch(  # as `RowWriter.batch`
-        self,
-        claim_address: int,
-        getitem: Callable[[int], Any],
-        most: int,
-        context: Any,
-        on_error: Any,
-    ) -> bool:
-        """Fill the slot with what is made of the whole batch getitem(index), unless that is None."""
-
-        def made(index: int) -> Any:
-            batch = getitem(index)
-            return None if batch is None else self._make(index, batch)
-
-        return self._writer.batch(claim_address, made, most, context, on_error)
-
-    def bulk(
-        self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any
-    ) -> bool:
-        """Fill the claim with what is made of getitems(indices)."""
-        return self._writer.bulk(
-            claim_address, partial(self.many, getitems, context), context, on_error
-        )
-
-    def many(
-        self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]
-    ) -> Iterator[Any]:
-        """Give what is made of each sample, with its own random numbers; then those that were not asked for."""
-        samples = iter(getitems([*indices]))
+    def _many(self, read: Callable[[list[int]], Any], indices: list[int]) -> Iterator[Any]:
+        samples = iter(read([*indices]))
         for index, sample in zip(indices, samples, strict=False):
-            context.index = index
+            self._context.index = index
             try:
                 made = self._make(index, sample)
             finally:
-                context.index = None  # the next is read together with others
+                self._context.index = None  # the next is read together with others
             yield made
         yield from samples  # more than were asked for
+
+
+# ---- collate_fn ----
+
+
+def refuse_made(error: SpecError, index: int, batch: str) -> None:
+    """Have an error say which batch it is of, and that collate_fn makes it."""
+    *parts, remedy = getattr(error, "parts", ("",))
+    if remedy == OF_SAMPLES:
+        vars(error)["parts"] = *parts, "return arrays with a row axis from __getitem__"
+    reworded(error, index, batch, "collate_fn")
+
+
+def _collated(
+    call: Callable[[Any], Any], reader: Reader, collecting: Collecting, indices: tuple[int, ...]
+) -> Any:
+    samples = collecting.take()
+    _begin_batch(reader, indices)
+    return _call(call, samples, lambda: f"{reader.source.describe_batch(indices)}: collate_fn")
+
+
+def _changed(apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
+    """Return a sample that a transform in place was given as arrays, for it to change."""
+    given = _arrays(sample)
+    made = apply(index, given)
+    return given if made is None else made
+
+
+def _arrays(sample: Any) -> Any:
+    """Return a sample with new arrays for its leaves, numbers too."""
+    sample = plain(sample)
+    if isinstance(sample, dict):
+        return {key: _arrays(child) for key, child in sample.items()}
+    if isinstance(sample, tuple | list):
+        parts = [_arrays(child) for child in sample]
+        return sample._make(parts) if hasattr(sample, "_make") else type(sample)(parts)
+    return np.array(sample)
+
+
+class Collecting:
+    """A step that keeps the samples of a claim, and what has failed until all are read."""
+
+    def __init__(self, reader: Reader, *, skips: bool, copies: bool) -> None:
+        """``copies``: a sample may share its memory with the next."""
+        self._reader = reader
+        self._record = reader.failed
+        reader.failed = self._note  # type: ignore[method-assign]
+        self._skips, self._copies = skips, copies
+        self._samples: list[Any] = []
+        self._faults: list[tuple[int, int, BaseException]] = []
+
+    def begin(self, fill: Fill) -> bool:
+        """Have the samples of a claim read, and then record what has failed: a claim has room for one reason alone.
+
+        That is the end of an iterable, where the batch goes on without failed samples; else the
+        first of these, and the next batch shows the end.
+        """
+        self._samples, self._faults = [], []
+        is_read = fill()
+        for fault in sorted(self._faults, key=lambda it: (type(it[2]) is End) != self._skips):
+            self._record(*fault)
+        return is_read
+
+    def _note(self, row: int, index: int, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._faults.append((row, index, error))
+        else:
+            self._record(row, index, error)
+
+    def batch_failed(self, row: int, index: int, error: BaseException) -> None:
+        """Record why there is no batch."""
+        if isinstance(error, SpecError):
+            where = self._reader.source.describe_batch(self._reader.end.indices)
+            refuse_made(error, index, where)
+        self._record(row, index, error)
+
+    def take(self) -> list[Any]:
+        """Return the samples that were read, which are kept no longer."""
+        samples, self._samples = self._samples, []
+        return samples
+
+    def each(self, read: Callable[[int], Any]) -> Callable[[int], Any]:
+        """Return what reads a sample and keeps it."""
+
+        def collect(index: int) -> Any:
+            sample = read(index)
+            self._samples.append(copied(sample) if self._copies else sample)
+            return _NOTHING
+
+        return collect
+
+    def many(self, read: Callable[[list[int]], Any]) -> Callable[[list[int]], Any]:
+        """Return what reads many samples and keeps them, unless these are other than as many."""
+
+        def collect(indices: list[int]) -> Any:
+            samples = read(indices)
+            if not isinstance(samples, list | tuple):
+                samples = [*map(copied, samples)]  # a generator may fill the same memory for each
+            if len(samples) == len(indices):
+                self._samples += samples
+            return [_NOTHING] * len(samples)
+
+        return collect

@@ -13,8 +13,7 @@ import numpy as np
 
 from ringfeed._classes import class_names, is_iterable
 from ringfeed.datasets.arrays import ArraySource, leaf_arrays, leaves_of
-from ringfeed.datasets.batches import BatchSource
-from ringfeed.datasets.samples import SampleSource
+from ringfeed.datasets.indexed import IndexedSource
 
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
@@ -55,14 +54,13 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
     columns = _columns_of(dataset, terms)
     if leaf_arrays(columns) is not None:
         return ArraySource(dataset, columns, terms)
-    elements = BatchSource if terms.batch_size is None else SampleSource
     if is_iterable(dataset):
         from ringfeed.datasets.streams import StreamSource  # noqa: PLC0415 - if needed
 
-        return StreamSource(dataset, terms, elements)
+        return StreamSource(dataset, terms)
     _check_indexable(dataset, terms.batch_size)
     is_async = _is_async(type(dataset))
-    source = elements(dataset, dataset, terms._replace(waits=terms.waits or is_async))
+    source = IndexedSource(dataset, dataset, terms._replace(waits=terms.waits or is_async))
     source.is_async = is_async
     return source
 
@@ -84,20 +82,19 @@ def _columns_of(dataset: Any, terms: Terms) -> Any:
 def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
     """Return the source of a dataset whose samples the user's functions change."""
     from ringfeed.datasets.functions import Functions  # noqa: PLC0415 - only where it is needed
-    from ringfeed.datasets.transformed import Transforms, Trial  # noqa: PLC0415 - if needed
+    from ringfeed.datasets.transformed import Transforms  # noqa: PLC0415 - if needed
+    from ringfeed.datasets.trial import FirstBatch, Trial  # noqa: PLC0415 - if needed
 
-    functions, of = Functions(*given), Transforms
+    functions = Functions(*given)
     functions.check(terms.batch_size)
     if functions.transform is not None:
         terms = terms._replace(trial=Trial(functions, "transform"))
     if functions.collate_fn is not None and terms.batch_size is None:
         terms = terms._replace(trial=Trial(functions, "collate_fn"))
     elif functions.collate_fn is not None:
-        from ringfeed.datasets.collating import Collating, FirstBatch  # noqa: PLC0415 - if needed
-
-        terms, of = terms._replace(collate=FirstBatch(functions)), Collating
+        terms = terms._replace(collate=FirstBatch(functions))
     source = open_source(dataset, terms)
-    of(source, functions)
+    Transforms(source, functions)
     return source
 
 

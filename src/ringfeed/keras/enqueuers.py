@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._checks import check_choice, check_count
 from ringfeed._failure import RemoteError
-from ringfeed.datasets.batches import batches_in
+from ringfeed.datasets.indexed import batches_in
 from ringfeed.datasets.passes import ENDLESS
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.objects import KeptBatches, holds_objects

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ringfeed._classes import class_names
-from ringfeed.datasets.batches import batches_in
+from ringfeed.datasets.indexed import batches_in
 from ringfeed.errors import ShipError
 from ringfeed.spec.array import CONTAINERS, Array
 

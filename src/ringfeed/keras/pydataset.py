@@ -18,7 +18,7 @@ import numpy as np
 
 from ringfeed._classes import keeps_state
 from ringfeed.datasets.base import HOOKS
-from ringfeed.datasets.batches import BatchSource, batches_in
+from ringfeed.datasets.indexed import IndexedSource, batches_in
 from ringfeed.datasets.passes import Passes, PassOrder
 from ringfeed.engine.hooks import Hooks
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
@@ -241,7 +241,7 @@ class Fed:
         self.close()
 
 
-class _HookedBatches(BatchSource):
+class _HookedBatches(IndexedSource):
     """A Keras dataset, whose hooks are run once more with all that they draw from."""
 
     def run_hook(self, name: str) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 import traceback
-from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -62,7 +61,7 @@ class Fetch:
         self.took_ns = self.thread = 0
 
 
-class Fetcher(ABC):
+class Fetcher:
     """Reads what it is asked for, ``most`` samples at a time."""
 
     def __init__(
@@ -73,38 +72,19 @@ class Fetcher(ABC):
         self._getitem = dataset.__getitem__
         self._most = most
         self._on_done = on_done
-        self._prepare(dataset)
-
-    @abstractmethod
-    def _prepare(self, dataset: Any) -> None:
-        """Make what the samples are read in."""
-
-    @abstractmethod
-    def ask(self, fetches: Sequence[Fetch]) -> None:
-        """Read these samples; returns at once."""
 
     def drop(self, fetches: Sequence[Fetch]) -> None:
         """Give these samples up: what has not begun does not begin, and what goes on keeps nothing of the ring."""
         for fetch in fetches:
             fetch.is_unwanted, fetch.owner = True, None
 
-    @abstractmethod
-    def stack(self, fetch: Fetch) -> str:
-        """Return where that is which reads this sample; empty where nothing does yet."""
-
-    def close(self) -> None:
-        """Begin nothing more, and wait a little for what can be ended; what goes on keeps nothing of the ring."""
-        self._on_done = _forget
-
-
-def _forget(_: Fetch) -> None:
-    """Do nothing with a sample that comes after the end."""
-
 
 class Tasks(Fetcher):
     """Samples that are awaited. What is private runs in the event loop."""
 
-    def _prepare(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *how: Any) -> None:
+        """Run the dataset's event loop."""
+        super().__init__(dataset, *how)
         self._loop = loop_of(dataset)
         self._asked: deque[Fetch] = deque()
         self._running: dict[Fetch, asyncio.Task[None]] = {}
@@ -121,7 +101,6 @@ class Tasks(Fetcher):
 
     def close(self) -> None:
         """Cancel all, and give the tasks a little time to come to an end."""
-        super().close()
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._close)
             self._is_over.wait(LAST_S)
@@ -180,7 +159,9 @@ class Tasks(Fetcher):
 class Threads(Fetcher):
     """Samples that are read in threads; they start as they are needed, and never keep the interpreter alive."""
 
-    def _prepare(self, dataset: Any) -> None:  # noqa: ARG002 - no thread runs yet
+    def __init__(self, *how: Any) -> None:
+        """Start no thread yet."""
+        super().__init__(*how)
         self._asked: SimpleQueue[Fetch | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -214,8 +195,7 @@ class Threads(Fetcher):
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def close(self) -> None:
-        """Have the threads end after the sample that each is in."""
-        super().close()
+        """Let the threads end after the sample that each is in."""
         for _ in self._threads:
             self._asked.put(None)
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import check_count
-from ringfeed.datasets.batches import BatchSource
+from ringfeed.datasets.indexed import IndexedSource
 from ringfeed.datasets.reader import IDLE_NS, Reader
-from ringfeed.datasets.samples import SampleSource
 from ringfeed.datasets.worker_info import worker_info
 from ringfeed.reading import _claims
 from ringfeed.reading.fetching import Tasks, Threads
-from ringfeed.reading.window import LOOK_S, Ticket, Window
+from ringfeed.reading.window import Ticket, Window
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Port
 
-LOOK_NS = int(LOOK_S * 1e9)
+POLL_S = 0.002  # a worker with samples in flight asks so often for another claim
 
 
 DEFAULT_MOST = (
@@ -52,7 +52,7 @@ def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool
 def _misfit(source: Source, asked: object, concurrency: int, workers: int, *, is_auto: bool) -> str:
     """Say why so many samples cannot be in flight; empty where they can."""
     given = "an async __getitem__" if asked is None else f"concurrency={concurrency}"
-    if type(source) not in {SampleSource, BatchSource}:
+    if type(source) is not IndexedSource:
         return (
             f"{given} is for a dataset whose __getitem__ waits, and {_kind(source)}; leave "
             "concurrency= out"
@@ -114,10 +114,10 @@ class WaitingReader(Reader):
         self._window: Window | None = None
 
     def _open_window(self) -> Window:
-        window = Window(self, self._most, writes_here=self.port.is_consumer)
+        window = Window(self, self._most)
         kind = Tasks if self.source.is_async else Threads
         window.fetcher = kind(
-            self.source.users_own(self.dataset), self._most, window.on_done, worker_info()
+            self.source.users_own(self.dataset), self._most, window.came.put, worker_info()
         )
         self._window = window  # whole: Ctrl-C may come while the event loop starts
         return window
@@ -150,14 +150,17 @@ class WaitingReader(Reader):
         """Claim a ticket; None where the ring stops, or the worker is to leave: then when it holds no claim."""
         ticket = window.ticket()
         while True:
-            answer = ticket.end.claim(IDLE_NS if window.is_empty else LOOK_NS)
+            # 1 ns, since 0 would not look whether the ring has stopped.
+            answer = ticket.end.claim(IDLE_NS if window.is_empty else 1)
             if answer == _ring.TAKEABLE:
                 return ticket
             if answer == _ring.STOPPED:
                 if not window.is_empty:
                     window.wait(lambda: window.is_empty)
                 return None
-            window.look()
+            if not window.is_empty:
+                window.take(POLL_S)
+                window.look()
 
     def fill(self) -> bool | None:
         """Fill the claim, and others that are there: as many samples as may be in flight. In the consumer."""
@@ -172,8 +175,13 @@ class WaitingReader(Reader):
                     window.give_back(ticket)
                     break
                 window.begin(ticket)
-            if not window.write_all(self.port.timeout_s):
-                return None
+            came_s, timeout_s = time.monotonic(), self.port.timeout_s
+            while not window.is_empty:
+                if window.take():
+                    came_s = time.monotonic()
+                elif timeout_s is not None and time.monotonic() - came_s > timeout_s:
+                    return None
+                window.look()
         except BaseException:  # Ctrl-C: the pool takes all claims back
             window.drop_all()
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from ringfeed.datasets.batches import batches_in
+from ringfeed.datasets.indexed import batches_in
 from ringfeed.datasets.peekable import fresh
 from ringfeed.keras.fallback import OWN, RingAdapter, how_fed
 from ringfeed.keras.feeding import feed

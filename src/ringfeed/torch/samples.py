@@ -98,9 +98,9 @@ class InTurn:
     @staticmethod
     def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
         """Return the source of the dataset."""
-        from ringfeed.datasets.samples import SampleSource  # noqa: PLC0415 - not for workers
+        from ringfeed.datasets.indexed import IndexedSource  # noqa: PLC0415 - not for workers
 
-        source = SampleSource(dataset, dataset, terms)
+        source = IndexedSource(dataset, dataset, terms)
         source.at_once = True
         return source
 

@@ -36,7 +36,7 @@ Private = tuple[str, str]
 OWN = (
     "ringfeed.datasets.reader",
     "ringfeed.datasets.arrays",
-    "ringfeed.datasets.samples",
+    "ringfeed.datasets.indexed",
     "ringfeed.orders.rng",
     "ringfeed.transport.unpacking",
     "ringfeed.ring.mapping",
