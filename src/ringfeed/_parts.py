@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 class Sent:
@@ -76,20 +76,15 @@ def named(module: str, name: str) -> object:
     return found
 
 
-def pickled(
-    obj: object,
-    keep: Callable[[pickle.PickleBuffer], object] | None = None,
-    *,
-    by_value: bool = False,
-) -> bytes:
+def pickled(obj: object, *, by_value: bool = False) -> bytes:
     """Pickle what a worker gives to another process; classes that came as parts of a module go by name.
 
-    Plain pickle would import the whole module. ``keep`` takes large buffers out, as pickle's
-    ``buffer_callback``; ``by_value`` is for classes and functions that no import finds.
+    Plain pickle would import the whole module. ``by_value`` is for classes and functions that no
+    import finds.
     """
     modules = Sent.current.get().modules
     if not modules and not by_value:
-        return pickle.dumps(obj, 5, buffer_callback=keep)
+        return pickle.dumps(obj, 5)
     base: Any = pickle.Pickler
     if by_value:
         import cloudpickle  # noqa: PLC0415 - for such classes
@@ -107,5 +102,5 @@ def pickled(
             return super().reducer_override(obj) if by_value else NotImplemented
 
     stream = io.BytesIO()
-    Pickler(stream, 5, buffer_callback=keep).dump(obj)
+    Pickler(stream, 5).dump(obj)
     return stream.getvalue()

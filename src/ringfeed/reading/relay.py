@@ -7,10 +7,12 @@ StoreReader    in the workers: takes the elements of its claims out of the store
 
 from __future__ import annotations
 
+import pickle
 import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringfeed import _parts
 from ringfeed._failure import End, Kind, decode, encode
 from ringfeed._units import show_bytes
 from ringfeed.datasets.reader import Reader
@@ -19,7 +21,6 @@ from ringfeed.datasets.streams import StreamSource
 from ringfeed.errors import FunctionError, ShipError
 from ringfeed.orders.rng import installed
 from ringfeed.reading import _words
-from ringfeed.reading.elements import pack, size_of, unpack
 from ringfeed.reading.store import (
     ELEMENT,
     END,
@@ -33,10 +34,6 @@ from ringfeed.reading.store import (
 from ringfeed.ring._ring import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from typing_extensions import Buffer
-
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.reader import Fill, Port
 
@@ -76,9 +73,17 @@ def open_relay(source: Source, max_attempts: int) -> None:
 def _size_of(element: Any, index: int) -> int:
     """Return the bytes that an element takes in the store; ShipError where it cannot be pickled."""
     try:
-        return size_of(pack((element, 0)))
+        return len(_pickled((element, 0)))
     except Exception as error:
         raise ShipError(_unpicklable(f"element {index} of the iterable", error)) from error
+
+
+def _pickled(element: Any) -> bytes:
+    """Return an element with the random numbers that it has drawn, as bytes; raises what pickle does."""
+    try:
+        return _parts.pickled(element)
+    except Exception:  # noqa: BLE001 - what plain pickle refuses
+        return _parts.pickled(element, by_value=True)
 
 
 def _unpicklable(name: str, error: Exception) -> str:
@@ -143,7 +148,7 @@ class StreamServer(Reader):
         if told is not None and told != self._run:
             self._go_to(told)
         if self._run is None or self.store.is_over or not self._has_room(self._run):
-            self.store.rest(asked, self._run, LOOK_NS)
+            self.store.rest(asked, LOOK_NS)
         else:
             self._read(self._run)
 
@@ -163,48 +168,48 @@ class StreamServer(Reader):
         """Read the next element."""
         number = self._next
         if (deaths := self.store.note_reading(number)) >= self._max_attempts:
-            kind, parts = ERROR, self._give_up(number, deaths)
+            kind, content = ERROR, self._give_up(number, deaths)
         else:
-            kind, parts = self._element(number)
+            kind, content = self._element(number)
         try:
-            self.store.put(run, number, kind, parts)
+            self.store.put(run, number, kind, content)
         except TooLargeError as error:
             self.store.put(run, number, ERROR, self._too_large(number, str(error)))
         self._next = number + 1
 
-    def _element(self, number: int) -> tuple[int, Sequence[Buffer]]:
+    def _element(self, number: int) -> tuple[int, bytes]:
         """Return what there is of an element, pickled before the next is read; and what that is."""
         end, ring = self.end, self.port.ring
         _words.show_reading(ring, end.number, number)
         try:
             element = self.stream.element(number)
         except End as error:
-            return END, [encode(error)]
+            return END, encode(error)
         except BaseException as error:  # noqa: BLE001 - of the user's; SystemExit, too
-            return ERROR, [encode(error)]
+            return ERROR, encode(error)
         finally:
             _words.show_read(ring, end.number)
         try:
-            return ELEMENT, pack((element, self.context.index))
+            return ELEMENT, _pickled((element, self.context.index))
         except Exception as error:  # noqa: BLE001 - of objects of any package
             failure = FunctionError(_unpicklable(self.source.describe(number), error))
             failure.__cause__ = error
-            return ERROR, [encode(failure)]
+            return ERROR, encode(failure)
 
-    def _give_up(self, number: int, deaths: int) -> Sequence[Buffer]:
+    def _give_up(self, number: int, deaths: int) -> bytes:
         """Return why an element is not there that has ended its readers; nothing after it is read."""
         self.stream.bar(number)
         how_often = "once" if deaths == 1 else f"{deaths} times"
         text = f"{self.source.describe(number)} ended its reader {how_often}; try it with workers=0"
-        return [encode(FunctionError(text))]
+        return encode(FunctionError(text))
 
-    def _too_large(self, number: int, size: str) -> Sequence[Buffer]:
+    def _too_large(self, number: int, size: str) -> bytes:
         text = (
             f"{self.source.describe(number)} is of {size}, and the {self.store.sizes.rows} "
             f"elements of a batch may be of {show_bytes(REGION)}; make batch_size= smaller, or "
             "give workers=1"
         )
-        return [encode(FunctionError(text))]
+        return encode(FunctionError(text))
 
 
 class StoreReader(Reader):
@@ -218,9 +223,7 @@ class StoreReader(Reader):
 
     def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:  # noqa: ARG002 - of the other
         """Return what fills a claim with the elements of the store."""
-        write = self.by(self.writer.batch, self.element, source.rows)
-        write = write if source.whole else self.by(self.writer.samples, self.element)
-        return partial(self._fill_claim, write)
+        return partial(self._fill_claim, self.by_element(self.element))
 
     def _fill_claim(self, write: Fill) -> bool:
         """Fill the claim, once its elements are there; False where it was cancelled."""
@@ -254,7 +257,8 @@ class StoreReader(Reader):
         """Return an element; raises what it has raised, End where the iterable has ended before it."""
         kind, content = self.store.get(self._run, number)
         if kind == ELEMENT:
-            element, self.context.index = unpack(content)  # with what it has drawn, which goes on
+            # With what it has drawn, which goes on.
+            element, self.context.index = pickle.loads(content)  # noqa: S301 - of our own reader
             return element
         failure = decode(bytes(content))
         if failure.kind is Kind.END:

@@ -26,14 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed._units import show_bytes
 from ringfeed.reading._words import Words
-from ringfeed.reading.elements import size_of
 from ringfeed.ring._ring import FAILURE_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from typing_extensions import Buffer
-
     from ringfeed.system._system import Descriptor
 
 AHEAD = 3  # regions beside those of the slots: two that are cut by a batch's borders, and one to read ahead
@@ -48,13 +43,9 @@ _READING, _ATTEMPTS = (
     7,
     8,
 )  # 1 + the number that the reader is at, and how many readers have died there
-_WAKE_AT = (
-    9  # the number from which on a claim makes room for more; the reader is not woken for others
-)
-_READER = 10  # the newest one's pid: one that SIGKILL could not end may wake up beside it
+_READER = 9  # the newest one's pid: one that SIGKILL could not end may wake up beside it
 _AT, _SIZE, _KIND, _SLEEPS, _WAKES = 1, 2, 3, 4, 5  # of an entry, behind its stamp
 _NUMBER_BITS = 40
-_NEVER = 2**63
 
 
 class Run(NamedTuple):
@@ -157,8 +148,7 @@ class Store:
         """Tell the reader that a worker has claimed elements up to this number."""
         if self.words[WANTED + worker] != (wanted := _stamp(run, number)):
             self.words[WANTED + worker] = wanted
-            if number >= self.words[_WAKE_AT]:
-                self._ask()
+            self._ask()
 
     def has(self, run: int, number: int) -> bool:
         """Whether an element is there, or the iterable has ended before it."""
@@ -204,15 +194,8 @@ class Store:
         """What `rest` is given, as it was before the reader looked at what it was told."""
         return self.words[_ASKED]
 
-    def rest(self, asked: int, run: Run | None, timeout_ns: int) -> None:
-        """Sleep until the consumer tells something, or there is room for more of a run."""
-        if run is not None and not self.is_over:
-            rows = self.sizes.rows
-            self.words[_WAKE_AT] = (
-                self.limit(run) + (self.sizes.slots - self.sizes.regions + 1) * rows - 1
-            )
-            if self.limit(run) > self.words[_NEXT]:  # a worker has claimed it ahead of that
-                return
+    def rest(self, asked: int, timeout_ns: int) -> None:
+        """Sleep until the consumer or a worker tells something."""
         self.words.wait(_ASKED, asked, timeout_ns)
 
     def told(self) -> Run | None:
@@ -228,7 +211,7 @@ class Store:
             words[_END] = words[_READING] = words[_ATTEMPTS] = 0
             words[_NEXT] = run.start
             words[_READ_RUN] = run.number
-        words[_READER], words[_WAKE_AT] = os.getpid(), _NEVER
+        words[_READER] = os.getpid()
         number = words[_NEXT]
         while words[self._entry(number)] == _stamp(run.number, number):
             number += 1
@@ -262,12 +245,12 @@ class Store:
         words[_ATTEMPTS] = deaths = words[_ATTEMPTS] + 1
         return deaths
 
-    def put(self, run: Run, number: int, kind: int, parts: Sequence[Buffer]) -> None:
+    def put(self, run: Run, number: int, kind: int, content: bytes) -> None:
         """Keep what the next element is, and wake the workers that wait for it.
 
         TooLargeError where its region has no room, OSError where the machine has none.
         """
-        where, size = self._place(run, number), size_of(parts)
+        where, size = self._place(run, number), len(content)
         room = (
             REGION - self.sizes.rows * FAILURE_SIZE if kind == ELEMENT else REGION
         )  # why it is not there always fits
@@ -276,7 +259,7 @@ class Store:
         words, at = self.words, self._entry(number)
         if words[_READER] != os.getpid():
             raise GoneError
-        if os.pwritev(self._memfd.fileno(), parts, self._regions_at + where) != size:
+        if os.pwrite(self._memfd.fileno(), content, self._regions_at + where) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         words[at] = 0
         words[at + _AT], words[at + _SIZE], words[at + _KIND] = where, size, kind
