@@ -1,11 +1,11 @@
-"""What a dataset is, kind by kind; what the user's functions make of its samples; the kinds that ringfeed brings.
+"""What a dataset is, and what the user's functions make of its samples.
 
-    dataset ──▶ Source (base): its length, its spec, its order, and the Reader that a worker reads it with
+    dataset ──▶ Source (base): its length, its spec, its order, and a worker's Reader
                   arrays, indexed                  of an index
-                  streams, stream_reader, ...      of an iterator: read in order, begun again where it was
-                  mix, pack, frozen, passes        ringfeed's own: `Mix`, `Pack`, `Frozen`, passes of Keras'
+                  streams, stream_reader, ...      of an iterator, which is read in order
+                  mix, pack, frozen, passes        ringfeed's own: `Mix`, `Pack`, `Frozen`
 
-    transform, batch_transform, collate_fn ──▶ functions ──▶ trial, transformed: first samples; in workers
+    the user's functions ──▶ functions ──▶ trial (the first sample), transformed (in workers)
 
 `engine.open_source` decides which it is. Imports `orders`, `spec` and what lies below.
 """

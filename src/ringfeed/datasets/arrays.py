@@ -59,7 +59,7 @@ class ArraySource(Source):
         return len(self._arrays()[0])
 
     def check(self) -> None:
-        """Raise SpecError where the rows of the columns are not as they were when the loader was made."""
+        """Raise SpecError where the rows have another spec than the loader was made for."""
         self._arrays()
         if self._learnt is not None and self._learnt != (
             now := Spec.infer_batch(self.dataset, 0)[0].tree
@@ -74,7 +74,7 @@ class ArraySource(Source):
         if self.terms.collate is not None:
             self.terms.collate.learn(self)
             return
-        from ringfeed.datasets.first import first_of  # noqa: PLC0415 - no worker learns
+        from ringfeed.datasets.first import first_of  # noqa: PLC0415 - not for workers
 
         inferred, _ = Spec.infer_batch(self.dataset, 0)
         given, trial = self.terms.given_spec(), self.terms.trial
@@ -88,11 +88,11 @@ class ArraySource(Source):
             return
         spec = inferred if given is None else given
         if any(leaf.form is not None for leaf in spec.leaves):
-            from ringfeed.spec.form_arrays import refuse_columns  # noqa: PLC0415 - only where it is needed
+            from ringfeed.spec.form_arrays import refuse_columns  # noqa: PLC0415 - rarely
 
             refuse_columns(spec)
         if inferred != spec:
-            from ringfeed.spec.columns import check_columns  # noqa: PLC0415 - only where it is needed
+            from ringfeed.spec.columns import check_columns  # noqa: PLC0415 - only where needed
 
             check_columns(spec, inferred, self.terms.spec)
         if not any(leaf.casts for leaf in spec.leaves):
@@ -111,9 +111,12 @@ class ArraySource(Source):
 
 
 def _convert_again(given: Any, columns: Any) -> None:
-    """Have the dicts in converted columns hold what the user's dataset has now: readers of this process keep them."""
+    """Convert the columns that the user's dataset has now.
+
+    The dicts stay the same objects, since readers in this process hold them.
+    """
     if isinstance(given, dict):
-        from ringfeed.spec.columns import columns_of  # noqa: PLC0415 - only where it is needed
+        from ringfeed.spec.columns import columns_of  # noqa: PLC0415 - only where needed
 
         now = columns_of(dict(given), [*leaves_of(given)], is_whole=False, has_spec=False)
         columns.update(now)
@@ -125,7 +128,7 @@ def _convert_again(given: Any, columns: Any) -> None:
 
 
 def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:
-    """Return the arrays of a tuple or dict (nested, perhaps) of arrays, or None for any other dataset."""
+    """Return the arrays of a nested tuple or dict of arrays, or None for any other dataset."""
     leaves = [leaf for _, leaf in leaves_of(dataset)]
     return leaves if all(isinstance(leaf, np.ndarray) for leaf in leaves) else None
 

@@ -1,9 +1,9 @@
-"""What all kinds of dataset have in common: a source says what the dataset is, a reader fills slots from it.
+"""What all kinds of dataset share: a source describes the dataset, a reader fills slots from it.
 
 Source                   in the consumer: spec, length, order, hooks, words for errors
   │ pickled, without the dataset and all that only the consumer needs
   ▼
-Source.reader(dataset)   in a worker: a Reader, which fills ticket after ticket in the way that its source opens
+Source.reader(dataset)   in a worker: a Reader, which fills one ticket after another
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CONSUMERS_OWN = {
 
 
 class Composed:
-    """A dataset and the functions that the user gives for its samples, as they are sent to the workers."""
+    """A dataset and the user's functions, as they are sent to the workers."""
 
     holds_dataset = True  # see `unpicklable.users_path`
 
@@ -57,7 +57,7 @@ class Composed:
 
 
 class Source(ABC):
-    """What a dataset is. It is made by `open_source`, and pickled to each worker without the dataset."""
+    """What a dataset is: `open_source` makes it, and each worker gets it without the dataset."""
 
     spec: Spec
     rows: int  # the most of a batch: what a slot holds
@@ -91,7 +91,10 @@ class Source(ABC):
     open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
-        """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
+        """Read nothing yet.
+
+        ``given``: the dataset as the user gave it; ``dataset``: as it is read.
+        """
         self.given = given
         self.dataset = dataset
         self.terms = terms
@@ -134,7 +137,7 @@ class Source(ABC):
         return self.dataset if self.functions is None else Composed(self.dataset, self.functions)
 
     def hold_sent(self, sent: Any) -> None:
-        """Read from now on what was sent: a copy of the dataset and of the functions, or these themselves again."""
+        """Use the dataset and the functions that were sent: the user's own, or a copy."""
         if self.functions is not None:
             sent, self.functions = sent.dataset, sent.functions
             if self.terms.trial is not None:
@@ -150,13 +153,13 @@ class Source(ABC):
     def end_reading(self) -> None:
         """End what reads elements of the dataset in this process."""
         if self.is_async:
-            from ringfeed.datasets.event_loop import end_loop  # noqa: PLC0415 - only where it is needed
+            from ringfeed.datasets.event_loop import end_loop  # noqa: PLC0415 - only where needed
 
             end_loop(self.dataset)
 
     @abstractmethod
     def learn(self) -> None:
-        """Set the spec and the rows of a batch, from the first sample unless the user gives the spec.
+        """Set the spec and the rows of a batch, from the first sample unless the spec is given.
 
         What the first sample raises comes out as it is or, with ``on_error="skip"`` and where the
         samples after it raise, too, as a SpecError that asks for a spec.
@@ -168,24 +171,24 @@ class Source(ABC):
         return self.sent
 
     def check(self) -> None:
-        """Raise SpecError where the dataset is no longer what the loader was made for, as far as that can be told."""
+        """Raise SpecError where the dataset visibly is no longer what the loader was made for."""
         for member in self.members:
             member.check()
 
     def length(self) -> int | None:
-        """Return the number of indices now; None where only reading shows the end, or there is none."""
+        """Return the number of indices now; None where it has no end, or only reading shows it."""
         return None
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order that the loader's parameters ask for, over the dataset's length now."""
-        from ringfeed.orders.making import make_sampler  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.making import make_sampler  # noqa: PLC0415 - not for workers
 
         length = self.length()
         self.is_sized = length is not None
         return make_sampler(length, shuffle=shuffle, seed=self.seed, sampler=sampler)
 
     def run_hook(self, name: str) -> bool:
-        """Call a hook, if the dataset has it; returns whether `sampler` may give another order from now on."""
+        """Call a hook the dataset has; returns whether `sampler` may now give another order."""
         if name not in self.hooks:
             return False
         if not self.members:
@@ -195,12 +198,12 @@ class Source(ABC):
         return self.is_sized
 
     def check_sendable(self) -> None:
-        """Raise TypeError for a dataset that cannot be sent to worker processes, whatever it holds."""
+        """Raise TypeError for a kind of dataset that no worker process can be sent."""
         for member in self.members:
             member.check_sendable()
 
     def accept(self, spec: Spec, rows: int) -> None:
-        """Set the spec and the most rows of a batch, and what else was learnt of the user's functions.
+        """Set the spec, the most rows of a batch, and what the user's functions were seen to do.
 
         Raises ValueError where 32 bits of rows, or 64 of elements, overflow.
         """
@@ -223,25 +226,31 @@ class Source(ABC):
             self.spec = Spec((spec.tree, Array((), "int64"), Array((), "float32")))
 
     def element(self, index: int) -> Any:
-        """Return an element of the dataset as it is; an awaited one is awaited in the dataset's event loop."""
+        """Return an element of the dataset; an async one is awaited in the dataset's event loop."""
         if not self.is_async:
             return self.dataset[index]
-        from ringfeed.datasets.event_loop import completed  # noqa: PLC0415 - only where it is needed
+        from ringfeed.datasets.event_loop import completed  # noqa: PLC0415 - only where needed
 
         return completed(self, index)
 
     # ---- its batches ----
 
     def keep(self, store: Any, *, shared: bool) -> Kept:  # noqa: ARG002 - see streams
-        """Reserve what is kept beside the slots, ``shared`` with worker processes; ``store``: as in the `Plan`."""
+        """Reserve what is kept beside the slots.
+
+        ``shared``: with worker processes; ``store``: as in the `Plan`.
+        """
         return Kept()
 
-    def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:  # noqa: ARG002 - see streams
-        """Cut indices into what may be planned together: each part, and the stream whose worker fills it (0: any)."""
+    def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:  # noqa: ARG002
+        """Cut indices into parts that are planned together.
+
+        With each part comes the stream whose worker fills it; 0: any worker.
+        """
         return [(indices, 0)] if len(indices) else []
 
     def delivery(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
-        """Say what has become of a batch of ``rows`` rows of which something is missing."""
+        """Say what is delivered of a batch of ``rows`` rows where something is missing."""
         if not self.collates:
             return self.settle(lease, rows, epoch)
         kinds, read = {kind_of(record) for _, record in lease.failures()}, self.indices
@@ -253,7 +262,7 @@ class Source(ABC):
         return found
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
-        """Say which of so many samples failed, or why a whole batch is missing: it fails as one, or there is none."""
+        """Say which of so many samples failed, or why a whole batch is missing."""
         if self.whole:
             kinds = {kind_of(record) for _, record in lease.failures()}
             failed = [] if kinds - {Kind.ERROR} else lease.failed_rows(1)
@@ -262,8 +271,8 @@ class Source(ABC):
             [(row, self.number_of(index), mark) for row, index, mark in lease.failed_rows(rows)]
         )
 
-    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002 - see streams
-        """Return ``bars`` with an element that was given up, where later ones cannot be read without it."""
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002
+        """Add a given-up element to ``bars``, where no later one can be read without it."""
         return bars
 
     # ---- in words ----
@@ -272,7 +281,7 @@ class Source(ABC):
         """Return the number of the sample that an index means, which may be a draw."""
         if not self.has_weights:
             return index
-        from ringfeed.orders.prioritized import index_of  # noqa: PLC0415 - only where it is needed
+        from ringfeed.orders.prioritized import index_of  # noqa: PLC0415 - only where needed
 
         return int(index_of(index))
 
@@ -305,7 +314,7 @@ class Source(ABC):
 
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
-        from ringfeed.datasets.reader import Reader  # noqa: PLC0415 - a consumer with worker processes has none
+        from ringfeed.datasets.reader import Reader  # noqa: PLC0415 - workers only
 
         made: Reader = (self.open_reader or Reader)(self, dataset, port)
         return made
@@ -314,7 +323,7 @@ class Source(ABC):
         """Return what fills the reader's claim from the dataset, by way of the user's functions."""
         if not self.has_weights:
             return (self.transforms or self).open(dataset, reader)
-        from ringfeed.datasets._changes import fill_draws  # noqa: PLC0415 - only where it is needed
+        from ringfeed.datasets._changes import fill_draws  # noqa: PLC0415 - only where needed
 
         *offsets, index_at, weight_at = reader.port.offsets
         reader.writer = reader.writer_of(Spec(self.spec.tree[0]), tuple(offsets))
@@ -326,7 +335,7 @@ class Source(ABC):
         """Return what fills the reader's claim with the dataset's own samples."""
 
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
-        """Record what a row of the reader's claim has raised; a refusal says which sample it is of."""
+        """Record what a row of the reader's claim has raised; a SpecError names its sample."""
         if isinstance(error, SpecError):
             reworded(error, index, self.describe(index))
         if reader.port.is_consumer and isinstance(error, KeyboardInterrupt):
@@ -335,7 +344,7 @@ class Source(ABC):
 
 
 def _does_something(kind: type, hook: str) -> bool:
-    """Whether a class of datasets has a hook, and not the empty one that Keras' datasets begin with."""
+    """Whether a class of datasets has a hook; those of Keras' base classes do nothing."""
     owner = next((base for base in kind.__mro__ if hook in vars(base)), None)
     if owner is None or not callable(getattr(kind, hook)):
         return False

@@ -1,4 +1,4 @@
-"""The event loop of a dataset: one a process, in a thread of its own, for as long as the dataset lives.
+"""The event loop of a dataset: one in each process, in its own thread, while the dataset lives.
 
 What the dataset opens in a sample, such as a session, belongs to the loop in which it was opened.
 So all of its samples are read in one: the first one, for the spec, and those of all loaders and
@@ -70,7 +70,7 @@ class EventLoop:
 
 
 def _be_silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Say what goes wrong in tasks of the dataset's own, but not what it has left open: it ends with its process."""
+    """Report errors of the dataset's own tasks, but not what they leave open at the end."""
     if not str(context.get("message", "")).startswith("Unclosed"):
         loop.default_exception_handler(context)
 
@@ -111,7 +111,7 @@ def end_loop(dataset: Any) -> None:
 
 
 def completed(source: Source, index: int) -> Any:
-    """Return an element that is awaited in the dataset's event loop, with the random numbers of this thread's sample.
+    """Await an element in the dataset's event loop, with the random numbers of this sample.
 
     StallError where it takes too long.
     """

@@ -1,4 +1,4 @@
-"""The first element of a dataset, read in the consumer, or in a process of its own, to learn what a sample is."""
+"""The first element of a dataset, read before any worker starts, to learn what a sample is."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read(source: Source, index: int) -> Any:
 
 @contextmanager
 def reading(source: Source, index: Any, what: str) -> Iterator[None]:
-    """Give the user's code the random numbers of a sample or of those of a batch, and let it end nothing here."""
+    """Give the user's code the random numbers of a sample or batch; its SystemExit ends nothing."""
     context, before = SampleContext(source.seed, index=index), installed.context
     try:
         installed.context = context

@@ -1,9 +1,9 @@
-"""A large list without its objects: packed once into arrays, which travel to all workers as one copy.
+"""A large list without its objects: it is packed into arrays, and all workers share one copy.
 
 Frozen(items) ──▶ a column of the items' kind
-                    "plain", "numpy"            bools, ints, floats; NumPy's scalars     an array of them
-                    "str", "bytes", "pickle"    each item is a run of bytes              all bytes, and where each begins
-                    "array"                     ndarrays of one dtype                    one after the other, likewise
+    "plain", "numpy"            bools, ints, floats; NumPy's scalars     an array of them
+    "str", "bytes", "pickle"    each item is a run of bytes              all bytes, and their edges
+    "array"                     ndarrays of one dtype                    joined, and their edges
 
 No worker can import the main file of the user's program. So what a pickled item has of it, classes
 and functions, lies beside the pickles, which refer to it by number, and travels as all else does
@@ -37,7 +37,7 @@ _DTYPES: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 class Frozen(Sequence[T_co]):
-    """A list whose items take no memory of their own, neither here nor in workers: read-only, in a few shared arrays.
+    """A read-only list in a few shared arrays: its items are no objects, here or in workers.
 
         class Pictures:
             def __init__(self, paths, labels):

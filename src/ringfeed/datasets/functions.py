@@ -1,4 +1,4 @@
-"""The functions that the user gives a loader for its workers, checked, and as they are sent: with the dataset."""
+"""The user's functions for the workers: they are checked here, and sent with the dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Functions(NamedTuple):
     worker_init_fn: Any = None
 
     def check(self, batch_size: int | None) -> None:
-        """Raise TypeError for what cannot be called so, ValueError for what does not fit the dataset."""
+        """Raise TypeError for what cannot be called so, ValueError where batch_size forbids it."""
         for name, function in self._asdict().items():
             if function is not None:
                 _check_function(name, function)
@@ -81,7 +81,7 @@ def _draws(function: Any, name: str = "") -> bool:
 
 
 def of_one(function: Any) -> Callable[[Any], Any]:
-    """Return a function of the sample alone, which gets the sample's generator as well where it asks for it."""
+    """Return a function of the sample alone, which gives the user's its ``rng``, if it has one."""
     if not _draws(function):
         return cast("Callable[[Any], Any]", function)
     return lambda sample: function(sample, rng=rng())

@@ -1,9 +1,9 @@
-"""Datasets of an index: ``dataset[i]`` is a sample or, with ``batch_size=None``, a whole batch of any number of rows.
+"""Datasets of an index: ``dataset[i]`` is a sample or, with ``batch_size=None``, a whole batch.
 
 There are three ways to read samples:
 
-read_into       dataset.read_into(i, out) writes a sample into its row, without a copy; all must be of one length
-__getitems__    dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
+read_into       dataset.read_into(i, out) writes a sample into its row; all must be of one length
+__getitems__    dataset.__getitems__(indices) gives many (torch's protocol); not with reseed=True
 __getitem__     dataset[i] gives one
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def batches_in(dataset: Any) -> int | None:
-    """Return the number of batches of a dataset as it is now; None where it has no end, or does not say.
+    """Return how many batches a dataset has now; None where it has no end, or does not say.
 
     Keras' own datasets say it by ``num_batches``, which comes before ``len()`` there.
     """
@@ -117,7 +117,7 @@ class IndexedSource(Source):
             self.accept(learnt, self.indices)
             return
         if self.indices > 1 and any(leaf.variable for leaf in spec.leaves):
-            from ringfeed.spec.form_arrays import padded  # noqa: PLC0415 - only where it is needed
+            from ringfeed.spec.form_arrays import padded  # noqa: PLC0415 - rarely
 
             spec = padded(spec)
         if self.method == "read_into":
@@ -125,14 +125,14 @@ class IndexedSource(Source):
                 # No place in a slot is that of a row before its length is known.
                 self.method = "__getitem__"
             elif any(leaf.cast or leaf.casts for leaf in spec.leaves):
-                from ringfeed.spec.conversion import refuse_in_place  # noqa: PLC0415 - only where it is needed
+                from ringfeed.spec.conversion import refuse_in_place  # noqa: PLC0415 - rarely
 
                 refuse_in_place(spec)
         self.accept(spec, self.indices)
 
     def _first(self, infer: Any) -> tuple[Any, int]:
         """Return what is inferred of the first element, unless the spec is given, and its index."""
-        from ringfeed.datasets.first import first_of, packages_in  # noqa: PLC0415 - no worker learns
+        from ringfeed.datasets.first import first_of, packages_in  # noqa: PLC0415 - not for workers
 
         def look(element: Any, index: int) -> tuple[Any, int]:
             if self.terms.spec is not None:

@@ -1,7 +1,7 @@
 """Several datasets as one. A source of each says what it is, and what is wrong with it.
 
 Mix           what users give a loader
-Members       the datasets as workers have them: each index finds its dataset, and the sample's number there
+Members       the datasets as workers have them: an index finds its dataset, and the sample there
 MixSource     its source
 orders.mix    in which order: which dataset comes next, and which of its samples
 
@@ -45,7 +45,7 @@ _ALIKE = (
 
 
 class Mix:
-    """Several datasets as one, whose samples come by weight: ``Loader(Mix([a, b], weights=[0.9, 0.1]), shuffle=True)``.
+    """Several datasets as one, whose samples come by weight: ``Mix([a, b], weights=[0.9, 0.1])``.
 
     The order depends on the loader's seed, the epoch and the position alone. The numbers of samples
     drawn from each dataset follow the weights at every moment, to within a few samples; no dataset
@@ -90,7 +90,7 @@ class Mix:
         stop: Literal["first", "all", "never"] = "first",
         per_batch: bool = False,
     ) -> None:
-        from ringfeed.orders.proportions import shares_of  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.proportions import shares_of  # noqa: PLC0415 - not for workers
 
         if isinstance(datasets, dict | str) or not hasattr(type(datasets), "__iter__"):
             raise TypeError(
@@ -126,7 +126,7 @@ class Mix:
 
     @property
     def weights(self) -> tuple[int, ...] | Callable[[int, int], Any] | None:
-        """The weights, as integers in the same proportions; the function; or None for the lengths."""
+        """The weights as integers in the same proportions; or the function; None: the lengths."""
         return self._shares
 
     @weights.setter
@@ -156,7 +156,10 @@ def _refuse(dataset: Any, number: int) -> None:
 
 
 def _find(starts: Sequence[int], index: int) -> tuple[int, int]:
-    """Return the number of a dataset, and that of its sample; ``starts``: how many samples lie ahead of each."""
+    """Return the numbers of a dataset and of its sample.
+
+    ``starts``: how many samples lie ahead of each dataset.
+    """
     index %= starts[-1]
     member = bisect_right(starts, index) - 1
     return member, index - starts[member]
@@ -216,7 +219,7 @@ def _read_many(
 
 
 class MixSource(Source):
-    """A dataset of several, each of which has a source of its own in the consumer."""
+    """A dataset of several; in the consumer each of them has a source of its own."""
 
     is_sized = True
 
@@ -293,8 +296,8 @@ class MixSource(Source):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the mix; ValueError for any other."""
-        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - no worker needs it
-        from ringfeed.orders.mix import MixSampler  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.mix import MixSampler  # noqa: PLC0415 - not for workers
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
             why = (
@@ -330,7 +333,7 @@ class MixSource(Source):
 
 @contextmanager
 def _named(number: int, *kinds: type[Exception]) -> Iterator[None]:
-    """Have errors say which dataset they are of."""
+    """Prefix errors with the number of their dataset."""
     try:
         yield
     except kinds as error:

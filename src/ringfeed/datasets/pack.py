@@ -1,8 +1,8 @@
-"""Rows of fixed length, each of several samples: `Pack`. `orders.packing` says which samples make a row.
+"""`Pack`: rows of fixed length, each of several samples. `orders.packing` says of which.
 
 Pack         what users give a loader
-PackedRows   the rows as a dataset, as workers have them: a row is a function of (seed, epoch, number), made of samples,
-             each read with its own random numbers, and of what says where they lie in it
+PackedRows   the rows as a dataset, as workers have them: a row is a function of (seed, epoch,
+             number), made of samples and of what says where they lie in it
 PackSource   its source
 """
 
@@ -46,11 +46,12 @@ _RETURN = (
 
 
 class Pack:
-    """Rows of ``max_length`` elements, each of several samples side by side, for models of sequences.
+    """Rows of ``max_length`` elements, each of several samples, for models of sequences.
 
         documents = [np.arange(1 + number % 60) for number in range(500)]
         lengths = [len(document) for document in documents]
-        loader = ringfeed.Loader(ringfeed.datasets.Pack(documents, lengths, max_length=128), batch_size=8, shuffle=True)
+        pack = ringfeed.datasets.Pack(documents, lengths, max_length=128)
+        loader = ringfeed.Loader(pack, batch_size=8, shuffle=True)
         for batch in loader:
             tokens = batch["tokens"]  # (8, 128)
             may_attend = batch["segment_ids"][:, :, None] == batch["segment_ids"][:, None, :]
@@ -110,9 +111,9 @@ class Pack:
         window: int | None = None,
         segment_ids: bool = True,
     ) -> None:
-        from ringfeed.orders.checks import digest  # noqa: PLC0415 - no worker needs it
-        from ringfeed.orders.packing import STRATEGIES  # noqa: PLC0415 - a worker unpickles the one that it needs
-        from ringfeed.orders.sampler import check_integer  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.checks import digest  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.packing import STRATEGIES  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.sampler import check_integer  # noqa: PLC0415 - not for workers
 
         _check_dataset(dataset)
         given = _checked_lengths(lengths)
@@ -159,7 +160,7 @@ class Pack:
 
 def _check_dataset(dataset: Any) -> None:
     """Refuse what has no samples by number."""
-    from ringfeed.datasets.mix import Mix  # noqa: PLC0415 - no worker needs it
+    from ringfeed.datasets.mix import Mix  # noqa: PLC0415 - not for workers
 
     if isinstance(dataset, Mix | Pack):
         raise TypeError(
@@ -178,7 +179,7 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def _checked_lengths(lengths: Any) -> Indices:
-    from ringfeed.orders.checks import checked_array, refuse_where  # noqa: PLC0415 - no worker needs it
+    from ringfeed.orders.checks import checked_array, refuse_where  # noqa: PLC0415 - not for workers
 
     found = checked_array("lengths is", lengths, "iu", "integers")
     refuse_where(found < 0, "lengths", found, "an integer of 0 or more")
@@ -276,10 +277,8 @@ class PackedRows:
                     reseed(context)
                 found = self.dataset[sample]
             except NOT_CTRL_C as error:
-                text = f"{_where(sample, row)} raised {type(error).__qualname__}: {error}".removesuffix(
-                    ": "
-                )
-                raise FunctionError(text) from error
+                what = f"{_where(sample, row)} raised {type(error).__qualname__}: {error}"
+                raise FunctionError(what.removesuffix(": ")) from error
             yield found
 
     def _leaves(self, sample: int, value: Any, where: str) -> dict[str, NDArray[Any]]:
@@ -339,7 +338,7 @@ def _where(sample: int, row: int) -> str:
 
 
 def _sequence(leaf: Any, where: str, length: int) -> NDArray[Any]:
-    """Return a leaf as an array of one row an element; Python's floats are float32, as everywhere."""
+    """Return a leaf as an array of one row an element; Python's floats become float32."""
     if isinstance(leaf, list):
         try:
             found = np.asarray(leaf)
@@ -465,10 +464,10 @@ class PackSource(IndexedSource):
             raise (error.__cause__ or error) from None
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
-        """Return the order of the rows; ValueError for any other, and for other lengths than the dataset has."""
-        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - no worker needs it
-        from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - no worker needs it
-        from ringfeed.orders.sampler import Sequential  # noqa: PLC0415 - no worker needs it
+        """Return the order of the rows; ValueError for another, or for a wrong count of lengths."""
+        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.sampler import Sequential  # noqa: PLC0415 - not for workers
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
             why = (
@@ -497,12 +496,12 @@ class PackSource(IndexedSource):
     # ---- in words ----
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
-        """Say what has become of a batch, and know of which epoch it is."""
+        """Say what is delivered of a batch, and note its epoch for `describe`."""
         self._epoch = lease.epoch
         return super().settle(lease, rows, epoch)
 
     def describe(self, index: int) -> str:
-        """Say which row an index means and, of a batch that was just settled, of which samples."""
+        """Name a row and, where its batch was just settled, the samples in it."""
         rows, row = self.rows_now, f"row {index} of the Pack"
         epoch, self._epoch = self._epoch, None
         if rows is None or epoch is None:

@@ -1,4 +1,4 @@
-"""A Keras dataset as a loader reads it: pass by pass, in Keras' order; Keras says when its hooks run.
+"""A Keras dataset, read pass by pass in Keras' order; Keras says when its hooks run.
 
     numbers      0 1 2 3 4 5 6 7      the batches of one pass, in its order
     given        0 1 2 3 4            to the ring, as far as it plans ahead
@@ -30,7 +30,7 @@ ENDLESS = range(sys.maxsize)
 
 
 class Pass(Epoch):
-    """The numbers of the batches of one pass; of a dataset without end a range that no run exhausts."""
+    """The numbers of the batches of one pass; without end, a range that no run exhausts."""
 
     def __init__(self, numbers: Sequence[int] | Indices, begin: int = 0) -> None:
         """Begin at a position."""
@@ -85,7 +85,7 @@ class PassOrder(Sampler):
         """The batches of a pass over the dataset as it is now."""
         return self._count()
 
-    def epoch(self, number: int, start: int = 0, state: Any = None) -> Pass:  # noqa: ARG002 - its position says all
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> Pass:  # noqa: ARG002
         """Begin a pass, at position ``start``."""
         count = self._count()
         self.now = Pass(

@@ -37,7 +37,7 @@ class PeekableIterator:
 
     @property
     def has_state(self) -> bool:
-        """Whether the iterator has states; not where several elements were read, and none of them was handed out."""
+        """Whether the iterator has states; not while several elements are read ahead."""
         return len(self._first) <= 1 and has_state(self._iterator)
 
     def state_dict(self) -> Any:
@@ -45,7 +45,7 @@ class PeekableIterator:
         return self._iterator.state_dict()  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: Any) -> None:
-        """Have the iterator go on at a state, without what was read ahead."""
+        """Load a state into the iterator, and drop what was read ahead."""
         self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
         self._first, self._begun = [], False
 
@@ -68,7 +68,7 @@ class PeekableIterator:
 
 
 class FirstRead:
-    """An iterable whose first elements were read ahead of its first epoch, which has them all the same.
+    """An iterable whose first elements were read ahead; its first epoch has them nevertheless.
 
     It may keep its place in itself, as a queue does, so that they would not come again.
     """
@@ -131,7 +131,7 @@ def has_state(found: Any) -> bool:
 
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
-    """Whether a buffer of Hugging Face's shuffles the elements: its states leave out what is in the buffer."""
+    """Whether a buffer of Hugging Face's shuffles the elements: its states leave the buffer out."""
     waiting = (
         [getattr(dataset, "_ex_iterable", None)]
         if "datasets.IterableDataset" in class_names(dataset)
@@ -171,7 +171,7 @@ def fresh(iterable: Any) -> Any:
         return pickle.loads(  # noqa: S301
             pickle.dumps(iterable, 5, buffer_callback=buffers.append), buffers=buffers
         )
-    except Exception:  # noqa: BLE001, S110 - of a class that pickle does not find, or the user's own
+    except Exception:  # noqa: BLE001, S110 - of any class
         pass
     try:
         return copy.deepcopy(iterable)
@@ -201,7 +201,7 @@ def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any
 
 
 def tell_idle(source: Source, workers: int) -> None:
-    """Say that workers have nothing to do, to users whose iterable is read by all of them elsewhere."""
+    """Warn that workers have nothing to do, where other loaders let each read a part."""
     names = class_names(source.given) & {"torch.IterableDataset", "datasets.IterableDataset"}
     if source.streams == 1 and names:
         message = (

@@ -72,7 +72,7 @@ class Reader:
 
     def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:
         """Return what fills claims with the elements of iterables."""
-        from ringfeed.datasets.stream_reader import StreamReader  # noqa: PLC0415 - only where it is needed
+        from ringfeed.datasets.stream_reader import StreamReader  # noqa: PLC0415 - rarely
 
         return StreamReader(source, iterables, self).read_claim
 
@@ -93,7 +93,7 @@ class Reader:
         """Let the user's code ask which worker this thread is; its first reader begins it."""
         if self.port.worker is None:
             return
-        from ringfeed.datasets.worker_info import WorkerInfo, introduce  # noqa: PLC0415 - only where it is needed
+        from ringfeed.datasets.worker_info import WorkerInfo, introduce  # noqa: PLC0415 - workers
 
         number, workers, starts = self.port.worker
         info = WorkerInfo(
@@ -131,7 +131,7 @@ class Reader:
     def by(
         self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None
     ) -> Fill:
-        """Return what fills the claim by a method of the writer; ``failed`` is called for each row that fails."""
+        """Fill claims by a method of the writer; ``failed`` gets each failed row."""
         return partial(write, self.end.claim_address, *given, self.context, failed or self.failed)
 
     def by_method(self, method: str, read: Callable[..., Any]) -> Fill:
@@ -163,7 +163,7 @@ class Reader:
         self.source.note_failure(self, row, index, error)
 
     def reseeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Have the legacy states seeded ahead of each call, where ``reseed=True`` asks for it."""
+        """Seed the legacy states ahead of each call, where ``reseed=True`` asks for it."""
         if not self.source.reseed:
             return function
 

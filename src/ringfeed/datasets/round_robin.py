@@ -25,7 +25,10 @@ class RoundRobinSampler(Sampler):
     why_no_length = "dataset is an iterable"
 
     def __init__(self, iterables: tuple[Any, ...], rows: int, *, is_planned: bool = False) -> None:
-        """Give each of the iterables ``rows`` numbers a batch; ``is_planned``: of one, as many as its ``len`` says."""
+        """Give each of the iterables ``rows`` numbers a batch.
+
+        ``is_planned``: a single one has as many as its ``len`` says.
+        """
         self._iterables = iterables
         self._rows = rows
         self._is_planned = is_planned
@@ -81,7 +84,7 @@ class RoundRobinEpoch(Epoch):
     def __init__(
         self, streams: int, rows: int, start: int = 0, state: Any = None, end: int | None = None
     ) -> None:
-        """Begin with the first batch of the first; or after ``start`` elements, with several where ``state`` says.
+        """Begin after ``start`` elements; of several streams, where ``state`` says.
 
         ``end``: how many numbers a single one has; None: only reading shows that.
         """
@@ -159,7 +162,7 @@ class RoundRobinEpoch(Epoch):
         return [position] if state is None else state["read"]
 
     def end(self, number: int) -> bool:
-        """Take out the stream that the element of this number would be of; False where another number has shown it."""
+        """Take out the stream of this element; False where another number had shown its end."""
         stream = number % len(self._read)
         is_first = self._ended.setdefault(stream, number) == number
         self._turn = [other for other in self._turn if other != stream]

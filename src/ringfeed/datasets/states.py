@@ -1,10 +1,10 @@
-"""The states that iterables have of their own, kept in shared memory: a worker's death does not lose them.
+"""States that iterables have of their own, kept in shared memory so that no death loses them.
 
     StreamStates    the memory
-    StateRecorder   says when the worker that reads a stream takes its state: often enough to go on soon, at little cost
-    KeptStreams     what an engine keeps of its streams, and that it says where they are read again for long
+    StateRecorder   says when a worker takes a stream's state: often enough, at little cost
+    KeptStreams     the states of one engine, which warns where reading again takes long
 
-    a stream's part    how far it is skipped; why it has no states; the run; its newest states, `ENTRIES` of them
+    a stream's part    how far it is skipped; why it has no states; the run; `ENTRIES` states
     an entry           number, epoch, elements read before, size, checksum; then the state as JSON
 
 The worker that reads a stream writes its part; the consumer writes the state that an epoch goes on
@@ -79,7 +79,7 @@ def encoded(state: Any) -> bytes:
 
 
 def states_size(streams: int, *, keeps: bool) -> int:
-    """Return the bytes of the parts of so many streams, with entries if it ``keeps`` states; 0: there are too many."""
+    """Return the bytes for so many streams, with entries if it ``keeps`` states; 0: too many."""
     most = MOST_SIZE // streams // 8 * 8
     part = (
         min(most, HEAD + ENTRIES * LARGEST) if keeps and most >= HEAD + ENTRIES * SMALLEST else HEAD
@@ -107,7 +107,7 @@ class StreamStates:
     ) -> StreamStates | None:
         """Reserve the memory, ``shared`` with worker processes; None where none are kept.
 
-        ``behind``: bytes of the same file for another use, of which so many are reserved.
+        ``behind``: bytes of the same file for another use, and how many of them are reserved.
         """
         if not size:
             return None
@@ -159,11 +159,11 @@ class StreamStates:
         return int(number)
 
     def begin_run(self) -> None:
-        """Have no state that was kept before be found."""
+        """Begin another run: the states of those before are found no more."""
         _RUN.pack_into(self._memory, _RUN_AT, self.run + 1)
 
     def save(self, stream: int, epoch: int, state: State, run: int | None = None) -> None:
-        """Keep a state of a run, by default this one, in the place of the oldest; UnfitError where it is too large."""
+        """Keep a state of a run in the place of the oldest; UnfitError where it is too large."""
         if not self._entry:
             raise UnfitError("has no room beside those of so many iterables")
         if len(state.text) > self.most:
@@ -199,7 +199,7 @@ class StreamStates:
     # ---- as a loader's state has them ----
 
     def newest(self, epoch: int, counts: Sequence[int], others: Any = None) -> list[Any] | None:
-        """Return for each stream the newest state at or before its count, else that of ``others``; None: no stream.
+        """Return each stream's newest state at or before its count, else that of ``others``.
 
         Where states of a stream cannot be kept, ``others`` are not to be trusted either.
         """
@@ -213,7 +213,7 @@ class StreamStates:
         return made if any(made) else None
 
     def seed(self, epoch: int, saved: Any) -> None:
-        """Keep the states that an epoch goes on from; one that is too large is left out, and its stream is skipped."""
+        """Keep the states that an epoch resumes at; a stream with a too large one is skipped."""
         for stream, one in enumerate((saved or ())[: self._streams]):
             if one is not None:
                 try:
@@ -243,12 +243,12 @@ class StreamStates:
         return bytes(self._memory[begin : begin + size]).decode(errors="replace")
 
     def note_skipped(self, stream: int, since_ns: int, done: int, total: int) -> None:
-        """Note how far a stream has left out elements that were read before; ``since_ns=0``: it has come to the end."""
+        """Note how far a stream has skipped what was read before; ``since_ns=0``: all of it."""
         index = total * self._streams + stream
         _PROGRESS.pack_into(self._memory, stream * self._part, index, since_ns, done, total)
 
     def skipped(self) -> tuple[int, ...] | None:
-        """Return what has been left out for longest: before which index, since when, how many of how many."""
+        """Return the longest skip: before which index, since when, how many of how many."""
         found = (
             _PROGRESS.unpack_from(self._memory, stream * self._part)
             for stream in range(self._streams)
@@ -256,7 +256,7 @@ class StreamStates:
         return min((one for one in found if one[1]), key=itemgetter(1), default=None)
 
     def forget_skipped(self) -> None:
-        """Have nothing be skipped."""
+        """Note that no stream skips anything."""
         for stream in range(self._streams):
             self.note_skipped(stream, 0, 0, 0)
 
@@ -278,7 +278,7 @@ def _shown(state: State | None) -> dict[str, Any] | None:
 
 
 class StateRecorder:
-    """Takes the states of one stream in one epoch, as it is read: as often as they cost little, no batch waits long."""
+    """Takes the states of one stream while it is read, as often as that costs little."""
 
     def __init__(
         self, states: StreamStates | None, stream: int, epoch: int, rows: int, slots: int
@@ -294,7 +294,7 @@ class StateRecorder:
         self.begin(None, None)
 
     def begin(self, owner: Any, state: State | None) -> None:
-        """Take the states of ``owner``, if it has any, which was just begun, or brought to a state."""
+        """Take the states of ``owner``, which was just begun or brought to a state; None: none."""
         self._owner = owner
         self._last: bytes | None = None
         self.go_on(0 if state is None else state.read)
@@ -354,7 +354,7 @@ class StateRecorder:
         return text
 
     def keep(self, count: int, text: bytes) -> None:
-        """Keep a state, since the element that follows it is there: not every source can go on at its end."""
+        """Keep a state once the next element has come: not every source can go on at its end."""
         assert self._states is not None
         try:
             self._states.save(self._stream, self._epoch, State(count, text), self._run)
@@ -376,7 +376,7 @@ class StateRecorder:
 
 
 class KeptStreams(Kept):
-    """The states of one engine's streams; it says so where streams that go on amid an epoch are read again for long."""
+    """The states of one engine's streams; it warns where a resumed epoch reads again for long."""
 
     def __init__(self, source: StreamSource, sizes: Any = None, *, shared: bool) -> None:
         """Reserve their memory, ``shared`` with worker processes.
@@ -406,7 +406,7 @@ class KeptStreams(Kept):
             ) from error
 
     def go_on_from(self, epoch: int, samples: int, streams: Any, *, is_ahead: bool) -> None:
-        """Have the streams begin at the states of a place; ``is_ahead``: workers have begun to read from there."""
+        """Begin the streams at the states of a place; ``is_ahead``: workers read there already."""
         if self.states is not None:
             self.states.forget_skipped()
             if not is_ahead:
@@ -426,7 +426,7 @@ class KeptStreams(Kept):
         if found is not None:
             before, since_ns, done, total = found
             what = f"the elements before {self._source.describe(before)} are read"
-            from ringfeed.orders.replay import Replay  # noqa: PLC0415 - no worker needs it
+            from ringfeed.orders.replay import Replay  # noqa: PLC0415 - not for workers
 
             replay = Replay(what, REMEDY, since_ns / 1e9)
             self._watches = False  # ahead of a warning that is made an error

@@ -1,6 +1,6 @@
-"""What one of several ranks takes of an iterable: each rank reads all of its elements, and keeps its own.
+"""What one of several ranks takes of an iterable: it reads all elements, and keeps its own.
 
-    elements         0 1 2 3 | 4 5 6 7 | 8 9      a global batch: world_size * rows elements; here 2 ranks with 2 rows
+    elements         0 1 2 3 | 4 5 6 7 | 8 9      global batches of 2 ranks with 2 rows each
     rank 1 keeps         2 3 |     6 7 |     9 8
 
 With ``len()`` the batches are planned as those of any dataset: see `orders.shard`; on ranks that
@@ -45,7 +45,7 @@ def check_part(part: Part, iterables: tuple[Any, ...]) -> None:
 
 
 class _Kept(NamedTuple):
-    """A copy of an element that was read ahead of its row, with its random numbers; or what it raised."""
+    """A copy of an element that was read ahead, with its random numbers; or what it raised."""
 
     element: Any
     index: Any
@@ -53,7 +53,7 @@ class _Kept(NamedTuple):
 
 
 def suspects(part: Part, row: int, number: int, *, reads_on: bool) -> range:
-    """Return the elements that are read while a worker is at a row: at the first row, those of other ranks, too."""
+    """Return the elements that a worker reads at a row: at the first row, other ranks' as well."""
     if row:
         return range(number, number if reads_on else number + 1)
     first = number - part.rank * part.rows
@@ -70,14 +70,14 @@ class StreamPart:
     def __init__(
         self, shard: Part, context: SampleContext, *, reads_on: bool, reseeds: bool
     ) -> None:
-        """``reads_on``: to the end of each global batch, before the batch is handed out; it is kept meanwhile."""
+        """``reads_on``: to the end of each global batch, before its batch is handed out."""
         self._shard = shard
         self._context = context
         self._reads_on = reads_on
         self._reseeds = reseeds
 
     def begin(self, stream: Stream, numbers: list[int]) -> None:
-        """Begin a batch of these elements, of which the last may be one that comes twice (see ``uneven``)."""
+        """Begin a batch of these elements; the last may come twice, as ``uneven`` says."""
         self._stream = stream
         self._numbers = numbers
         self._is_short = False

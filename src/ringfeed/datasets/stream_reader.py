@@ -65,7 +65,7 @@ class Stream:
         )
 
     def _prepare(self, position: int) -> None:
-        """Have the random numbers be those of an element; also of one that is only skipped."""
+        """Set the random numbers to those of an element; also of one that is only skipped."""
         self._reader.context.index = position * self._source.streams + self._place
         if self._source.reseed:
             reseed(self._reader.context)
@@ -137,7 +137,7 @@ class Stream:
     # ---- as far as an element ----
 
     def _go_to(self, position: int) -> None:
-        """Have the element of this position be the next, unless the iterable ends before."""
+        """Read up to a position, unless the iterable ends before."""
         try:
             self._begin_near(position if self.bar is None else min(position, self.bar))
             self._recorder.pause()
@@ -147,7 +147,7 @@ class Stream:
         self._recorder.go_on(position)
 
     def _begin_near(self, position: int) -> None:
-        """Begin at the newest state of its own that lies before a position, unless it has come as far already."""
+        """Begin at the newest own state before a position, unless the stream has come as far."""
         state = self._recorder.find(position)
         if state is not None and state.read > self._asked:
             self._open(state)
@@ -219,7 +219,7 @@ class Stream:
         raise End
 
     def _end(self, position: int) -> Exception:
-        """Return what the end raises: an error where that cannot be, right behind a state of its own."""
+        """Return what the end raises: an error where the stream cannot end there."""
         self._ended = True
         if self._length is not None and position < self._length:
             self._error = FunctionError(
@@ -248,12 +248,12 @@ class StreamReader:
         self._source, self._reader, self._ahead = source, reader, ahead
         self._iterables = iterables
         self._epoch: int | None = None  # that the streams are read for
-        self._run = 0  # likewise
+        self._run = 0
         self._streams: list[Stream] = []
         self._step = source.indices if source.part is None else source.part.step
         self._part: StreamPart | None = None
         if source.part is not None:
-            from ringfeed.datasets.stream_part import StreamPart  # noqa: PLC0415 - where there are several ranks
+            from ringfeed.datasets.stream_part import StreamPart  # noqa: PLC0415 - of several ranks
 
             on = not source.is_planned
             self._part = StreamPart(source.part, reader.context, reads_on=on, reseeds=source.reseed)
@@ -288,7 +288,7 @@ class StreamReader:
         self._stream(number).bar = number // len(self._iterables)
 
     def element(self, number: int) -> Any:
-        """Return an element; End at the end, whose ``__cause__`` is what has ended the iterable before its time."""
+        """Return an element; End at the end, caused by the error that ended the iterable."""
         if self._part is not None:
             return self._part.element(number)
         return self._stream(number).element(number // len(self._iterables))

@@ -1,4 +1,4 @@
-"""Iterables as datasets: each is a stream, which one worker reads in order, by the numbers of its elements.
+"""Iterables as datasets: each is a stream, which one worker reads in order.
 
 An element's number is its place in its iterable; with k of them, interleaved, element p of number r
 is p * k + r. `stream_reader` reads them in a worker, `stream_part` for one of several ranks.
@@ -58,7 +58,7 @@ def _iterables_of(dataset: Any) -> tuple[Any, ...]:
 
 
 def _peekable(dataset: Any) -> Any:
-    """Return the dataset with its iterators wrapped, so that elements that were read to learn the spec stay."""
+    """Wrap the iterators of a dataset, so that elements read to learn the spec are kept."""
     if isinstance(dataset, Interleave):
         return Interleave(map(_peekable, dataset.iterables))
     return PeekableIterator(dataset) if is_iterator(dataset) else dataset
@@ -77,7 +77,7 @@ class StreamSource(Source):
         self.iterables = _iterables_of(given)
         self.part = terms.part
         if self.part is not None:
-            from ringfeed.datasets.stream_part import check_part  # noqa: PLC0415 - where there are several ranks
+            from ringfeed.datasets.stream_part import check_part  # noqa: PLC0415 - of several ranks
 
             check_part(self.part, self.iterables)
         self.is_planned = self.part is not None and length_of(self.iterables[0]) is not None
@@ -91,8 +91,8 @@ class StreamSource(Source):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the streams; ValueError for any other: elements come in their own."""
-        from ringfeed.datasets.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker needs it
-        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - no worker needs it
+        from ringfeed.datasets.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker
+        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - not for workers
 
         if shuffle or sampler is not None:
             why = (
@@ -113,7 +113,7 @@ class StreamSource(Source):
 
     def learn(self) -> None:
         """Set the spec, from the first element of the first iterable unless it is given."""
-        from ringfeed.datasets.indexed import IndexedSource  # noqa: PLC0415 - no worker learns
+        from ringfeed.datasets.indexed import IndexedSource  # noqa: PLC0415 - not for workers
 
         iterables = _iterables_of(self.dataset)
         first = _First(iterables[0], self.size_of, self.streams)
@@ -150,7 +150,7 @@ class StreamSource(Source):
         return KeptStreams(self, store, shared=shared)
 
     def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:
-        """Have each batch filled by the worker that reads its iterable: all that one reads is a stream of the ring."""
+        """Give each batch to the worker that reads its iterable: they are a stream of the ring."""
         if self.streams == 1:
             return super().cut(indices, workers)
         batches = (
@@ -159,7 +159,7 @@ class StreamSource(Source):
         return ((batch, int(batch[0]) % self.streams % max(workers, 1) + 1) for batch in batches)
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
-        """Say what has become of the elements; take a stream that has ended in this batch out of the rotation."""
+        """Say which elements are missing; a stream that has ended leaves the rotation."""
         found = super().settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
         record = next(
             (record for _, record in lease.failures() if kind_of(record) is Kind.END), None
@@ -178,7 +178,7 @@ class StreamSource(Source):
         )
 
     def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
-        """Return the elements of this epoch that no worker can read, the first included that may have ended some."""
+        """Return the elements of this epoch that no worker can read, with the first suspect."""
         if self.size_of is not None:
             return bars  # the worker that has died did not read it
         first = self._suspects(row, index)[
@@ -191,7 +191,7 @@ class StreamSource(Source):
         return reader.open_stream(self, _iterables_of(dataset))
 
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
-        """Cut the claim off where a stream has ended; record other errors in the words of an iterable."""
+        """Cut the claim off where a stream has ended; record any other error."""
         if type(error) is not End:
             super().note_failure(reader, row, index, error)
         elif reader.end.cut(row):  # only the first row that the iterable does not have counts
@@ -201,7 +201,7 @@ class StreamSource(Source):
         """Return the numbers of the elements that may be read while a worker is at a row."""
         if self.part is None:
             return range(index, index + 1)
-        from ringfeed.datasets.stream_part import suspects  # noqa: PLC0415 - as above
+        from ringfeed.datasets.stream_part import suspects  # noqa: PLC0415 - of several ranks
 
         return suspects(self.part, row, index, reads_on=not self.is_planned)
 
@@ -228,7 +228,7 @@ class StreamSource(Source):
 
 
 class _First:
-    """The first elements of an iterable, as those of a dataset that is asked for one after another."""
+    """The first elements of an iterable, as a dataset that is read in order."""
 
     def __init__(
         self, iterable: Any, size_of: Callable[[Any, int], int] | None, parts: int
@@ -237,7 +237,7 @@ class _First:
         self._size_of = size_of
         self._parts = parts
         self.size = 0
-        """The bytes of the largest element that was read, where these are sent from process to process."""
+        """The bytes of the largest element that was read, where processes send elements."""
         self._iterator: Iterator[Any] | None = None
         self._read: list[Any] = []
         self._has_drawn = False
@@ -273,7 +273,7 @@ class _First:
         return element
 
     def begun(self) -> FirstRead | None:
-        """Return the iterable with what was read of it; None where nothing was, or it is to begin anew.
+        """Return the iterable with what was read of it; None where it is to begin anew.
 
         That is where it has states, or has drawn the random numbers of one epoch.
         """

@@ -33,12 +33,12 @@ class Terms(NamedTuple):
         return Spec(self.spec, has_rows=self.batch_size is None)
 
     def reads_first(self, length: int | None) -> bool:
-        """Whether element 0 is to be read: to learn the spec, or what the user's functions make of it."""
+        """Whether element 0 must be read, for the spec or for what the user's functions do."""
         return self.spec is None or (self.trial is not None and length != 0)
 
 
 class Delivery(NamedTuple):
-    """What has become of a batch of which something is missing."""
+    """What is delivered of a batch where something is missing."""
 
     failed: list[tuple[int, int, int]]  # row, index and mark of each sample that failed
     is_none: bool = False  # whether the dataset has None in the place of this batch
@@ -59,7 +59,7 @@ class Kept:
     """The descriptor of the memory; -1 where it has none."""
 
     def go_on_from(self, epoch: int, samples: int, streams: Any, *, is_ahead: bool) -> None:
-        """Have readers begin at a place; ``is_ahead``: they have begun to read from there."""
+        """Begin reading at a place; ``is_ahead``: readers have begun there already."""
 
     def look_in_ns(self, left_ns: int) -> int:
         """Return how long to wait for a batch until `look`."""

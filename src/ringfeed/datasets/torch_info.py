@@ -1,4 +1,4 @@
-"""torch's own ``get_worker_info()`` in worker processes, which its datasets ask; no torch is imported for it.
+"""torch's own ``get_worker_info()`` in worker processes; torch is not imported for it.
 
 Where torch is told that it is in a worker, its default_collate makes each batch in shared memory of
 its own, in fresh pages of a /dev/shm that may be small. Here a batch is written into a slot next,
@@ -18,7 +18,7 @@ _WORKER = "torch.utils.data._utils.worker"
 
 
 def tell(worker: dict[str, Any], *, as_torch: bool) -> None:
-    """Have torch say this of this process; ``as_torch``: it computes with one thread, as a worker of torch's does."""
+    """Let torch say this of this process; ``as_torch``: it computes with one thread, as there."""
     with suppress(ImportError, AttributeError):  # a torch that keeps it elsewhere
         module: Any = import_module(_WORKER)
         swapped(module, module.WorkerInfo(**worker))
@@ -28,13 +28,13 @@ def tell(worker: dict[str, Any], *, as_torch: bool) -> None:
 
 
 def swapped(module: Any, info: Any) -> Any:
-    """Have torch's ``get_worker_info()`` return ``info``; returns what it returned before."""
+    """Let torch's ``get_worker_info()`` return ``info``; returns what it returned before."""
     before, module._worker_info = module._worker_info, info  # noqa: SLF001 - there is no other way
     return before
 
 
 def _stack_in_plain_memory(worker: Any) -> None:
-    """Have default_collate not know that this is a worker, while it makes one tensor of many."""
+    """Hide from default_collate that this is a worker, while it makes one tensor of many."""
     functions = import_module("torch.utils.data._utils.collate").default_collate_fn_map
     kind = import_module("torch").Tensor
     stack: Callable[..., Any] = functions[kind]

@@ -5,7 +5,7 @@
 
     Transforms   opens this way, and knows what the first sample has shown: see `trial`
     Making       a step from the dataset to the writer: transform makes a new sample of each
-    Collecting   a step that keeps the samples for collate_fn; the rows that are written have no bytes
+    Collecting   a step that keeps the samples for collate_fn; their rows have no bytes
 
 A transform that changes samples in place is given views of a row of the slot, which the writer has
 written before (`RowWriter.change`). A batch that collate_fn makes is one ticket. Its samples are
@@ -47,7 +47,7 @@ class Transforms:
     """What workers do with the user's functions."""
 
     def __init__(self, source: Source, functions: Functions) -> None:
-        """Have the source be read by way of the functions."""
+        """Make the source read by way of the functions."""
         self.in_place = self.copies = False
         self.has_batch_transform = functions.batch_transform is not None
         self.skips = source.terms.on_error == "skip"
@@ -56,7 +56,10 @@ class Transforms:
         source.at_once |= self.has_batch_transform or source.collates
 
     def learnt(self, source: Source) -> Self:
-        """Return the same with what the first sample has shown; SpecError for what cannot be changed in a slot."""
+        """Return a copy that knows what the first sample has shown.
+
+        SpecError for what cannot be changed in a slot.
+        """
         trial, made = source.terms.trial, copy(self)
         if trial is None or trial.in_place is None:
             return made
@@ -75,7 +78,7 @@ class Transforms:
         return made
 
     def begin_worker(self, reader: Reader) -> None:
-        """Have the user's function prepare the worker; in its own thread, once, ahead of the first sample."""
+        """Call worker_init_fn once, in the worker's own thread, ahead of its first sample."""
         found, function = worker_info(), reader.functions.worker_init_fn
         if function is not None and found is not None:
             _call(function, found.id, lambda: f"worker_init_fn({found.id})")
@@ -125,7 +128,7 @@ class Transforms:
         )
 
     def _sample_change(self, reader: Reader) -> Callable[[int, Any], Any] | None:
-        """Return what calls the function of each sample, or of each whole batch; None where there is none."""
+        """Return what calls the function of each sample or whole batch; None: there is none."""
         source = reader.source
         name = "collate_fn" if source.whole else "transform"
         function = getattr(reader.functions, name)
@@ -137,7 +140,7 @@ class Transforms:
         )
 
     def _batch_change(self, reader: Reader) -> Callable[[tuple[int, ...], Any], Any] | None:
-        """Return what calls batch_transform with a batch of samples of these numbers; None where there is none."""
+        """Return what calls batch_transform(indices, batch); None where there is none."""
         if not self.has_batch_transform:
             return None
         source, call = reader.source, of_one(reader.functions.batch_transform)
@@ -155,7 +158,7 @@ class Transforms:
 
 
 def _call(function: Callable[[Any], Any], given: Any, where: Callable[[], str]) -> Any:
-    """Call a function of the user's; what it raises says which function it was, and for which samples."""
+    """Call a function of the user's; its error names the function and the samples."""
     try:
         return function(given)
     except NOT_CTRL_C as error:
@@ -174,7 +177,7 @@ class Making:
     """A step that makes a new sample of each, or a new whole batch."""
 
     def __init__(self, reader: Reader, apply: Callable[[int, Any], Any], *, copies: bool) -> None:
-        """``copies``: the function is given a copy, since it may return the very sample that it was given."""
+        """``copies``: the function gets a copy, since it may return what it was given."""
         self._source, self._context = reader.source, reader.context
         self._apply = apply
         self._copies = copies
@@ -196,7 +199,7 @@ class Making:
         return lambda index: self._make(index, read(index))
 
     def many(self, read: Callable[[list[int]], Any]) -> Callable[[list[int]], Any]:
-        """Return what reads many samples, and makes a new one of each with its own random numbers."""
+        """Return what reads many samples and makes a new one of each, with its random numbers."""
         return partial(self._many, read)
 
     def _many(self, read: Callable[[list[int]], Any], indices: list[int]) -> Iterator[Any]:
@@ -215,7 +218,7 @@ class Making:
 
 
 def refuse_made(error: SpecError, index: int, batch: str) -> None:
-    """Have an error say which batch it is of, and that collate_fn makes it."""
+    """Reword an error: it names the batch, and collate_fn as its maker."""
     *parts, remedy = getattr(error, "parts", ("",))
     if remedy == OF_SAMPLES:
         vars(error)["parts"] = *parts, "return arrays with a row axis from __getitem__"
@@ -261,7 +264,7 @@ class Collecting:
         self._faults: list[tuple[int, int, BaseException]] = []
 
     def begin(self, fill: Fill) -> bool:
-        """Have the samples of a claim read, and then record what has failed: a claim has room for one reason alone.
+        """Read the samples of a claim, then record why some failed: there is room for one reason.
 
         That is the end of an iterable, where the batch goes on without failed samples; else the
         first of these, and the next batch shows the end.

@@ -1,6 +1,6 @@
-"""What the user's functions make of the first samples, in the consumer: a loader learns from it what they do.
+"""What the user's functions make of the first samples; the consumer learns from it.
 
-Trial        what `transform` does with the first sample: it returns a new one, or changes it in place
+Trial        whether `transform` returns a new sample, or changes its own in place
 FirstBatch   the first batch that `collate_fn` makes of samples: the spec is learnt from it
 """
 
@@ -31,12 +31,15 @@ class Trial:
     """Has a function make a first sample, or a first whole batch, and keeps how it does it."""
 
     def __init__(self, functions: Functions, name: str) -> None:
-        """Call nothing yet; ``name``: "transform", or "collate_fn", which never changes whole batches in place."""
+        """Call nothing yet.
+
+        ``name``: "transform", or "collate_fn", which never changes whole batches in place.
+        """
         self._name = name
         self.in_place: bool | None = None if name == "transform" else False
         """Whether it changes samples in place; None: it was not called yet."""
         self.copies = False
-        """Whether it returns the very sample that it is given otherwise, so that it must have a copy."""
+        """Whether it returns the very sample that it was given, and so must have a copy."""
         self.packages = frozenset[str]()
         """Whose objects are in the samples that it was given."""
         self.functions = functions
@@ -45,7 +48,7 @@ class Trial:
         return of_one(getattr(self.functions, self._name))(sample)
 
     def __call__(self, sample: Any) -> Any:
-        """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
+        """Return what the spec can be learnt from; the dataset's own sample stays as it was."""
         self.packages |= packages_in(sample)
         if self._name == "collate_fn":
             return None if sample is None else self._call(sample)
@@ -66,7 +69,7 @@ class Trial:
         return sample if made is None or (changed and self.in_place) else made
 
     def _objection(self, sample: Any) -> Exception | None:
-        """Say why it cannot change samples in place whose leaves are arrays, numbers too, as they are in a slot."""
+        """Say why it cannot change samples in place, whose leaves are all arrays in a slot."""
         try:
             spec = Spec.infer(sample, 0, strings=True)
             leaves = zip(spec.leaves, spec.flatten(sample, 0), strict=True)
@@ -86,7 +89,7 @@ class Trial:
 
 
 def _is_whole(given: Any, sample: Any) -> bool:
-    """Whether a transform left all leaves of a container where they were, at most with another content."""
+    """Whether a transform changed at most the content of the leaves, and no container."""
     if isinstance(sample, dict):
         return given.keys() == sample.keys() and all(
             _is_whole(given[key], sample[key]) for key in sample
@@ -107,7 +110,7 @@ class FirstBatch:
         self.functions = functions
 
     def learn(self, source: Source) -> None:
-        """Set spec, rows and packages of a source of samples, from its first batch unless the spec is given."""
+        """Set spec, rows and packages of a source from its first batch, if no spec is given."""
         terms, spec = source.terms, source.terms.given_spec()
         if spec is not None:
             if terms.trial is not None and terms.reads_first(source.length()):
@@ -137,7 +140,7 @@ class FirstBatch:
         source.accept(spec, terms.max_batch_size or max(rows, least))
 
     def _read(self, source: Source) -> dict[int, Any]:
-        """Return the samples of the first batch by their indices; fewer where some fail, or there are no more."""
+        """Return the first batch's samples by index; fewer where some fail or are missing."""
         length = source.length()
         first, sample = first_of(source, lambda sample, index: (index, sample))
         samples, end = {first: sample}, first + source.indices

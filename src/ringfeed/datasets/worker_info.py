@@ -11,7 +11,7 @@ from ringfeed.orders.rng import derive, seed_torch, when_torch_is_here
 
 
 class WorkerInfo:
-    """What `worker_info` says of a worker, in ``dataset[i]`` and in the functions that the loader was given.
+    """What `worker_info` says of a worker, in ``dataset[i]`` and in the user's functions.
 
     id: its number, from 0 on. The worker that takes a dead one's place has the number of that one.
     workers: how many there are; with ``workers="auto"``, the most there may be.
@@ -22,7 +22,7 @@ class WorkerInfo:
     __slots__ = ("_numbers", "dataset", "id", "workers")
 
     def __init__(self, number: int, workers: int, dataset: Any, seed: int, starts: int) -> None:
-        """Know it; ``seed``: that of the loader, ``starts``: how often the worker was started again."""
+        """``seed``: that of the loader; ``starts``: how often the worker was started again."""
         self.id = number
         self.workers = workers
         self.dataset = dataset
@@ -30,7 +30,7 @@ class WorkerInfo:
 
     @property
     def seed(self) -> int:
-        """A number below 2**32 to seed other packages with, of the loader's seed: another in each worker.
+        """A number below 2**32 to seed other packages with: another in each worker.
 
         The worker that takes a dead one's place has another, too, so what is drawn from it depends
         on the worker; what `ringfeed.rng` gives does not.
@@ -57,7 +57,7 @@ being: ContextVar[WorkerInfo | None] = ContextVar("being", default=None)
 
 
 def worker_info() -> WorkerInfo | None:
-    """Return which worker this is: ``id``, ``workers``, ``seed`` and ``dataset``; None in the consumer.
+    """Return this worker's ``id``, ``workers``, ``seed`` and ``dataset``; None in the consumer.
 
     It is also None with ``workers=0``, and in threads that the dataset starts itself. What it says
     is for files that each worker opens and packages that each worker seeds: samples that depend on
@@ -67,7 +67,7 @@ def worker_info() -> WorkerInfo | None:
 
 
 def introduce(info: WorkerInfo, *, again: bool, reads_all: bool) -> bool:
-    """Have this thread be that worker, for torch as well; returns whether it was none before.
+    """Make this thread that worker, for torch as well; returns whether it was none before.
 
     ``again``: torch was told already. ``reads_all``: it must not take a part of the data for
     itself, as a torch dataset does by its worker: the worker reads all of it.
@@ -88,7 +88,7 @@ class _Newest:
 def tell_torch(
     number: int, workers: int, seed: int, dataset: Any, *, as_torch: bool = False
 ) -> None:
-    """Have torch's ``get_worker_info()`` say this, now or when torch is imported.
+    """Let torch's ``get_worker_info()`` say this, now or when torch is imported.
 
     ``as_torch``: also compute with one thread, and begin with this seed, as a worker of torch's
     does. Only in the main thread of a worker process: what it says holds for the whole process.
@@ -105,7 +105,7 @@ def tell_torch(
 
 
 def _tell() -> None:
-    from ringfeed.datasets.torch_info import tell  # noqa: PLC0415 - where there is no torch, it is not imported
+    from ringfeed.datasets.torch_info import tell  # noqa: PLC0415 - with torch only
 
     _Newest.is_waited_for = False
     tell(_Newest.told, as_torch=_Newest.as_torch)

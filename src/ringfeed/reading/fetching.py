@@ -1,4 +1,4 @@
-"""Reads samples, so many at a time, in the order in which they are asked for: by tasks, or by threads.
+"""Reads samples, several at a time, in the order in which they are asked for.
 
     Fetch      a sample that is asked for, and then what has come of it
     Tasks      ``await dataset[i]``, in the dataset's event loop
@@ -74,7 +74,7 @@ class Fetcher:
         self._on_done = on_done
 
     def drop(self, fetches: Sequence[Fetch]) -> None:
-        """Give these samples up: what has not begun does not begin, and what goes on keeps nothing of the ring."""
+        """Give these samples up: none begins any more, and none holds on to the ring."""
         for fetch in fetches:
             fetch.is_unwanted, fetch.owner = True, None
 
@@ -138,7 +138,7 @@ class Tasks(Fetcher):
         fetch.took_ns = _ring.now_ns() - began_ns
 
     def _end(self, fetch: Fetch, _: asyncio.Task[None]) -> None:
-        """Have the next begin first: what is done with a sample takes time."""
+        """Begin the next one, then hand the sample over, which takes time."""
         del self._running[fetch]
         self._begin()
         self._on_done(fetch)
@@ -157,7 +157,7 @@ class Tasks(Fetcher):
 
 
 class Threads(Fetcher):
-    """Samples that are read in threads; they start as they are needed, and never keep the interpreter alive."""
+    """Samples that are read in daemon threads, which start as they are needed."""
 
     def __init__(self, *how: Any) -> None:
         """Start no thread yet."""
@@ -166,7 +166,7 @@ class Threads(Fetcher):
         self._threads: list[threading.Thread] = []
 
     def ask(self, fetches: Sequence[Fetch]) -> None:
-        """Read these samples; returns at once. WorkerError where not even one thread can be started."""
+        """Read these samples; returns at once. WorkerError where no thread can be started."""
         wanted = min(self._asked.qsize() + len(fetches), self._most - len(self._threads))
         while wanted > 0 and self._start():
             wanted -= 1

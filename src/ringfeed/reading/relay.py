@@ -1,6 +1,6 @@
-"""One process reads a stream for all workers: an iterable, whose elements the user's functions make samples of.
+"""One process reads an iterable for all workers, which call the user's functions.
 
-reads_apart    whether it does; without such functions the worker that reads writes what it has read itself
+reads_apart    whether it does; without functions the worker that reads writes as well
 StreamServer   in that process: reads as far ahead as the store has room
 StoreReader    in the workers: takes the elements of its claims out of the store
 """
@@ -64,7 +64,7 @@ def reads_apart(source: Source, workers: int, backend: str) -> bool:
 
 
 def open_relay(source: Source, max_attempts: int) -> None:
-    """Have a process of its own read the dataset."""
+    """Let a process of its own read the dataset."""
     assert isinstance(source, StreamSource)
     source.size_of = _size_of
     source.open_reader = partial(_open_reader, max_attempts=max_attempts)
@@ -79,7 +79,7 @@ def _size_of(element: Any, index: int) -> int:
 
 
 def _pickled(element: Any) -> bytes:
-    """Return an element with the random numbers that it has drawn, as bytes; raises what pickle does."""
+    """Return an element and the state of its random numbers as bytes; raises what pickle does."""
     try:
         return _parts.pickled(element)
     except Exception:  # noqa: BLE001 - what plain pickle refuses
@@ -87,7 +87,7 @@ def _pickled(element: Any) -> bytes:
 
 
 def _unpicklable(name: str, error: Exception) -> str:
-    """Say why an element cannot be sent from the process that reads it to those that transform it."""
+    """Say why an element cannot be sent to the processes that transform it."""
     return (
         f"{name} cannot be pickled, and one process reads for all workers: "
         f"{type(error).__qualname__}: {error}; yield what can be pickled, or give workers=1"
@@ -131,7 +131,7 @@ class StreamServer(Reader):
         self.stream = StreamReader(source, iterables, self, ahead=self.store.sizes.regions)
         return self.stream.read_claim
 
-    def serve(self, version: int, *, claimed: bool = False) -> bool:  # noqa: ARG002 - it claims nothing
+    def serve(self, version: int, *, claimed: bool = False) -> bool:  # noqa: ARG002
         """Read what is asked for, until the ring stops."""
         self.begin()
         before = installed.context
@@ -197,7 +197,7 @@ class StreamServer(Reader):
             return ERROR, encode(failure)
 
     def _give_up(self, number: int, deaths: int) -> bytes:
-        """Return why an element is not there that has ended its readers; nothing after it is read."""
+        """Return why an element that has ended its readers is missing; nothing after it is read."""
         self.stream.bar(number)
         how_often = "once" if deaths == 1 else f"{deaths} times"
         text = f"{self.source.describe(number)} ended its reader {how_often}; try it with workers=0"
@@ -221,7 +221,7 @@ class StoreReader(Reader):
         self._run = 0
         super().__init__(source, dataset, port)
 
-    def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:  # noqa: ARG002 - of the other
+    def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:  # noqa: ARG002
         """Return what fills a claim with the elements of the store."""
         return partial(self._fill_claim, self.by_element(self.element))
 
@@ -230,7 +230,7 @@ class StoreReader(Reader):
         return self._wait(self.end.indices) and write()
 
     def _wait(self, numbers: list[int]) -> bool:
-        """Wait until all of a claim's elements are there: outside of its rows, so that none is to blame for it."""
+        """Wait for all elements of a claim, outside of its rows, so that no row is blamed."""
         claim, store = self.end.claim_address, self.store
         run = self._run = store.run
         if _words.is_over(
@@ -254,7 +254,7 @@ class StoreReader(Reader):
         return True
 
     def element(self, number: int) -> Any:
-        """Return an element; raises what it has raised, End where the iterable has ended before it."""
+        """Return an element or raise what it has raised; End where the iterable ended before it."""
         kind, content = self.store.get(self._run, number)
         if kind == ELEMENT:
             # With what it has drawn, which goes on.

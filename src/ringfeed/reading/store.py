@@ -1,9 +1,10 @@
 """The elements of a stream that are read ahead of its workers, in shared memory, by their numbers.
 
-    words     told by the consumer: run, epoch, start    told by the reader: what it reads, where the iterable ended
-              told by each worker: the newest number that it waits for
-    entries   of each number, modulo their count: stamp, where its bytes lie, how many, what they are, whether a worker
-              sleeps until it is there, and how often its sleepers were woken
+    words     by the consumer: run, epoch, start
+              by the reader: what it reads, where the iterable ended
+              by each worker: the newest number that it waits for
+    entries   one a number, modulo their count: stamp; where its bytes lie, how many, what they are;
+              whether a worker sleeps until it is there, and how often its sleepers were woken
     regions   the bytes: of each ``rows`` numbers one behind the other
 
 A run is what is read from one start on: see `datasets.states`. A stamp says run and number, so an
@@ -31,7 +32,8 @@ from ringfeed.ring._ring import FAILURE_SIZE
 if TYPE_CHECKING:
     from ringfeed.system._system import Descriptor
 
-AHEAD = 3  # regions beside those of the slots: two that are cut by a batch's borders, and one to read ahead
+# Regions beside those of the slots: two that a batch's borders cut, and one to read ahead.
+AHEAD = 3
 REGION = 2**30  # bytes
 WANTED = 16  # words ahead of those of the workers
 ENTRY = 6  # words of an entry
@@ -49,7 +51,7 @@ _NUMBER_BITS = 40
 
 
 class Run(NamedTuple):
-    """What the consumer asks the reader for: a run, by its number, of an epoch, from an element on."""
+    """What the consumer asks the reader for: a run of an epoch, from an element on."""
 
     number: int
     epoch: int
@@ -82,7 +84,7 @@ class StoreSizes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes of the file, of which most are never there."""
+        """Bytes of the file; most of them take no memory."""
         return self.words + self.regions * REGION
 
     def open(self, memfd: Descriptor, at: int) -> Store:
@@ -95,11 +97,11 @@ class TooLargeError(Exception):
 
 
 class GoneError(Exception):
-    """An element is not there any more, as its epoch was broken off; or another reader has taken this one's place."""
+    """An element is gone with its epoch, or another reader has taken this one's place."""
 
 
 class Store:
-    """The elements of one stream; of one reader, some workers and the consumer, each in a process of its own."""
+    """The elements of one stream, shared by its reader, its workers and the consumer."""
 
     def __init__(self, memfd: Descriptor, begin: int, sizes: StoreSizes) -> None:
         """Map what lies behind ``begin`` bytes of the file."""
@@ -126,7 +128,7 @@ class Store:
     # ---- the consumer ----
 
     def tell(self, run: int, epoch: int, start: int) -> None:
-        """Have the reader read from here on; no worker has a claim that counts."""
+        """Tell the reader to read from here on; no worker holds a claim that counts."""
         words = self.words
         words[_RUN] = 0  # so that the reader never sees parts of two
         words[_EPOCH], words[_START] = epoch, start
@@ -205,7 +207,7 @@ class Store:
         return run if run.number and words[_RUN] == run.number else None
 
     def begin(self, run: Run) -> int:
-        """Begin a run, or go on with it after a death; returns the number of the first element that is not there."""
+        """Begin a run, or go on after a death; returns the number of the first missing element."""
         words = self.words
         if words[_READ_RUN] != run.number:
             words[_END] = words[_READING] = words[_ATTEMPTS] = 0
@@ -224,7 +226,7 @@ class Store:
         return self.words[_END] > 0
 
     def limit(self, run: Run) -> int:
-        """Return the number that no element may have yet: its place is that of one which a worker may ask for."""
+        """Return the first number that would take the place of an element still needed."""
         first, most = WANTED, _stamp(run.number, run.start)
         for word in range(first, first + self.sizes.workers):
             if (wanted := self.words[word]) >> _NUMBER_BITS == most >> _NUMBER_BITS:
@@ -278,7 +280,7 @@ class Store:
                 self.words.wake(at + _WAKES)
 
     def _place(self, run: Run, number: int) -> int:
-        """Return where an element's bytes begin: behind those of the one before it, or at a region's start."""
+        """Return where an element's bytes begin: behind the one before it, or in a new region."""
         block, row = divmod(number, self.sizes.rows)
         if not row or number == run.start:
             return block % self.sizes.regions * REGION

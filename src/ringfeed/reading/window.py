@@ -31,7 +31,7 @@ AHEAD = 4  # claimed beyond the samples in flight, so that the next begins at on
 
 
 class Fetched:
-    """In the place of the user's dataset while rows are written: gives what was read, row after row."""
+    """Takes the place of the user's dataset while rows are written, and gives what was read."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
@@ -52,7 +52,7 @@ class Fetched:
 
 
 class Ticket:
-    """Room for a claim. It is used again, unless its claim was broken off while samples were in flight."""
+    """Room for a claim; it is used again, unless its claim was broken off amid its samples."""
 
     def __init__(self, reader: Reader) -> None:
         """Be one more end of the reader's worker, with a Reader that writes what was read."""
@@ -86,7 +86,7 @@ class Ticket:
         _claims.show(self.address, row)
 
     def write(self) -> bool:
-        """Write the rows, recording what has failed in the claim's failure record; False when it was cancelled."""
+        """Write the rows, and record what has failed; False when the claim was cancelled."""
         writer = self._writer
         self._fetched.begin(self.fetches, writer.context)
         timed = _claims.timed_row(self.address)
@@ -112,7 +112,7 @@ class Window:
     """What one worker holds: all of it is one thread's, but for the queue."""
 
     def __init__(self, reader: Reader, most: int) -> None:
-        """Have ``most`` samples in flight."""
+        """Allow ``most`` samples in flight."""
         self.fetcher: Tasks | Threads  # set before the first claim
         self.came: SimpleQueue[Fetch] = SimpleQueue()
         """The samples that have come back: each Fetch once."""
@@ -186,7 +186,7 @@ class Window:
     # ---- samples ----
 
     def take(self, timeout_s: float = LOOK_S) -> bool:
-        """Take back a sample, and write the rows of its claim if it was the last; False where none has come."""
+        """Take back a sample, and write its claim if it was the last; False where none has come."""
         try:
             fetch = self.came.get(timeout=timeout_s)
         except Empty:
@@ -237,7 +237,7 @@ class Window:
         self.fetcher.drop(ticket.fetches)
 
     def drop_all(self) -> None:
-        """Give up all claims, which others take back: what comes of their samples is not written."""
+        """Give up all claims, which others take back; their samples are not written."""
         tickets, self._open = self._open, {}
         for ticket in tickets:
             self._drop(ticket)

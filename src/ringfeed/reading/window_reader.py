@@ -1,4 +1,4 @@
-"""Which datasets may wait, how many of their samples are in flight, and the Reader of a worker that has many."""
+"""How many samples are in flight, and the Reader of a worker that has many."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 10_000
 
 
 def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool) -> int:
-    """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time.
+    """Return how many samples all workers have in flight; 0: each worker reads one at a time.
 
     Raises TypeError for what is no int and for async datasets in others, ValueError for what does
     not fit.
@@ -87,7 +87,7 @@ def _kind(source: Source) -> str:
 
 
 def _refuse_async_members(source: Source) -> None:
-    """Raise TypeError for an async dataset within Mix or Pack, whose rows are read by plain calls."""
+    """Raise TypeError for an async dataset within Mix or Pack, which call it plainly."""
     if any(member.is_async for member in source.members):
         raise TypeError(
             f"{type(source.given).__name__} of a dataset with an async def __getitem__, which it "
@@ -96,7 +96,7 @@ def _refuse_async_members(source: Source) -> None:
 
 
 def open_waiting(source: Source, concurrency: int) -> None:
-    """Have the readers of a source have so many samples in flight, in all workers together."""
+    """Let the readers of a source have so many samples in flight, in all workers together."""
     source.open_reader = partial(WaitingReader, concurrency=concurrency)
 
 
@@ -107,7 +107,7 @@ class WaitingReader(Reader):
     """Holds several claims, and writes the rows of each when all of its samples have come."""
 
     def __init__(self, source: Source, dataset: Any, port: Port, *, concurrency: int) -> None:
-        """Prepare to fill what ends of the port's worker claim, with its part of the samples in flight."""
+        """Prepare to fill claims with this worker's part of the samples in flight."""
         super().__init__(source, dataset, port)
         number, workers, _ = port.worker or (0, 1, 0)
         self._most = max(1, concurrency // workers + (number < concurrency % workers))
@@ -123,7 +123,7 @@ class WaitingReader(Reader):
         return window
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:
-        """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`."""
+        """Fill tickets of one version of the dataset until the ring stops, as `WorkerEnd.serve`."""
         self.begin()
         window = self._open_window()
         try:
@@ -147,7 +147,7 @@ class WaitingReader(Reader):
 
     @staticmethod
     def _next_claim(window: Window) -> Ticket | None:
-        """Claim a ticket; None where the ring stops, or the worker is to leave: then when it holds no claim."""
+        """Claim a ticket; None once the ring stops, or the worker leaves and holds no claim."""
         ticket = window.ticket()
         while True:
             # 1 ns, since 0 would not look whether the ring has stopped.
@@ -163,7 +163,7 @@ class WaitingReader(Reader):
                 window.look()
 
     def fill(self) -> bool | None:
-        """Fill the claim, and others that are there: as many samples as may be in flight. In the consumer."""
+        """Fill the claim and others, in the consumer, up to the samples that may be in flight."""
         window = self._window or self._open_window()
         ticket = window.ticket()
         _claims.move(self.end.claim_address, ticket.address)
