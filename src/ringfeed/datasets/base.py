@@ -74,7 +74,6 @@ class Source(ABC):
     )
     is_sized = False  # whether its length gives the order
     has_columns = False  # whether a sample is a row of each of its arrays
-    at_once = False  # whether one worker fills all of a batch
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
@@ -100,6 +99,7 @@ class Source(ABC):
         self.terms = terms
         self.seed, self.reseed = terms.seed, terms.reseed
         self.whole = terms.batch_size is None  # one index is a whole batch
+        self.at_once = self.whole  # one worker fills all of a batch
         self.indices = terms.batch_size or 1  # of a batch
         self.hooks = frozenset(name for name in HOOKS if _does_something(type(given), name))
         self.has_hooks = bool(self.hooks)

@@ -27,46 +27,55 @@ if TYPE_CHECKING:
 
 LAST_S = 0.2  # that cancelled tasks have to come to an end
 
-_loops: dict[
-    tuple[int, int], EventLoop
-] = {}  # by process and dataset: after a fork the parent's are not ours
+# By process and dataset: after a fork the parent's are not ours.
+_loops: dict[tuple[int, int], asyncio.AbstractEventLoop] = {}
 
 
-class EventLoop:
-    """An event loop and its thread."""
+def loop_of(dataset: Any) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a dataset in this process, which runs."""
+    key = os.getpid(), id(dataset)
+    if key not in _loops:
+        loop = _started()  # first: what does not run belongs to no dataset
+        if _loops.setdefault(key, loop) is loop:
+            with suppress(TypeError):  # it has __slots__: its loop stays
+                weakref.finalize(dataset, _end, key).atexit = False
+        else:
+            _stop(loop)
+    return _loops[key]
 
-    def __init__(self) -> None:
-        """Make the loop; it does not run yet."""
-        import asyncio  # noqa: PLC0415 - see above
 
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(_be_silent)
-        self._thread = threading.Thread(target=self._run, name="ringfeed-loop", daemon=True)
+def _started() -> asyncio.AbstractEventLoop:
+    """Return a new event loop that runs in a thread; WorkerError where there is no room for one."""
+    import asyncio  # noqa: PLC0415 - see above
 
-    def start(self) -> None:
-        """Run it until `end`; WorkerError where there is no room for a thread."""
-        try:
-            start_thread(self._thread)
-        except BaseException:
-            self.end()  # after Ctrl-C it may run all the same
-            if not self._thread.is_alive():
-                with suppress(RuntimeError):  # it began just now
-                    self.loop.close()
-            raise
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_be_silent)
+    thread = threading.Thread(target=_run, args=(loop,), name="ringfeed-loop", daemon=True)
+    try:
+        start_thread(thread)
+    except BaseException:
+        _stop(loop)  # after Ctrl-C it may run all the same
+        if not thread.is_alive():
+            with suppress(RuntimeError):  # it began just now
+                loop.close()
+        raise
+    return loop
 
-    def _run(self) -> None:
-        if self.loop.is_closed():
-            return
-        try:
-            self.loop.run_forever()
-            self.loop.run_until_complete(_finish())
-        finally:
-            self.loop.close()
 
-    def end(self) -> None:
-        """End it soon, and cancel what it is at; from any thread."""
-        with suppress(RuntimeError):  # it is closed
-            self.loop.call_soon_threadsafe(self.loop.stop)
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    if loop.is_closed():
+        return
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_finish())
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    """End a loop soon, and cancel its tasks; from any thread."""
+    with suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _be_silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -85,24 +94,10 @@ async def _finish() -> None:
         await asyncio.wait(tasks, timeout=LAST_S)
 
 
-def loop_of(dataset: Any) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a dataset in this process, which runs."""
-    key = os.getpid(), id(dataset)
-    if key not in _loops:
-        made = EventLoop()
-        made.start()  # first: what does not run belongs to no dataset
-        if _loops.setdefault(key, made) is made:
-            with suppress(TypeError):  # it has __slots__: its loop stays
-                weakref.finalize(dataset, _end, key).atexit = False
-        else:
-            made.end()
-    return _loops[key].loop
-
-
 def _end(key: tuple[int, int]) -> None:
-    found = _loops.pop(key, None)
-    if found is not None and key[0] == os.getpid():
-        found.end()
+    loop = _loops.pop(key, None)
+    if loop is not None and key[0] == os.getpid():
+        _stop(loop)
 
 
 def end_loop(dataset: Any) -> None:

@@ -84,7 +84,7 @@ class StreamSource(Source):
         self.shows_end = (
             self.is_planned and terms.on_error == "skip"
         )  # what ends it is no sample that is left out
-        self.at_once = self.part is not None  # a batch of one rank may have an element twice
+        self.at_once |= self.part is not None  # a batch of one rank may have an element twice
         self.streams = len(self.iterables)
         self.local_only = any(map(is_iterator, self.iterables))
         self.element_size = 0

@@ -81,7 +81,7 @@ class Options:
         in_flight = _in_flight(source, concurrency, most_workers, is_auto="workers" in auto)
         count = None if "slots" in auto else check_count("slots", slots, 0)
         if slots is None and memory is None:
-            if "workers" in auto and (source.whole or source.at_once):
+            if "workers" in auto and source.at_once:
                 auto.add("slots")
             else:
                 count = _default_slots(source, most_workers, in_flight, remote)
@@ -131,7 +131,7 @@ def _default_slots(
     source: Source, workers: int, in_flight: int, remote: Remote | None
 ) -> int | None:
     """Return the slots where several batches are filled at a time; None where one is."""
-    least = workers + SPARE_SLOTS if source.whole or source.at_once else 0
+    least = workers + SPARE_SLOTS if source.at_once else 0
     at_once = ceil(in_flight / source.indices) if in_flight else 0
     if remote is not None:
         at_once = max(at_once, remote.slots(source))

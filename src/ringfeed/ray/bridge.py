@@ -70,7 +70,7 @@ class Bridge:
         self._claims = Claims(end, lander_of(source, config.offsets, ring))
         self._dispatch = Dispatch(
             terms.max_attempts,
-            splits=not (source.whole or source.at_once),
+            splits=not source.at_once,
             most_calls=most_calls(source),
         )
         self._changed = threading.Condition(threading.RLock())

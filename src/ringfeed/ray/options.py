@@ -109,7 +109,7 @@ class Ray:
 
     def slots(self, source: Source) -> int:
         """Return how many slots have rows for all calls of the actors, within reason."""
-        calls, one_each = in_flight(self), source.whole or source.at_once
+        calls, one_each = in_flight(self), source.at_once
         return min(MOST_SLOTS, calls if one_each else ceil(calls * TICKET_ROWS / source.indices))
 
     def check_fits(self, source: Source, workers: object) -> None:

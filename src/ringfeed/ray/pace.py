@@ -34,7 +34,7 @@ def row_size(source: Source) -> int:
 def ticket_size(source: Source) -> int:
     """Return the most bytes of the rows of one call."""
     size, row = source.rows * max(1, row_size(source)), row_size(source)
-    return size if source.whole or source.at_once else min(size, max(TICKET_BYTES, row))
+    return size if source.at_once else min(size, max(TICKET_BYTES, row))
 
 
 def most_calls(source: Source) -> int:
