@@ -1,4 +1,7 @@
-"""A worker that dies in a function that has a whole batch: the error names the function and the batch, not a sample."""
+"""A worker that dies in a function that has a whole batch.
+
+The error names the function and the batch, not a sample.
+"""
 
 from __future__ import annotations
 

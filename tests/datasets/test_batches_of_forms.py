@@ -1,4 +1,7 @@
-"""`batch_transform` of batches whose samples differ in length: what it is given, changes and returns."""
+"""`batch_transform` of batches whose samples differ in length.
+
+What it is given, changes and returns.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ def test_in_place(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_returned(settings: dict[str, Any]) -> None:
-    """As lists, arrays and what a batch holds; a mask says nothing of the width of a picture without height."""
+    """As lists, arrays and what a batch holds.
+
+    A mask says nothing of the width of a picture without height.
+    """
     spec = {name: array for name, array in SPEC.items() if name != "picture"}
     with ringfeed.Loader(
         Changed(LENGTH), batch_size=ROWS, spec=SPEC, workers=0, copy=True

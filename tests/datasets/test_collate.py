@@ -1,4 +1,7 @@
-"""`collate_fn=`: batches that a function makes of samples, of every kind, in every worker, and what is refused."""
+"""`collate_fn=`.
+
+Batches that a function makes of samples, of every kind, in every worker, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,10 @@ def test_one_worker_makes_a_batch() -> None:
 
 @pytest.mark.parametrize("way", ["here", "threads"])
 def test_rows_need_not_be_samples(way: str) -> None:
-    """Fewer rows, or more up to max_batch_size; the spec is that of the first batch, or the one that is given."""
+    """Fewer rows, or more up to max_batch_size.
+
+    The spec is that of the first batch, or the one that is given.
+    """
 
     def of_even(samples: list[Any]) -> Any:
         return np.stack([row for row in samples if row[0] % 2 == 0])
@@ -181,7 +187,10 @@ def test_batches_that_are_padded_to_their_longest(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["here", "threads"])
 def test_it_stands_between_transform_and_batch_transform(way: str) -> None:
-    """Samples are changed before it, in place or not, and the dataset stays; the batch in the slot after it."""
+    """Samples are changed before it, in place or not, and the dataset stays.
+
+    The batch in the slot after it.
+    """
 
     def in_place(sample: dict[str, Any]) -> None:
         sample["x"] += 1
@@ -375,7 +384,10 @@ def test_a_batch_that_fails_is_named(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["here", "two"])
 def test_a_function_that_exits_is_named(way: str) -> None:
-    """sys.exit() in it is an error like any other, and ends no training; nor in the first batch, read for the spec."""
+    """sys.exit() in it is an error like any other, and ends no training.
+
+    Nor in the first batch, read for the spec.
+    """
 
     def ending(samples: list[Any]) -> Any:
         if samples[0]["y"] in {0, 7}:
@@ -505,7 +517,10 @@ def test_what_it_returns_is_checked(function: Any, text: str, way: str) -> None:
 
 
 def test_what_it_returns_first_is_checked() -> None:
-    """With the first batch, which is made at once: as it is raised, or with "skip" with a way out."""
+    """With the first batch, which is made at once.
+
+    As it is raised, or with "skip" with a way out.
+    """
 
     def failing(_: Any) -> Any:
         raise ValueError("never")

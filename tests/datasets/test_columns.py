@@ -1,4 +1,7 @@
-"""Datasets of columns that change between epochs: the same batches on every backend, or an error."""
+"""Datasets of columns that change between epochs.
+
+The same batches on every backend, or an error.
+"""
 
 from __future__ import annotations
 
@@ -245,7 +248,10 @@ def test_columns_are_gathered_by_their_strides(strides: tuple[int, int]) -> None
 
 
 def test_a_column_that_is_one_row_short_amid_an_epoch() -> None:
-    """The row behind its end is an error, and no memory of another's; the rows before it come as they are."""
+    """The row behind its end is an error, and no memory of another's.
+
+    The rows before it come as they are.
+    """
     columns = {"x": np.arange(8), "y": np.arange(8)}
     with ringfeed.Loader(columns, batch_size=4, workers=0, on_error="skip") as loader:
         batches = iter(loader)

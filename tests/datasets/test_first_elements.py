@@ -1,4 +1,7 @@
-"""What is read ahead of the first epoch, to learn what a sample or a list is: the epoch has it all the same."""
+"""What is read ahead of the first epoch, to learn what a sample or a list is.
+
+The epoch has it all the same.
+"""
 
 from __future__ import annotations
 

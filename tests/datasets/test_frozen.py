@@ -1,4 +1,7 @@
-"""`ringfeed.datasets.Frozen`: a list without its objects, and the plan's word about a list that has them."""
+"""`ringfeed.datasets.Frozen`.
+
+A list without its objects, and the plan's word about a list that has them.
+"""
 
 from __future__ import annotations
 

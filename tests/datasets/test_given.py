@@ -1,4 +1,7 @@
-"""What is given as a dataset, whole: taken as columns, or refused with what to give instead; never misread."""
+"""What is given as a dataset, whole: taken as columns, or refused with what to give instead.
+
+Never misread.
+"""
 
 from __future__ import annotations
 
@@ -215,7 +218,10 @@ def test_columns_that_are_no_arrays_are_refused(dataset: Any, text: str) -> None
     ],
 )
 def test_samples_in_lists_and_tuples_stay_samples(dataset: Any, count: int) -> None:
-    """More than a few arrays, or arrays shorter than their number, are samples; and so are pairs and numbers."""
+    """More than a few arrays, or arrays shorter than their number, are samples.
+
+    And so are pairs and numbers.
+    """
     if isinstance(dataset, dict):
         dataset = {**dataset, 2: None}
         del dataset[2]
@@ -224,7 +230,10 @@ def test_samples_in_lists_and_tuples_stay_samples(dataset: Any, count: int) -> N
 
 
 def test_a_spec_says_that_a_list_holds_samples() -> None:
-    """With a spec each sample is checked, so that nothing can be misread; whole batches are no columns either."""
+    """With a spec each sample is checked, so that nothing can be misread.
+
+    Whole batches are no columns either.
+    """
     spec = ringfeed.Array(X.shape, X.dtype)
     with ringfeed.Loader([X, X], batch_size=2, workers=0, spec=spec, copy=True) as loader:
         assert [batch.shape for batch in loader] == [(2, 100, 2)]
@@ -387,7 +396,10 @@ def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> Non
 def test_no_sample_that_can_be_read(
     batch_size: int | None, bad: int, length: int, text: str
 ) -> None:
-    """The error says what the samples were read for, and how many; with a spec they are skipped like any other."""
+    """The error says what the samples were read for, and how many.
+
+    With a spec they are skipped like any other.
+    """
     found = refusal(Corrupt(bad=bad, length=length), on_error="skip", batch_size=batch_size)
     assert found == f"dataset[0], read for the spec, raised {text}"
     spec = ringfeed.Array((2,), "int64")

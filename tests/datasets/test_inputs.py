@@ -1,4 +1,6 @@
-"""Bad input, widely: whatever a dataset returns arrives bit for bit, or is an error that says where and what.
+"""Bad input, widely.
+
+Whatever a dataset returns arrives bit for bit, or is an error that says where and what.
 
 The oracle of `judge` decides which; every way of reading a dataset must agree with it, and all with
 one another.

@@ -309,7 +309,10 @@ def test_which_iterables_have_states() -> None:
 
 
 def test_an_iterable_with_a_state_is_copied() -> None:
-    """It is read from its start in each epoch, wherever the last one was left; its arrays are shared."""
+    """It is read from its start in each epoch, wherever the last one was left.
+
+    Its arrays are shared.
+    """
     whole = Whole()
     for _ in range(2):
         iterator, owner = peekable.begin(whole)

@@ -1,4 +1,7 @@
-"""Iterables as datasets: read in order, by one worker each, no further ahead than there are slots."""
+"""Iterables as datasets.
+
+Read in order, by one worker each, no further ahead than there are slots.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 class Numbers:
-    """The whole numbers up to ``stop``, from ``start``; ``deed`` is done ahead of the one called ``at``."""
+    """The whole numbers up to ``stop``, from ``start``.
+
+    ``deed`` is done ahead of the one called ``at``.
+    """
 
     def __init__(
         self, stop: int, start: int = 0, at: int = -1, deed: Callable[[], object] | None = None
@@ -154,7 +160,10 @@ def test_whole_batches_come_as_they_are(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["here", "thread", "spawn"])
 def test_an_epoch_can_be_broken_off(way: str) -> None:
-    """The next epoch begins with the first element; so does the same one, when it is asked for again."""
+    """The next epoch begins with the first element.
+
+    So does the same one, when it is asked for again.
+    """
     with loader_of(Numbers(40), way) as loader:
         for _ in range(3):
             loader.set_epoch(5)
@@ -182,7 +191,10 @@ ITERATORS: dict[str, Callable[[], Iterator[Any]]] = {
 
 @pytest.mark.parametrize("kind", ITERATORS)
 def test_iterators_are_read_here(kind: str) -> None:
-    """What can be read but once is read by a thread; the element that told the spec is the first nevertheless."""
+    """What can be read but once is read by a thread.
+
+    The element that told the spec is the first nevertheless.
+    """
     with loader_of(ITERATORS[kind](), "spawn") as loader:
         batches = [batch[0] if isinstance(batch, tuple) else batch for batch in loader]
         assert [batch.tolist() for batch in batches] == some(4, 6)
@@ -210,7 +222,10 @@ def test_an_iterator_serves_one_epoch() -> None:
 
 
 def test_ctrl_c_costs_an_iterator_its_place() -> None:
-    """After an interrupt amid a batch it cannot be read again, and says so; what can begin anew, does."""
+    """After an interrupt amid a batch it cannot be read again, and says so.
+
+    What can begin anew, does.
+    """
 
     class Interrupted:
         done = False
@@ -329,7 +344,10 @@ THREE = [
     ("way", "workers"), [("here", 0), ("thread", 2), ("thread", 8), ("spawn", 1), ("spawn", 2)]
 )
 def test_several_take_turns(way: str, workers: int) -> None:
-    """A batch of each in turn, and one that has ended leaves the rotation: the same for any number of workers."""
+    """A batch of each in turn, and one that has ended leaves the rotation.
+
+    The same for any number of workers.
+    """
     with loader_of(three(), way, workers=workers) as loader:
         assert [rows(loader) for _ in range(2)] == [THREE, THREE]
 
@@ -353,7 +371,10 @@ def test_only_full_batches_of_several() -> None:
 
 
 def test_a_rotation_is_the_same_however_it_is_planned() -> None:
-    """What was planned for one that had ended gives nothing; all else comes in the order it would have had."""
+    """What was planned for one that had ended gives nothing.
+
+    All else comes in the order it would have had.
+    """
     ends = {0: 2, 1: 5, 2: 3}  # batches of each
     found = []
     for ahead in (1, 4, 7):
@@ -399,7 +420,10 @@ def test_what_cannot_be_interleaved_is_refused() -> None:
 
 @pytest.mark.parametrize("way", ["here", "thread", "spawn"])
 def test_an_exception_comes_in_its_place_and_ends_the_epoch(way: str) -> None:
-    """The batches before it are delivered, it is raised, and then the epoch is over; the next one is another try."""
+    """The batches before it are delivered, it is raised, and then the epoch is over.
+
+    The next one is another try.
+    """
     with loader_of(Numbers(40, at=9, deed=fail), way) as loader:
         for _ in range(2):
             batches = iter(loader)
@@ -414,7 +438,10 @@ def test_an_exception_comes_in_its_place_and_ends_the_epoch(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["here", "spawn"])
 def test_an_exception_is_not_skipped(way: str) -> None:
-    """on_error="skip" delivers what came before, and then raises: an epoch is not to be short in silence."""
+    """on_error="skip" delivers what came before, and then raises.
+
+    An epoch is not to be short in silence.
+    """
     with loader_of(Numbers(40, at=9, deed=fail), way, on_error="skip") as loader:
         batches = iter(loader)
         assert rows(itertools.islice(batches, 3)) == some(4, 8, 9)
@@ -465,7 +492,10 @@ def test_a_stuck_reader_is_shown_in_the_words_of_its_iterable(way: str, tmp_path
 
 @pytest.mark.parametrize("way", PROCESSES)
 def test_who_takes_the_place_of_a_killed_reader_goes_on(way: str, tmp_path: Path) -> None:
-    """It starts anew and skips: nothing is lost or doubled, and random numbers are those of their elements."""
+    """It starts anew and skips.
+
+    Nothing is lost or doubled, and random numbers are those of their elements.
+    """
     with loader_of(Numbers(30), "here") as loader:
         expected = [(batch[0].tolist(), batch[2].tolist()) for batch in loader]
     dataset = Numbers(30, at=14, deed=functools.partial(die_once, tmp_path / "dead"))
@@ -564,7 +594,10 @@ def test_an_order_is_refused() -> None:
 
 
 def test_the_length_is_the_iterables_own() -> None:
-    """len() is unknown but where the iterable says it; what comes is what it gives, all the same."""
+    """len() is unknown but where the iterable says it.
+
+    What comes is what it gives, all the same.
+    """
     with loader_of(Numbers(10)) as loader, pytest.raises(TypeError) as caught:
         len(loader)
     assert str(caught.value) == "the length of this loader is unknown: its dataset is an iterable"
@@ -582,7 +615,10 @@ def test_samples_of_many_shapes_are_padded() -> None:
 
 @pytest.mark.parametrize(("length", "stop"), [(12, 20), (8, 8)])
 def test_private_copies_go_on_behind_its_length(length: int, stop: int) -> None:
-    """What it says of its length is no promise: neither the batches behind it are lost, nor those before an error."""
+    """What it says of its length is no promise.
+
+    Neither the batches behind it are lost, nor those before an error.
+    """
 
     class Saying(Numbers):
         def __len__(self) -> int:

@@ -1,4 +1,7 @@
-"""`Mix`: samples of several datasets by weight, through every kind of worker, with errors that name them."""
+"""`Mix`.
+
+Samples of several datasets by weight, through every kind of worker, with errors that name them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`Pack`: rows of several samples, read back, on several ranks, from any place on, and what is refused."""
+"""`Pack`.
+
+Rows of several samples, read back, on several ranks, from any place on, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 
 class Texts:
-    """Sequences that say in each element of which sample it is, and where in it; and a number that was drawn."""
+    """Sequences that say in each element of which sample it is, and where in it.
+
+    And a number that was drawn.
+    """
 
     def __len__(self) -> int:
         return COUNT
@@ -73,7 +79,10 @@ def loader(
 
 
 def segments(batches: Any) -> Iterator[tuple[int, list[int]]]:
-    """Give each segment of some batches, found by cu_seqlens: its sample, and which of its elements; check all else."""
+    """Give each segment of some batches, found by cu_seqlens.
+
+    Its sample, and which of its elements; check all else.
+    """
     for batch in batches:
         for row in range(len(batch["tokens"])):
             tokens, ids, positions, ends = (
@@ -166,7 +175,10 @@ class Alone(Texts):
 
 
 def test_what_a_sample_may_be() -> None:
-    """A list of numbers or an array without a name, a row of an array, dicts; floats of Python are float32."""
+    """A list of numbers or an array without a name, a row of an array, dicts.
+
+    Floats of Python are float32.
+    """
     with loader(Lists()) as made, loader() as other:
         assert {name: leaf.dtype.str for name, leaf in next(iter(made)).items()} == {
             "tokens": "<i8",
@@ -191,7 +203,10 @@ def test_what_a_sample_may_be() -> None:
 
 
 def test_a_row_is_a_sample_of_the_loader() -> None:
-    """transform, batch_transform, collate_fn and spec= are for rows; rng in transform belongs to the row's samples."""
+    """transform, batch_transform, collate_fn and spec= are for rows.
+
+    Rng in transform belongs to the row's samples.
+    """
 
     def masked(row: dict[str, Any], rng: np.random.Generator) -> None:
         row["tokens"][rng.random(MOST) < 0.1] = 7
@@ -286,7 +301,10 @@ def test_hooks_of_the_dataset_run(way: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["ffd", "wrap"])
 def test_a_run_goes_on_anywhere(strategy: str) -> None:
-    """With the rows that were left, bit for bit; the state is a place alone, and of this Pack alone."""
+    """With the rows that were left, bit for bit.
+
+    The state is a place alone, and of this Pack alone.
+    """
     check_resume(lambda: loader(pack={"strategy": strategy}, shuffle=True), cuts=4)
     with loader(pack={"strategy": strategy}, shuffle=True) as made:
         next(iter(made))
@@ -686,7 +704,10 @@ def test_the_examples_work_as_they_stand(code: str) -> None:
 
 
 class Bulk:
-    """Texts without random numbers, of which many are read at once; ``asked``: for which, each time."""
+    """Texts without random numbers, of which many are read at once; ``asked``.
+
+    For which, each time.
+    """
 
     def __init__(self, broken: int = -1) -> None:
         self.asked: list[list[int]] = []

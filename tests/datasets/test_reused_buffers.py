@@ -1,4 +1,7 @@
-"""What the user's code fills again and again: each batch has what was there when it was handed over."""
+"""What the user's code fills again and again.
+
+Each batch has what was there when it was handed over.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,10 @@ def stacked(samples: list[Any]) -> Any:
 
 
 def numbers(batches: Any) -> list[int]:
-    """Return what the elements of all batches were filled with; fails where one is not filled with one number."""
+    """Return what the elements of all batches were filled with.
+
+    Fails where one is not filled with one number.
+    """
     found = list[int]()
     for batch in batches:
         array = batch["x"] if isinstance(batch, dict) else batch

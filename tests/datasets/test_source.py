@@ -1,4 +1,7 @@
-"""Kinds of dataset: what each is taken for, what is refused, and rows of every dtype, shape and stride."""
+"""Kinds of dataset.
+
+What each is taken for, what is refused, and rows of every dtype, shape and stride.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def test_reseed_reads_one_by_one() -> None:
 
 @pytest.mark.parametrize("ways", [{}, {"transform": abs}, {"batch_size": None}], ids=str)
 def test_a_first_sample_that_exits_is_an_error(ways: dict[str, Any]) -> None:
-    """sys.exit() in it would end the training here as if it were done; with "skip" it is left out like any other."""
+    """sys.exit() in it would end the training here as if it were done.
+
+    With "skip" it is left out like any other.
+    """
 
     class Exiting:
         def __len__(self) -> int:
@@ -195,7 +201,10 @@ class KnownIterable:
 def test_a_dataset_that_knows_its_loader_does_not_keep_it(
     dataset: Any, batch_size: int | None
 ) -> None:
-    """The engine, which the loader's finalizer keeps, does not refer to the dataset: both go once they are dropped."""
+    """The engine, which the loader's finalizer keeps, does not refer to the dataset.
+
+    Both go once they are dropped.
+    """
     known = dataset()
     known.loader = ringfeed.Loader(known, batch_size=batch_size, workers=1, copy=True)
     assert list(known.loader)
@@ -216,7 +225,10 @@ class Columns(NamedTuple):
 
 
 def test_columns_with_a_hook_keep_their_length() -> None:
-    """After a hook the length is asked anew: that of the columns, and not how many of them there are."""
+    """After a hook the length is asked anew.
+
+    That of the columns, and not how many of them there are.
+    """
     with ringfeed.Loader(Columns(np.arange(12), np.arange(12)), batch_size=4, workers=0) as loader:
         assert [(len(loader), sum(len(x) for x, _ in loader)) for _ in range(3)] == [(3, 12)] * 3
 
@@ -855,7 +867,10 @@ def test_counts_that_overflow(shape: tuple[int, ...], settings: dict[str, Any], 
 
 @pytest.mark.usefixtures("no_crash_report")
 def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:
-    """Rows of a mapped array whose file has shrunk end their workers, and are errors; the rows beside them arrive."""
+    """Rows of a mapped array whose file has shrunk end their workers, and are errors.
+
+    The rows beside them arrive.
+    """
     np.repeat(np.arange(24, dtype=np.int64), 1024).tofile(tmp_path / "rows")  # two pages a row
     rows = np.memmap(tmp_path / "rows", np.int64, "r", shape=(24, 1024))
     with loader_with(

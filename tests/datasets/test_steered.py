@@ -1,4 +1,7 @@
-"""What a program changes in its dataset between two epochs: each later epoch is of the dataset as it is then."""
+"""What a program changes in its dataset between two epochs.
+
+Each later epoch is of the dataset as it is then.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,10 @@ def test_what_cannot_be_compared_stays_as_it_was_forked(held: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["process", "fork"])
 def test_what_can_no_longer_be_sent_is_an_error(backend: Any) -> None:
-    """A dataset that was given a lock between two epochs is refused by name; without it the loader goes on."""
+    """A dataset that was given a lock between two epochs is refused by name.
+
+    Without it the loader goes on.
+    """
     dataset: Any = Samples()
     with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50, backend=backend) as loader:
         assert sum(1 for _ in loader) == 4
@@ -168,7 +174,10 @@ def test_what_can_no_longer_be_sent_is_an_error(backend: Any) -> None:
 
 
 def test_hooks_of_classes_that_are_keras_own_are_hooks() -> None:
-    """Only the hooks of Keras' base classes do nothing; those of its other classes run, whatever module they are of."""
+    """Only the hooks of Keras' base classes do nothing.
+
+    Those of its other classes run, whatever module they are of.
+    """
     base: Any = type(
         "PyDataset", (), {"on_epoch_end": lambda _self: None, "__module__": "keras.src.trainers"}
     )

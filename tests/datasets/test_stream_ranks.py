@@ -1,4 +1,7 @@
-"""Iterables that several ranks share: each has its rows of every global batch, and as many batches as the others."""
+"""Iterables that several ranks share.
+
+Each has its rows of every global batch, and as many batches as the others.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,10 @@ def test_an_element_that_comes_twice_is_the_same_both_times(uneven: str) -> None
 
 
 def test_legacy_states_are_those_of_the_element() -> None:
-    """With reseed=True: what a transform draws depends on the element alone, however far the rank had to read."""
+    """With reseed=True.
+
+    What a transform draws depends on the element alone, however far the rank had to read.
+    """
 
     def legacy(sample: Any) -> Any:
         return sample[0], np.random.random()  # noqa: NPY002
@@ -310,7 +316,10 @@ class DyingMeasured(DyingOnce):
 @pytest.mark.parametrize("at", [17, 21])
 @pytest.mark.parametrize("kind", [DyingOnce, DyingMeasured])
 def test_a_killed_reader_is_replaced(kind: Any, at: int, tmp_path: Path) -> None:
-    """Whether it read an element of its own or of the other rank: nothing is lost, nothing comes twice."""
+    """Whether it read an element of its own or of the other rank.
+
+    Nothing is lost, nothing comes twice.
+    """
     made = [
         loaders(2, kind(43, at, tmp_path / str(rank)), "fork", uneven="drop")[rank]
         for rank in range(2)
@@ -334,7 +343,10 @@ def test_a_killed_reader_is_replaced(kind: Any, at: int, tmp_path: Path) -> None
 def test_an_element_that_ends_every_reader(
     kind: Any, at: int, rank: int, given: int, where: str
 ) -> None:
-    """Whichever rank it is of; where other ranks' elements are read it is one of these, and that is said."""
+    """Whichever rank it is of.
+
+    Where other ranks' elements are read it is one of these, and that is said.
+    """
     loader = loaders(2, kind(43, at=at, deed=die), "fork", uneven="drop")[rank]
     found, errors = until_it_fails(loader)
     assert len(found) == given

@@ -1,4 +1,7 @@
-"""`transform=`: what a function makes of samples of every kind, in every worker, and what is refused."""
+"""`transform=`.
+
+What a function makes of samples of every kind, in every worker, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -196,7 +199,10 @@ def test_columns_stay_as_they_are(way: str) -> None:
 
 @pytest.mark.parametrize("function", [changed, made])
 def test_samples_that_are_drawn_by_priority(function: Any) -> None:
-    """Under a PrioritizedSampler the sample is transformed; its number and weight are as they are."""
+    """Under a PrioritizedSampler the sample is transformed.
+
+    Its number and weight are as they are.
+    """
     by_hand = OneByOne(expected(function))
     settings: dict[str, Any] = {"batch_size": 8, "copy": True, "workers": 2}
     with (
@@ -272,7 +278,10 @@ def test_what_is_returned_otherwise_is_a_copy(kind: str, way: str) -> None:
 
 
 def test_parts_of_the_slot_may_be_returned() -> None:
-    """A sample that is seen to be changed in place may come back anew: its own parts, in other places, stay whole."""
+    """A sample that is seen to be changed in place may come back anew.
+
+    Its own parts, in other places, stay whole.
+    """
 
     def turned(sample: list[Any]) -> list[Any]:
         if sample[2] == 0:
@@ -307,7 +316,10 @@ def test_a_function_of_this_process_travels() -> None:
 
 
 def test_a_given_spec_is_that_of_what_comes_out() -> None:
-    """With spec= sample 0 is read all the same, to see what the transform does; an empty dataset has none."""
+    """With spec= sample 0 is read all the same, to see what the transform does.
+
+    An empty dataset has none.
+    """
     spec = (Array((3,), "float64"), {"y": Array((), "int64")})
     assert batches(OneByOne(), spec=spec, transform=made) == batches(
         OneByOne(expected(made)), workers=0
@@ -353,7 +365,10 @@ def never_in_place(sample: Any) -> None:
 @pytest.mark.parametrize("function", [never, never_in_place])
 @pytest.mark.parametrize("dataset", [OneByOne(), Many(), {"x": X, "y": np.arange(LENGTH)}])
 def test_a_transform_that_raises_is_named(dataset: Any, function: Any, way: str) -> None:
-    """The error names the sample and the function, the user's own is its cause; with "skip" the sample is left out."""
+    """The error names the sample and the function, the user's own is its cause.
+
+    With "skip" the sample is left out.
+    """
     settings: dict[str, Any] = {
         "batch_size": LENGTH,
         "transform": function,
@@ -571,7 +586,10 @@ def test_batches_are_transformed_alike_everywhere(kind: str) -> None:
 
 
 def test_a_batch_draws_by_its_samples() -> None:
-    """Its random numbers are those of seed, epoch and its samples in their order: not of workers, slots or place."""
+    """Its random numbers are those of seed, epoch and its samples in their order.
+
+    Not of workers, slots or place.
+    """
 
     def drawn(batch: dict[str, Any], rng: np.random.Generator) -> None:
         batch["x"][:, 0] = rng.random(dtype=np.float32)
@@ -661,7 +679,10 @@ def spoilt(batch: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("way", ["here", "two", "threads"])
 def test_a_batch_transform_that_raises_is_named(way: str) -> None:
-    """The error names the batch and the function, and the next batch comes; with "skip" the batch is left out."""
+    """The error names the batch and the function, and the next batch comes.
+
+    With "skip" the batch is left out.
+    """
     settings: dict[str, Any] = {
         "batch_size": 7,
         "batch_transform": spoilt,
@@ -701,7 +722,10 @@ class Poisoned(OneByOne):
 
 @pytest.mark.parametrize("way", ["here", "two"])
 def test_a_batch_without_a_failed_sample(way: str) -> None:
-    """With "skip" a batch_transform is given the samples that there are; else it is not called for the batch."""
+    """With "skip" a batch_transform is given the samples that there are.
+
+    Else it is not called for the batch.
+    """
     seen = []
 
     def doubled(batch: dict[str, Any]) -> dict[str, Any]:

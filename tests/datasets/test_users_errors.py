@@ -1,4 +1,7 @@
-"""What a script prints whose dataset raises: the user's own error and line first, under no frames of ours."""
+"""What a script prints whose dataset raises.
+
+The user's own error and line first, under no frames of ours.
+"""
 
 from __future__ import annotations
 
@@ -222,7 +225,10 @@ def plain(printed: str, script: Path) -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_users_error_comes_first_and_short(way: str, tmp_path: Path) -> None:
-    """Whatever raises, and whatever fills: the whole printed text is the user's frames, and one of ours at most."""
+    """Whatever raises, and whatever fills.
+
+    The whole printed text is the user's frames, and one of ours at most.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("{WAY}", WAYS[way]))
     found = subprocess.run(

@@ -1,4 +1,7 @@
-"""Datasets whose items are whole batches: None among them, shapes of their own, rows that differ, no end."""
+"""Datasets whose items are whole batches.
+
+None among them, shapes of their own, rows that differ, no end.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,10 @@ GAPS = (0, 3, 4, 9)
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 @pytest.mark.usefixtures("nothing_left")
 def test_batches_of_none_are_left_out(how: dict[str, Any], on_error: Any) -> None:
-    """First, last or in between, they are no error and count as nothing; the length stays the most there can be."""
+    """First, last or in between, they are no error and count as nothing.
+
+    The length stays the most there can be.
+    """
     with ringfeed.Loader(Gappy(10, GAPS), batch_size=None, on_error=on_error, **how) as loader:
         expected = [index for index in range(10) if index not in GAPS]
         assert outcomes(loader) == expected
@@ -189,7 +195,10 @@ LENGTH = 12
 
 
 def batch_of(index: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return what batch ``index`` holds; all shapes are reached, the largest and the empty ones too."""
+    """Return what batch ``index`` holds.
+
+    All shapes are reached, the largest and the empty ones too.
+    """
     random = np.random.default_rng(index)
     rows, height, width, words = 1 + index % 4, 6 - index % 7, index % 6, 7 - index % 8
     picture = random.random((rows, width, height, 3), np.float32).transpose(0, 2, 1, 3)  # strided
@@ -312,7 +321,10 @@ SHAPE_ERRORS: list[tuple[dict[str, Any], str]] = [
 def test_a_shape_beyond_the_declared_is_named(
     change: dict[str, Any], text: str, how: dict[str, Any]
 ) -> None:
-    """Another rank, a fixed axis of another length, or more than was declared: an error in its place, with a remedy."""
+    """Another rank, a fixed axis of another length, or more than was declared.
+
+    An error in its place, with a remedy.
+    """
 
     class Bad(Pictures):
         def __getitem__(self, index: int) -> Any:
@@ -344,7 +356,10 @@ class Samples:
 
 
 def test_samples_of_different_shapes_are_padded() -> None:
-    """With a batch_size variable= says in short what form="pad" says at length; an axis of 0 is as long as any."""
+    """With a batch_size variable= says in short what form="pad" says at length.
+
+    An axis of 0 is as long as any.
+    """
     array = Array((7, 2, 0), "int64", variable=True)
     for spec, shape in ((array, (3, 2, 1, 0)), (Array((7,), "int64", variable=True), (3, 2))):
         samples = Samples()
@@ -481,7 +496,10 @@ class Rows:
 
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 def test_rows_up_to_max_batch_size(how: dict[str, Any]) -> None:
-    """Batches grow after the first, shrink, and may have no rows at all: an empty batch is one all the same."""
+    """Batches grow after the first, shrink, and may have no rows at all.
+
+    An empty batch is one all the same.
+    """
     sizes = 2, 9, 0, 1, 9, 0
     with ringfeed.Loader(Rows(*sizes), batch_size=None, max_batch_size=9, **how) as loader:
         found = [(numbers.tolist(), rest.shape) for numbers, rest in loader]
@@ -592,7 +610,10 @@ ENDLESS: list[Callable[[], Any]] = [
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_dataset_without_end(make: Callable[[], Any], how: dict[str, Any]) -> None:
-    """It is read in order for as long as anybody asks; each epoch, also after a break, begins at its first batch."""
+    """It is read in order for as long as anybody asks.
+
+    Each epoch, also after a break, begins at its first batch.
+    """
     with ringfeed.Loader(make(), batch_size=None, **how) as loader:
         expected = [index for index in range(60) if index % 3 != 2]
         for _ in range(2):

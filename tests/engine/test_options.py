@@ -43,8 +43,7 @@ def _three_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, list[str]]:
     """Return what options came to; ``whole`` and ``streams`` say what the dataset is."""
     source: Any = SimpleNamespace(
-        whole=parameters.pop("whole", False),
-        at_once=False,
+        at_once=parameters.pop("whole", False),
         is_async=False,
         local_only=False,
         streams=parameters.pop("streams", 0),

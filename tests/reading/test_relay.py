@@ -235,7 +235,10 @@ def test_other_streams_are_read_by_a_worker(settings: dict[str, Any]) -> None:
 
 
 def test_what_the_reader_is_told_of_itself() -> None:
-    """It is the only one that reads, so an iterable that is cut by workers gives all; others see each other."""
+    """It is the only one that reads, so an iterable that is cut by workers gives all.
+
+    Others see each other.
+    """
 
     class Told:
         def __iter__(self) -> Iterator[Any]:
@@ -434,7 +437,10 @@ def test_a_reader_that_is_stuck_is_restarted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 4, 18])
 def test_what_an_element_raises_comes_in_its_place(at: int) -> None:
-    """As where a worker reads for itself: with the user's traceback, or with those before it and then the reason."""
+    """As where a worker reads for itself.
+
+    With the user's traceback, or with those before it and then the reason.
+    """
     found, errors = until_it_fails(fed(Numbers(43, at, fail)))
     assert (found, errors[:1]) == (
         [batch for batch in cut(43) if batch[-1] < at],
@@ -531,7 +537,10 @@ def test_an_epoch_is_broken_off_anywhere() -> None:
 
 
 def test_an_epoch_is_broken_off_while_the_iterable_waits(tmp_path: Path) -> None:
-    """Workers that wait for an element give their claims back; the next epoch comes when the iterable goes on."""
+    """Workers that wait for an element give their claims back.
+
+    The next epoch comes when the iterable goes on.
+    """
     loader = fed(Numbers(43, 17, partial(once, tmp_path / "flag", partial(time.sleep, 2.0))))
     batches = iter(loader)
     assert next(batches)[0].tolist() == [0, 1, 2, 3]
@@ -569,7 +578,10 @@ def test_states_are_those_of_any_number_of_workers(of_workers: int) -> None:
 
 
 def test_an_iterable_with_states_is_not_read_from_its_start(tmp_path: Path) -> None:
-    """Its state is taken by the reader, ahead of what the user has; what lies between is left out."""
+    """Its state is taken by the reader, ahead of what the user has.
+
+    What lies between is left out.
+    """
     log = tmp_path / "log"
     loader = fed(GoingOn(4000, log), slots=2, copy=True)
     batches = iter(loader)

@@ -1,4 +1,7 @@
-"""Sources that wait: many samples in flight, and all that holds for one at a time holds for them."""
+"""Sources that wait.
+
+Many samples in flight, and all that holds for one at a time holds for them.
+"""
 
 from __future__ import annotations
 
@@ -418,7 +421,10 @@ def test_a_stall_names_the_sample(kind: type, way: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])
 def test_a_stall_here_names_the_sample_and_its_line(kind: type, tmp_path: Path) -> None:
-    """With workers=0 the wait for samples in flight is as bounded as that for workers; the next call asks again."""
+    """With workers=0 the wait for samples in flight is as bounded as that for workers.
+
+    The next call asks again.
+    """
     dataset, spec = kind(tmp_path), Array((), "int64")
     with Loader(
         dataset, batch_size=2, concurrency=8, spec=spec, workers=0, timeout_s=0.3

@@ -110,7 +110,10 @@ def test_row_groups_in_a_random_order(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_chunks_of_hdf5_in_a_random_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk is read for most rows where the cache is small; with whole chunks in windows, once."""
+    """A chunk is read for most rows where the cache is small.
+
+    With whole chunks in windows, once.
+    """
     names = names_of("hdf5", tmp_path, monkeypatch)
     sizes = []
     for order in ({"shuffle": True}, {"sampler": ringfeed.orders.WindowShuffle(1000, block=100)}):
@@ -154,7 +157,10 @@ def test_arrays_of_zarr_and_hdf5_as_columns(
 
 
 def test_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a format each number is a leaf; indices are mapped, or not; what is on disk travels as names of files."""
+    """Without a format each number is a leaf; indices are mapped, or not.
+
+    What is on disk travels as names of files.
+    """
     names = names_of("huggingface", tmp_path, monkeypatch)
     dataset = names["dataset"]
     with ringfeed.Loader(dataset.with_format(None), batch_size=4, workers=0) as loader:

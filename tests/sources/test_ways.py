@@ -20,7 +20,10 @@ REFUSE_A_FORK = {
 
 @pytest.mark.parametrize("page", sourced.pages())
 def test_the_same_batches(page: str, tmp_path: Path) -> None:
-    """Each way gives the batches that one process reads; where a file must not be forked, it is refused."""
+    """Each way gives the batches that one process reads.
+
+    Where a file must not be forked, it is refused.
+    """
     script = tmp_path / "page.py"
     script.write_text(sourced.code_of(page))
     path = f"import sys; sys.path.append({sourced.SUPPORT!r})"  # last: it has a module `datasets`
