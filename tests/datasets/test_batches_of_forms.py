@@ -213,7 +213,7 @@ def test_what_it_returns_and_does_not_fit(spec: Any, sample: Any, function: Any,
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_collate_fn_fills_the_same_slots_again(settings: dict[str, Any]) -> None:
-    """With batches of samples of other lengths, within a total that each of them needs nearly all of."""
+    """Batches of other lengths come within a total that each of them nearly fills."""
     spec = {
         "tight": Array((None,), "int64", max_shape=(8,), form="ragged", total=18),
         "roomy": Array((None,), "int64", max_shape=(8,), form="ragged"),

@@ -118,7 +118,7 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_function_that_stacks_changes_nothing(kind: str) -> None:
-    """Its batches are those of a loader without it, with the samples' own random numbers, whatever makes them."""
+    """Its batches and their random numbers are those of a loader without it."""
     dataset, settings = KINDS[kind]
     plain = batches(dataset, workers=0, **settings)
     ways = WAYS if kind == "samples" else ("here", "two")
@@ -161,7 +161,7 @@ def test_rows_need_not_be_samples(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["here", "threads"])
 def test_batches_that_are_padded_to_their_longest(way: str) -> None:
-    """Samples of different lengths, and objects that no slot could hold, with variable= in spec=."""
+    """Samples may differ in length, or be objects that no slot could hold."""
 
     class Texts:
         def __len__(self) -> int:
@@ -276,7 +276,7 @@ def test_resumed_batches_are_those_of_the_whole_run() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torchs_own(capfd: pytest.CaptureFixture[str]) -> None:
-    """default_collate gives what a plain loader gives, whose workers import torch for it, without a warning."""
+    """default_collate gives what a plain loader gives; workers import torch for it without a warning."""
     import torch  # noqa: PLC0415 - where it is installed
 
     plain = batches(Plain(), batch_size=7, workers=0)
@@ -287,7 +287,7 @@ def test_torchs_own(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_first_batch_may_be_short() -> None:
-    """Where the first of several iterables has fewer elements than a batch, others may have full ones."""
+    """A first iterable may have fewer elements than a batch, and others full batches."""
     with Loader(
         Interleave([X[:3].__iter__, Stream10()]), batch_size=8, collate_fn=np.stack, workers=0
     ) as loader:

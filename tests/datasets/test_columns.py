@@ -79,7 +79,7 @@ def pair() -> dict[str, Any]:
 def test_a_hook_that_replaces_a_column_changes_the_next_epoch(
     how: dict[str, Any], change: Callable[[Columns], object]
 ) -> None:
-    """What a hook puts in a column's place is read from the next epoch on, by every backend, under its own key."""
+    """A column that a hook replaces is read from the next epoch on, by every backend."""
     with ringfeed.Loader(Columns(change, **pair()), batch_size=4, **how) as loader:
         for epoch in range(3):
             (batch,) = list(loader)
@@ -143,7 +143,7 @@ def test_fewer_rows_make_a_shorter_epoch(how: dict[str, Any]) -> None:
 def test_columns_with_other_rows_are_refused(
     how: dict[str, Any], change: dict[str, Any], now: str
 ) -> None:
-    """Columns whose rows are no longer those of the spec are an error before anything is read, on every backend."""
+    """Columns with rows of another spec are an error on every backend, before anything is read."""
     x = np.arange(80.0).reshape(8, 10)
     expected = (
         f"the arrays of the dataset are {now} now, expected {{'x': Array((10,), 'float64')}} as "
@@ -192,7 +192,7 @@ def test_columns_of_unlike_lengths_are_refused(how: dict[str, Any]) -> None:
 def test_columns_that_change_before_the_first_epoch_are_looked_at(
     how: dict[str, Any], wrap: str
 ) -> None:
-    """Between the loader and its first epoch, too, a column may become one that the spec does not allow."""
+    """A column may become one that the spec refuses before the first epoch, too."""
     own = {"x": np.arange(80.0).reshape(8, 10)}
     dataset: Any = ringfeed.datasets.Mix([own, own]) if wrap == "mix" else own
     with ringfeed.Loader(
@@ -218,7 +218,7 @@ def add(sample: dict[str, Any]) -> None:
 def test_a_column_that_changes_amid_an_epoch_is_never_read_beyond_its_rows(
     how: dict[str, Any],
 ) -> None:
-    """Where the reader and the user have one dataset, each ticket looks at the columns before it copies."""
+    """Where reader and user share a dataset, each ticket checks the columns before it copies."""
     own = {"x": np.arange(80.0).reshape(8, 10)}
     with ringfeed.Loader(own, batch_size=1, slots=2, **how) as loader:
         batches = iter(loader)

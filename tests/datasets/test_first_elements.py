@@ -102,7 +102,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_element_is_lost(kind: str, place: str, function: str) -> None:
-    """An iterable that keeps its place in itself gives its first element to the first epoch, wherever it is read."""
+    """An iterable that keeps its place in itself gives its first element to the first epoch."""
     if place == "process" and kind == "queue":
         pytest.skip("a queue cannot be sent")
     if kind == "array" and function in {"collate_fn", "whole"}:

@@ -263,7 +263,7 @@ def private_in_worker(paths: Sequence[str], backend: Any) -> int:
 @pytest.mark.once
 @pytest.mark.parametrize("backend", ["spawn", "process", "fork"])
 def test_workers_have_no_copy(backend: Any) -> None:
-    """A worker that has read all paths has hardly more memory of its own than one that had none to read."""
+    """A worker that has read all paths has hardly more private memory than one that read none."""
     script = [
         sys.executable,
         __file__,

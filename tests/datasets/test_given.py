@@ -353,7 +353,7 @@ class Corrupt(Indexed):
 @pytest.mark.parametrize("bad", [0, 1, 2])
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> None:
-    """The spec is learnt from the first sample that can be read, and those before it are left out."""
+    """The spec is learnt from the first sample that can be read; those before it are left out."""
     dataset = Corrupt(bad=bad)
     with ringfeed.Loader(
         dataset, batch_size=batch_size, workers=0, on_error="skip", copy=True

@@ -90,7 +90,7 @@ def outcomes(dataset: Any, tree: Any, **how: Any) -> list[Any]:
 def check(
     found: list[Any], judge: Callable[[int], list[bytes]], indices: list[int] | None = None
 ) -> None:
-    """Compare what came with what the oracle says of each sample, or of those with these indices."""
+    """Compare what came with what the oracle says of each sample, or of these indices."""
     for index, outcome in zip(
         range(len(found)) if indices is None else indices, found, strict=True
     ):
@@ -141,7 +141,7 @@ def test_many_at_once_are_judged_alike(tree: Any, seeds: list[int], batch_size: 
 @settings(max_examples=80)
 @given(TREES, st.lists(SEEDS, min_size=1, max_size=4))
 def test_what_is_written_in_place_arrives(tree: Any, seeds: list[int]) -> None:
-    """read_into finds a place of the right structure, dtype and shape for each leaf, and what it writes arrives."""
+    """read_into gets a place of the right structure, dtype and shape for each leaf."""
     dataset = Written(tree, seeds)
     found = outcomes(dataset, tree)
     for index, outcome in enumerate(found):
@@ -199,7 +199,7 @@ def in_this_process() -> list[Any]:
 
 
 def test_the_catalogue(in_this_process: list[Any]) -> None:
-    """Each odd value, in the place of each kind of leaf, arrives or is refused as the oracle says."""
+    """Each odd value in the place of each leaf arrives or is refused as the oracle says."""
     assert len(in_this_process) == len(Catalogue.CASES)
     check(in_this_process, lambda index: judged(Catalogue.TREE, Catalogue()[index]))
     refused = sum(isinstance(outcome, str) for outcome in in_this_process)

@@ -215,7 +215,7 @@ def test_a_state_that_does_not_change_says_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_state_that_stays_after_a_load_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it says then is kept only when it changes, however it differs from the state that was loaded."""
+    """A state is kept only when it changes, however it differs from the one that was loaded."""
     counter, states = Counter(), kept(1)
     monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     counter.state_dict = lambda: {"at": 0}  # type: ignore[method-assign]
@@ -360,7 +360,7 @@ def test_an_iterator_goes_on_without_what_was_read_ahead() -> None:
 
 
 def test_a_state_of_another_run_is_none() -> None:
-    """An epoch that is begun anew finds no state that was kept before, nor one that a worker keeps late."""
+    """An epoch begun anew finds no older state, nor one that a worker keeps late."""
     states = kept(1, shared=True)
     run = states.run
     states.save(0, 0, State(10, b"1"))

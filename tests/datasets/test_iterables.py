@@ -514,7 +514,7 @@ def test_one_of_several_may_lose_its_reader(tmp_path: Path) -> None:
 
 
 def test_two_elements_that_end_every_reader_of_one_stream() -> None:
-    """Whoever takes the place of their last reader knows of the first of them, and does not read it again."""
+    """The worker that replaces their last reader does not read the first of them again."""
     dataset = Interleave([Numbers(100, at=3, deed=die), Numbers(200, 100, at=102, deed=die)])
     with loader_of(dataset, "fork", workers=1, max_attempts=2) as loader:
         batches = iter(loader)

@@ -101,7 +101,7 @@ def rows_of(loader: Loader, epochs: int = 1) -> list[list[Any]]:
     ],
 )
 def test_the_same_bits_from_all_workers(settings: dict[str, Any]) -> None:
-    """Order and random numbers are those of seed, epoch and position, wherever the samples are made."""
+    """Order and random numbers depend on seed, epoch and position alone."""
     found = {}
     for name, way in WAYS.items():
         with Loader(
@@ -124,7 +124,7 @@ def test_each_sample_once_without_weights() -> None:
 
 
 def test_a_batch_has_its_quotas() -> None:
-    """With per_batch=True each batch has the same rows of each dataset where the shares are whole."""
+    """With per_batch=True and whole shares each batch has the same rows of each dataset."""
     mix = Mix([Named(0, 1000), Named(1, 1000), Named(2, 1000)], [0.5, 0.25, 0.25], per_batch=True)
     with Loader(mix, batch_size=32, workers=0, shuffle=True, drop_remainder=True) as loader:
         assert [np.bincount(names).tolist() for names, _, _ in loader] == [[16, 8, 8]] * len(loader)
@@ -140,7 +140,7 @@ def test_no_two_samples_share_random_numbers() -> None:
 
 
 def test_a_worker_that_dies_costs_nothing(tmp_path: Path) -> None:
-    """A worker killed in the midst of a mix is replaced, and the batches are those of an undisturbed run."""
+    """A worker killed amid a mix is replaced; the batches are those of an undisturbed run."""
     mortal = Mortal(1, 30)
     mortal.mark = tmp_path / "died"
     mix = Mix([Named(0, 60), mortal], [0.6, 0.4], stop="all")
@@ -235,7 +235,7 @@ def test_batches_of_none_are_left_out() -> None:
 
 
 def test_hooks_of_all_datasets_run() -> None:
-    """Each dataset's hooks run once an epoch, and what they change, its length too, reaches the workers."""
+    """Each dataset's hooks run once an epoch; what they change, even a length, reaches workers."""
     changing = Reshuffling()
     with Loader(Mix([[100, 101, 102], changing]), batch_size=50, workers=1) as loader:
         for epoch in range(3):
@@ -246,7 +246,7 @@ def test_hooks_of_all_datasets_run() -> None:
 
 
 def test_a_worker_imports_only_what_reads_a_mix() -> None:
-    """No worker imports what orders the samples, or the kinds of dataset but arrays, whose rows are samples here."""
+    """No worker imports samplers, or other kinds of dataset than the arrays in the mix."""
     settings: Any = {"workers": 1, "backend": "spawn", "spec": Array((SAID,), "uint8")}
     with Loader(Mix([Imported(), Imported()]), batch_size=1, **settings) as loader:
         for batch in loader:
@@ -362,7 +362,7 @@ def test_a_state_of_another_mix_is_refused() -> None:
 
 
 def test_weights_may_be_set_at_run_time() -> None:
-    """A function that returns a variable has new weights reach the loop after the batches that were planned."""
+    """New weights of a function reach the loop after the batches that were planned."""
     now = [1, 0]
     mix = Mix([Named(0, 10), Named(1, 10)], lambda _, __: now, stop="never")
     with Loader(mix, batch_size=5, workers=1, slots=2, copy=True) as loader:
@@ -478,7 +478,7 @@ class Lying(Bulk):
     ],
 )
 def test_getitems_that_lie(change: int, text: str) -> None:
-    """Datasets that give other counts of samples than they were asked for are errors that name the sample."""
+    """A dataset that gives too few or too many samples is an error that names the sample."""
     with Loader(
         Mix([Bulk(3), Lying(3, change)]), batch_size=6, workers=0, spec=Oracle.SPEC
     ) as loader:
@@ -519,7 +519,7 @@ UNLIKE: dict[str, tuple[list[Any], str]] = {
 
 @pytest.mark.parametrize("unlike", UNLIKE)
 def test_unlike_datasets_are_refused(unlike: str) -> None:
-    """Samples that differ between datasets are an error that names both, what differs, and where."""
+    """Samples that differ between datasets are an error that says what differs, and where."""
     datasets, text = UNLIKE[unlike]
     assert raised(SpecError, lambda: Loader(Mix(datasets), workers=0)) == text + ALIKE
 

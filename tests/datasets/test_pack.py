@@ -120,7 +120,7 @@ def content(batches: Any) -> list[bytes]:
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("strategy", ["ffd", "wrap"])
 def test_boundaries_are_right(strategy: str, shuffle: bool) -> None:  # noqa: FBT001
-    """Each sample comes once an epoch, whole or in parts, in segments that are told from one another; nothing else."""
+    """Each sample comes once an epoch, whole or in parts, in segments of its own."""
     with loader(pack={"strategy": strategy}, shuffle=shuffle) as made:
         epochs = [[*made] for _ in range(2)]
         rows = len(made.dataset)

@@ -121,7 +121,7 @@ def fed(dataset: Any, **parameters: Any) -> Loader:
 def test_an_iterable_may_fill_what_it_yields_again(
     dataset: Any, work: dict[str, Any], workers: int
 ) -> None:
-    """An element is what it was when it was yielded, whatever reads it and whatever is made of it."""
+    """An element is what it was when it was yielded, whatever reads it."""
     assert numbers(fed(dataset, workers=workers, **work)) == [*range(COUNT)]
 
 
@@ -152,14 +152,14 @@ def test_an_iterable_of_several_ranks_that_says_its_length_may_too(uneven: Any) 
 
 @pytest.mark.parametrize("work", [{}, {"collate_fn": stacked}])
 def test_iterators_and_several_iterables_may_too(work: dict[str, Any]) -> None:
-    """So it is for a generator, of which the first elements are read to learn the spec, and for some in turn."""
+    """A generator's first elements, read to learn the spec, stay as well; several in turn, too."""
     assert numbers(fed(one_array(), workers=0, **work)) == [*range(COUNT)]
     found = numbers(fed(Interleave([OneArray(), OneArray()]), workers=1, **work))
     assert found == np.repeat(np.arange(COUNT).reshape(-1, 1, 4), 2, 1).reshape(-1).tolist()
 
 
 def test_a_generator_of_many_samples_may_too() -> None:
-    """A ``__getitems__`` that yields one array again and again gives each sample to collate_fn as it was."""
+    """collate_fn gets each sample as it was, though ``__getitems__`` yields one array each time."""
     assert numbers(fed(Bulk(), workers=0, collate_fn=stacked)) == [*range(COUNT)]
 
 

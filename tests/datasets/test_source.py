@@ -154,7 +154,7 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, backend: Any) -> Non
 
 @pytest.mark.parametrize("dataset", [Oracle(5), np.zeros((5, 10**6)), *KINDS.values()], ids=str)
 def test_a_source_travels_without_its_dataset(dataset: Any) -> None:
-    """What each worker is told of a dataset is small, and names neither it nor what only the consumer needs."""
+    """What each worker is told of a dataset is small, and holds nothing for the consumer alone."""
     source = open_source(dataset, Terms(None if isinstance(dataset, ImportedBatches) else 2))
     source.learn()
     pickled = pickle.dumps(source)
@@ -555,7 +555,7 @@ def test_padding_is_zeros_in_all_kinds_of_dataset(way: str) -> None:
 
 
 def test_padding_is_zeros() -> None:
-    """What lies between the fields of a structured dtype is neither the sample's nor an older batch's in its slot."""
+    """Bytes between the fields of a structured dtype are zeros in the slot."""
     dtype = np.dtype([("a", "u1"), ("b", "f8")], align=True)
     samples = [
         np.full((4, dtype.itemsize), index, np.uint8).view(dtype)[:, 0] for index in range(2)
@@ -640,7 +640,7 @@ def test_a_larger_maximum_admits_larger_batches() -> None:
 
 
 def test_getitems_that_lie() -> None:
-    """Too few samples from __getitems__ are asked for one at a time, and those that do not come are errors."""
+    """Too few samples from __getitems__ are asked for one by one; missing ones are errors."""
 
     class Lying(Bulk):
         def __getitems__(self, indices: list[int]) -> list[Any]:
@@ -685,7 +685,7 @@ class Greedy(Bulk):
 
 @pytest.mark.parametrize("deed", GREEDY)
 def test_getitems_that_do_odd_things(deed: str) -> None:
-    """Each row is its own sample, whatever becomes of the list of indices or of the buffer of the sample before."""
+    """Each row is its own sample, though the list of indices or a sample's buffer is reused."""
     dataset = type("Odd", (Greedy,), {"__getitems__": GREEDY[deed]})(7)
     found = [
         index for batch in batches(dataset, batch_size=4, on_error="skip") for index in check(batch)
@@ -835,7 +835,7 @@ def test_a_tuple_or_dict_of_samples_is_as_long_as_it_is() -> None:
 
 
 def test_a_matrix_of_any_stride_is_read_by_rows() -> None:
-    """Rows of a np.matrix, which never have one axis when it is indexed, arrive like those of any array."""
+    """Rows of a np.matrix, which keep two axes when indexed, arrive like those of any array."""
     matrix = np.arange(6).reshape(2, 3).view(np.matrix).T
     (batch,) = batches(matrix, batch_size=3)
     assert batch.tolist() == [[0, 3], [1, 4], [2, 5]]
@@ -859,7 +859,7 @@ ROWS = "a batch of {} rows, expected at most 4294967295; make it smaller"
     ],
 )
 def test_counts_that_overflow(shape: tuple[int, ...], settings: dict[str, Any], text: str) -> None:
-    """Rows and elements that the shared memory or NumPy cannot count are refused by name, also where they are empty."""
+    """More rows or elements than can be counted are refused by name, even empty ones."""
     with pytest.raises(ValueError, match=r"rows") as caught:
         ringfeed.Loader(Oracle(4), workers=0, spec=ringfeed.Array(shape, "float64"), **settings)
     assert str(caught.value) == text

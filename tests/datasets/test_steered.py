@@ -102,7 +102,7 @@ KINDS: dict[str, tuple[type[Samples], dict[str, Any]]] = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_epoch_is_of_the_dataset_as_it_is_when_it_begins(kind: str, backend: str) -> None:
-    """What was set between two epochs is in all samples of the later one, whatever fills it and however far ahead."""
+    """What was set between two epochs is in all samples of the later one, however far ahead."""
     make, settings = KINDS[kind]
     workers = BACKENDS[backend]
     if make is InOrder and kind == "iterable" and workers["workers"]:

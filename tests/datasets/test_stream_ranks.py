@@ -77,7 +77,7 @@ def loaders(
 @pytest.mark.parametrize("stop", [36, 37, 41, 47, 3])
 @pytest.mark.parametrize("uneven", UNEVEN)
 def test_a_length_plans_what_each_rank_has(uneven: str, stop: int) -> None:
-    """All ranks have the batches that they have of samples with numbers, down to the random numbers."""
+    """All ranks have the batches and random numbers that samples with numbers give them."""
     ours, theirs = (
         loaders(3, Measured(stop), uneven=uneven),
         loaders(3, ByNumber(stop), uneven=uneven),
@@ -226,7 +226,7 @@ def test_one_that_has_more_than_it_says_is_read_as_far_as_planned() -> None:
 
 @pytest.mark.parametrize("kind", [Measured, Numbers])
 def test_an_exception_comes_on_each_rank(kind: Any) -> None:
-    """In the words of the element that raised it, in its place or in that of the next batch of another rank."""
+    """The error names its element, in its own place or in another rank's next batch."""
     for rank, loader in enumerate(loaders(2, kind(40, at=21, deed=fail), uneven="drop")):
         given, errors = until_it_fails(loader)
         ahead = 2 + (rank == 0 and kind is Measured)  # rank 0 has had the rows ahead of the element
@@ -239,7 +239,7 @@ def test_an_exception_comes_on_each_rank(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [Measured, Numbers])
 @pytest.mark.parametrize("at", [21, 38])
 def test_an_exception_is_not_skipped(kind: Any, at: int) -> None:
-    """Also where it comes in the last batch that was planned, which the other rank has had by then."""
+    """It comes out in the last planned batch, too, which the other rank has had by then."""
     for rank, loader in enumerate(
         loaders(2, kind(40, at=at, deed=fail), uneven="drop", on_error="skip")
     ):
@@ -268,7 +268,7 @@ def test_what_has_no_plan_is_refused() -> None:
 @pytest.mark.parametrize("at", [17, 21])
 @pytest.mark.parametrize("kind", [Measured, Numbers])
 def test_after_ctrl_c_nothing_is_lost(kind: Any, at: int, on_error: str) -> None:
-    """It comes out where this process reads, and the batch is read again, whichever rank the element is of."""
+    """It comes out where this process reads; then the batch is read again."""
     presses = iter([KeyboardInterrupt])
 
     def press() -> None:

@@ -138,7 +138,7 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
 def test_each_sample_is_transformed_with_its_own_numbers(
     kind: type[Any], function: Any, way: str
 ) -> None:
-    """A transform gives what a dataset gives that calls it itself, in every kind of worker, and leaves the dataset."""
+    """A transform gives what a dataset that calls it gives, and leaves the dataset as it is."""
     dataset = kind()
     found = batches(dataset, shuffle=True, transform=function, **WAYS[way])
     by_hand = (Samples if kind is Samples else OneByOne)(expected(function))
@@ -159,7 +159,7 @@ def test_rows_of_arrays(function: Any, way: str) -> None:
 @pytest.mark.parametrize("way", ["here", "two", "threads"])
 @pytest.mark.parametrize("function", [changed, made])
 def test_elements_of_iterables(function: Any, way: str) -> None:
-    """An iterable's elements are transformed, alone and interleaved, with the numbers of their indices."""
+    """An iterable's elements are transformed, alone and interleaved, with their random numbers."""
     found = batches(Stream(), transform=function, **WAYS[way])
     assert found == batches(OneByOne(expected(function)), workers=0)
     pair = batches(Interleave([Stream(), Stream()]), transform=function, **WAYS[way])
@@ -181,7 +181,7 @@ def test_members_of_a_mix(function: Any, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["here", "two"])
 def test_columns_stay_as_they_are(way: str) -> None:
-    """A transform that writes into a row of an array, and returns a new sample, has a copy of the row."""
+    """A transform that writes into a row of an array and returns a new sample gets a copy."""
 
     def rewritten(sample: dict[str, Any]) -> list[Any]:
         sample["x"] *= 2
@@ -257,7 +257,7 @@ class Kept:
 @pytest.mark.parametrize("way", ["here", "two"])
 @pytest.mark.parametrize("kind", ["other leaves", "other objects"])
 def test_what_is_returned_otherwise_is_a_copy(kind: str, way: str) -> None:
-    """A dataset that gives its own dicts, or objects that are no arrays, stays as it is when these are changed."""
+    """A dataset that gives its own dicts or objects stays as it is when these are changed."""
 
     def halved(sample: dict[str, Any]) -> dict[str, Any]:
         sample["x"] = sample["x"] / np.float64(2)
@@ -333,7 +333,7 @@ def test_a_given_spec_is_that_of_what_comes_out() -> None:
 
 
 def test_legacy_numbers_with_reseed() -> None:
-    """With reseed=True what a transform draws from numpy.random belongs to the sample, for arrays, too."""
+    """With reseed=True what a transform draws from numpy.random belongs to the sample."""
 
     def drawn(row: Any) -> None:
         row[0] = np.random.random()  # noqa: NPY002 - what is tested
@@ -446,7 +446,7 @@ def test_what_a_transform_returns_is_checked(function: Any, text: str) -> None:
 
 
 def test_what_cannot_be_changed_in_place_is_refused() -> None:
-    """A number that a transform in place cannot have as an array, and a leaf that its Array converts, are named."""
+    """A number that cannot be changed as an array, and a converted leaf, are named."""
     names = {0: "zero"}
 
     def looked_up(sample: dict[str, Any]) -> None:
@@ -573,7 +573,7 @@ def mixed_batches(kind: str, function: Any, **settings: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_transformed_alike_everywhere(kind: str) -> None:
-    """A batch is changed once, with random numbers of its own, whatever makes it and however it comes back."""
+    """A batch is changed once, with random numbers of its own, whatever makes it."""
     here = mixed_batches(kind, mixed, workers=0)
     assert mixed_batches(kind, mixed_anew, workers=0) == here
     plain = mixed_batches(kind, None, workers=0)
@@ -615,7 +615,7 @@ def test_a_batch_draws_by_its_samples() -> None:
 
 
 def test_a_batch_is_changed_in_the_slot_after_its_samples() -> None:
-    """What a batch_transform is given is what is handed out, with the samples as transform has left them."""
+    """A batch_transform gets the batch as transform has left its samples."""
     given = []
 
     def keep(batch: Any) -> None:
@@ -629,7 +629,7 @@ def test_a_batch_is_changed_in_the_slot_after_its_samples() -> None:
 
 
 def test_one_worker_makes_a_batch() -> None:
-    """With a batch_transform there are as many slots by default as whole batches have, else four."""
+    """With a batch_transform the default is the slots of whole batches, else four."""
     with Loader(X, batch_size=4, workers=5, batch_transform=lambda _: None) as loader:
         assert (loader.plan.slots, loader.plan.layout.cells) == (7, 1)
     with Loader(X, batch_size=4, workers=5) as loader:
@@ -637,7 +637,7 @@ def test_one_worker_makes_a_batch() -> None:
 
 
 def test_batches_that_are_drawn_by_priority() -> None:
-    """Under a PrioritizedSampler the samples of a batch are changed, and not their numbers and weights."""
+    """Under a PrioritizedSampler samples are changed, but not their numbers and weights."""
 
     def emptied(batch: dict[str, Any]) -> None:
         batch["x"][:] = len(batch)
@@ -819,7 +819,7 @@ class Informed:
 
 
 def test_a_worker_knows_which_it_is() -> None:
-    """Inside a worker worker_info() says its number, how many there are, a seed of its own, and its dataset."""
+    """In a worker, worker_info() gives its number, the count, a seed of its own and its dataset."""
     for way in (
         {"workers": 2},
         {"workers": 2, "backend": "thread"},
@@ -882,7 +882,7 @@ def prepare(number: int) -> None:
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "process"])
 def test_each_worker_is_prepared_once(method: str, tmp_path: Path) -> None:
-    """worker_init_fn runs once in each worker, ahead of its first sample, and in those that replace others."""
+    """worker_init_fn runs once in each worker, replacements included, ahead of its first sample."""
     dataset = Prepared()
     dataset.died = str(tmp_path / "died")
     settings: dict[str, Any] = {"workers": 2, "backend": method, "worker_init_fn": prepare}

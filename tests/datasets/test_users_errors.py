@@ -214,7 +214,7 @@ PRINTED.append(
 
 
 def plain(printed: str, script: Path) -> str:
-    """Return tracebacks without the numbers of lines, the marks of columns, and the text of our own lines."""
+    """Return tracebacks without line numbers, column marks, and the text of our own lines."""
     printed = printed.replace(f'File "{script}"', "File script")
     printed = re.sub(r"^ +[~^][~^ ]*\n", "", printed, flags=re.MULTILINE)
     printed = re.sub(r", line \d+", "", printed)

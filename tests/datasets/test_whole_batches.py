@@ -34,7 +34,7 @@ HERE = BACKENDS[:2]  # for what is the same in a process
 
 
 def outcomes(loader: ringfeed.Loader) -> list[Any]:
-    """Return an epoch as the first number of each batch, and the text of each error in its place."""
+    """Return the first number of each batch of an epoch, or the text of its error."""
     found: list[Any] = []
     batches = iter(loader)
     while True:
@@ -118,7 +118,7 @@ def test_nothing_but_none(how: dict[str, Any]) -> None:
 @pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")
 @pytest.mark.parametrize("how", HERE, ids=str)
 def test_held_batches_stay_as_they_are(how: dict[str, Any]) -> None:
-    """A long run of None goes through the one slot that is left, and what is held is not written."""
+    """A long run of None goes through the one free slot; held slots are not written."""
     with ringfeed.Loader(Gappy(100, range(1, 99)), batch_size=None, slots=2, **how) as loader:
         batches = iter(loader)
         first = next(batches)
@@ -407,7 +407,7 @@ ANY_SHAPE = (Array((6, 7, 3), "uint8", variable=(0, 1)), Array((), "int64"))
 
 @pytest.mark.parametrize("how", HERE, ids=str)
 def test_samples_of_any_shape_come_one_by_one(how: dict[str, Any]) -> None:
-    """With batch_size=1 each is a batch of one row and of its own shape, and one that fails is left out."""
+    """With batch_size=1 each is a batch of one row of its own shape; a failed one is left out."""
     with ringfeed.Loader(
         AnyShape(), batch_size=1, spec=ANY_SHAPE, on_error="skip", copy=True, **how
     ) as loader:
@@ -466,7 +466,7 @@ def test_what_a_dataset_could_write_itself(batch_size: int) -> None:
 
 
 def test_the_plan_counts_the_shapes() -> None:
-    """What the kernel reserves is to the byte the plan, whose fields start where they did, behind their shapes."""
+    """The kernel reserves the plan to the byte; fields start where they did, behind shapes."""
     with pictures(workers=0, slots=3) as loader:
         next(iter(loader))
         names = ("ringfeed-control", "ringfeed-slots")
@@ -646,7 +646,7 @@ class Shrinking(ByCount):
 
 
 def test_num_batches_is_the_length() -> None:
-    """A dataset without len() that counts its batches has as many, and is asked again after its hooks."""
+    """A dataset that counts its batches without len() is asked again after its hooks."""
     with ringfeed.Loader(Shrinking(7), batch_size=None, workers=0) as loader:
         assert len(loader) == 7
         assert outcomes(loader) == [0, 1, 3, 4, 6]

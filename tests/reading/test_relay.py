@@ -228,7 +228,7 @@ def test_other_functions_are_run_by_all_workers() -> None:
     ],
 )
 def test_other_streams_are_read_by_a_worker(settings: dict[str, Any]) -> None:
-    """No process reads apart where there is nothing to share, or what an element is depends on who reads it."""
+    """No process reads apart where nothing is shared, or elements depend on their reader."""
     loader = fed(Numbers(20), **settings)
     assert "reader" not in repr(loader)
     assert numbers(loader)[0] == [0, 1, 2, 3]

@@ -75,7 +75,7 @@ def numbers(batches: Iterable[Any]) -> list[int]:
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("way", QUICK)
 def test_batches_are_those_of_one_at_a_time(way: str, plan: str) -> None:
-    """Order, bytes and random numbers do not depend on how many samples are in flight, or how they are waited for."""
+    """Order, bytes and random numbers do not depend on how many samples are in flight."""
     plain, awaits, waits, settings = PLANS[plan]
     common = {"batch_size": 16, "shuffle": "sampler" not in settings, "seed": 3} | settings
     expected = content(Loader(plain(), workers=0, **common))
@@ -145,7 +145,7 @@ def test_so_many_are_in_flight(kind: type, way: str) -> None:
 
 
 def test_an_async_dataset_alone() -> None:
-    """Without concurrency= as many samples are in flight as two batches have, at most 100, and at least the workers."""
+    """Without concurrency= two batches of samples are in flight: from one a worker to 100."""
 
     def of(**settings: Any) -> int:
         return Loader(slow.Awaits(), **settings)._options.concurrency
@@ -157,7 +157,7 @@ def test_an_async_dataset_alone() -> None:
 
 
 def test_slots_follow() -> None:
-    """There are slots for the samples in flight, unless the user says how many, or how much memory."""
+    """There are slots for the samples in flight, unless the user gives slots or memory."""
     found = [
         Loader(
             slow.Waits(), batch_size=16, workers=2, concurrency=concurrency, **settings
@@ -213,7 +213,7 @@ def test_a_slow_sample_delays_its_own_batch_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_event_loop(way: str) -> None:
-    """What a sample opens is there for the others, the first one and those of a later loader among them."""
+    """What a sample opens is there for all others, also of a later loader."""
     dataset = slow.Session()
     for _ in range(2):
         with Loader(dataset, batch_size=8, concurrency=20, **WAYS[way]) as loader:
@@ -307,7 +307,7 @@ def test_workers_that_are_killed(kind: type, backend: str) -> None:
 
 @pytest.mark.parametrize("kind", [slow.Failing, slow.FailingAwaits])
 def test_a_sample_that_kills_is_named(kind: type) -> None:
-    """After two deaths that blame no sample, it is read alone until it has cost max_attempts workers."""
+    """After two deaths without blame it is read alone, until it has cost max_attempts workers."""
     with Loader(
         kind("dies"), batch_size=8, concurrency=16, max_attempts=2, **WAYS["fork"]
     ) as loader:
@@ -379,7 +379,7 @@ def epoch_after_a_break(loader: Loader[Any], folder: Path, at: Iterable[int]) ->
 @pytest.mark.parametrize("way", ["threads", "fork"])
 @pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])
 def test_a_break_waits_for_no_request(kind: type, way: str, tmp_path: Path) -> None:
-    """Slots come back while samples of the epoch that was broken off hang, and threads that they block stay blocked."""
+    """Slots come back while samples of a broken-off epoch hang in their threads."""
     dataset = kind(tmp_path, at=(5, 6))
     spec = Array((), "int64")
     with Loader(dataset, batch_size=2, concurrency=12, slots=4, spec=spec, **WAYS[way]) as loader:
@@ -479,7 +479,7 @@ def test_a_first_sample_that_never_comes_is_a_stall(way: str, on_error: Any) -> 
 
 
 def test_a_second_loader_of_an_async_dataset_ends_nothing_of_the_first() -> None:
-    """Their samples are awaited in one event loop, which stays as long as the dataset, whatever loaders come and go."""
+    """Their samples are awaited in one event loop, which lives as long as the dataset."""
     dataset = slow.Awaits()
     one = iter(Loader(dataset, batch_size=16, workers=0))
     found = [next(one)["index"].tolist()]

@@ -1,4 +1,4 @@
-"""The examples of docs/waiting.md run against a server of this process, and its texts are those of tests."""
+"""The examples of docs/waiting.md run against a server of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loaders of docs/sources with threads and with each start method, and with a worker that is killed."""
+"""The loaders of docs/sources with threads, each start method, and a killed worker."""
 
 from __future__ import annotations
 
