@@ -489,29 +489,34 @@ def test_getitems_that_lie(change: int, text: str) -> None:
 UNLIKE: dict[str, tuple[list[Any], str]] = {
     "shape": (
         [np.zeros((3, 2)), np.zeros((3, 4))],
-        "dataset 1[0]: sample has shape (4,), expected (2,) as in dataset 0; ",
+        "dataset 1[0]: sample is Array((4,), 'float64'), expected Array((2,), 'float64') as in "
+        "dataset 0; ",
     ),
     "dtype": (
         [Oracle(3), Oracle(3), [(np.zeros((5, 7), np.uint8), 1.0, 1)]],
-        "dataset 2[0]: sample[1] has dtype float32, expected int64 as in dataset 0; ",
+        "dataset 2[0]: sample[1] is Array((), 'float32'), expected Array((), 'int64') as in "
+        "dataset 0; ",
     ),
     "tuple": (
         [Oracle(3), [[np.zeros((5, 7), np.uint8), 1, 1]]],
-        "dataset 1[0]: sample is a list of 3, expected a tuple of 3 as in dataset 0; ",
+        "dataset 1[0]: sample is [Array((5, 7), 'uint8'), Array((), 'int64'), Array((), 'int64')], "
+        "expected (Array((5, 7), 'uint8'), Array((), 'int64'), Array((), 'int64')) as in dataset 0; ",
     ),
     "leaf": (
         [Oracle(3), np.zeros((3, 2))],
-        "dataset 1[0]: sample is an array, expected a tuple of 3 as in dataset 0; ",
+        "dataset 1[0]: sample is Array((2,), 'float64'), expected (Array((5, 7), 'uint8'), "
+        "Array((), 'int64'), Array((), 'int64')) as in dataset 0; ",
     ),
     "deeper": (
         [[1.0], [(1.0, 2.0)]],
-        "dataset 1[0]: sample is a tuple of 2, expected an array as in dataset 0; ",
+        "dataset 1[0]: sample is (Array((), 'float32'), Array((), 'float32')), expected "
+        "Array((), 'float32') as in dataset 0; ",
     ),
     "keys": (
         [[{"a": 1}], [{"b": 1}]],
         (
-            "dataset 1[0]: sample lacks ['a'] and has also ['b'], expected the keys ['a'] as in "
-            "dataset 0; "
+            "dataset 1[0]: sample is {'b': Array((), 'int64')}, expected {'a': Array((), 'int64')} "
+            "as in dataset 0; "
         ),
     ),
 }

@@ -187,7 +187,8 @@ def test_a_mix_names_what_differs_by_its_own_keys() -> None:
             ringfeed.datasets.Mix([[{key: (1, 2)}] * 4, [{key: 3}] * 4]), batch_size=2, workers=0
         )
     assert str(caught.value) == (
-        f"dataset 1[0]: sample[{key!r}] is an array, expected a tuple of 2 as in dataset 0; a Mix "
-        "needs samples of one structure, shape and dtype: convert those of one dataset in its "
+        f"dataset 1[0]: sample[{key!r}] is Array((), 'int64'), expected (Array((), 'int64'), "
+        "Array((), 'int64')) as in dataset 0; a Mix needs samples of one structure, shape and "
+        "dtype: convert those of one dataset in its "
         "__getitem__"
     )

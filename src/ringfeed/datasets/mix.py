@@ -27,7 +27,6 @@ from ringfeed._failure import is_raised_here
 from ringfeed.datasets.arrays import Rows
 from ringfeed.datasets.base import Source
 from ringfeed.errors import SpecError
-from ringfeed.spec.array import Array, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ringfeed.datasets.reader import Fill, Reader
     from ringfeed.datasets.terms import Terms
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.spec.spec import Spec
 
 STOPS = ("first", "all", "never")
 _ALIKE = (
@@ -261,7 +259,8 @@ class MixSource(Source):
         for number, member in enumerate(self.members):
             with _named(number, SpecError):
                 member.learn()
-            _check_alike(self.members[0].spec, member.spec, number)
+            where = f"dataset {number}[0]: sample"
+            _check_alike(self.members[0].spec.tree, member.spec.tree, where)
         self._choose_method()  # again: some methods are not for all specs
         self.has_gaps = any(member.has_gaps for member in self.members)
         found = [member.packages for member in self.members if member.packages is not None]
@@ -345,24 +344,15 @@ def _named(number: int, *kinds: type[Exception]) -> Iterator[None]:
         raise
 
 
-def _check_alike(first: Spec, other: Spec, number: int) -> None:
-    """Refuse a dataset whose samples differ from those of the first, but for the order of keys."""
-    try:
-        arrays = first.flatten(other.tree, 0)
-    except SpecError as error:
-        where, got, expected, _ = vars(error)["parts"]
-        got = "is an array" if got == "is of type Array" else got
-        where = f"dataset {number}{where.removeprefix('dataset')}"
-        raise error_of(where, got, f"{expected} as in dataset 0", _ALIKE) from None
-    for leaf, array in zip(first.leaves, arrays, strict=True):
-        where = f"dataset {number}[0]: {leaf.path}"
-        if not isinstance(array, Array):
-            raise error_of(where, f"is {shown(array)}", "an array as in dataset 0", _ALIKE)
-        if array.shape != leaf.shape:
-            raise error_of(
-                where, f"has shape {array.shape}", f"{leaf.shape} as in dataset 0", _ALIKE
-            )
-        if array.dtype != leaf.dtype:
-            raise error_of(
-                where, f"has dtype {array.dtype}", f"{leaf.dtype} as in dataset 0", _ALIKE
-            )
+def _check_alike(first: Any, other: Any, where: str) -> None:
+    """Refuse samples that differ from those of dataset 0, but for the order of keys."""
+    are_branches = type(first) is type(other) and isinstance(first, tuple | list | dict)
+    if are_branches and _keys(first) == _keys(other):
+        for key in _keys(first):
+            _check_alike(first[key], other[key], f"{where}[{key!r}]")
+    elif first != other:
+        raise error_of(where, f"is {other!r}", f"{first!r} as in dataset 0", _ALIKE)
+
+
+def _keys(branch: Any) -> Any:
+    return branch.keys() if isinstance(branch, dict) else range(len(branch))
