@@ -393,24 +393,27 @@ def test_a_sample_that_fails_is_named(way: str) -> None:
         ),
         (
             lambda sample: {**sample, "drawn": 3},
-            "sample['drawn'] is of type int, expected a sequence; return an array of one row an "
-            "element, a list of numbers, or a dict of these, from __getitem__",
+            "sample['drawn'] is of type int, "
+            "expected a sequence of numbers, or of lists of one length; return an array of "
+            "one row an element, a list of numbers, or a dict of these, from __getitem__",
         ),
         (
             lambda sample: {**sample, "drawn": np.float32(3)},
-            "sample['drawn'] has shape (), expected a sequence; return an array of one row an "
-            "element, a list of numbers, or a dict of these, from __getitem__",
+            "sample['drawn'] is of type float32, "
+            "expected a sequence of numbers, or of lists of one length; return an array of "
+            "one row an element, a list of numbers, or a dict of these, from __getitem__",
         ),
         (
             lambda sample: {**sample, "drawn": ["a"]},
-            "sample['drawn'] is a list that NumPy makes <U1 of, expected numbers; return an array "
-            "of one row an element, a list of numbers, or a dict of these, from __getitem__",
+            "sample['drawn'] is the list ['a'], "
+            "expected a sequence of numbers, or of lists of one length; return an array of "
+            "one row an element, a list of numbers, or a dict of these, from __getitem__",
         ),
         (
             lambda sample: {**sample, "drawn": [[1], [1, 2]]},
-            "sample['drawn'] is a list of unlike elements, expected numbers, or lists of one "
-            "length; return an array of one row an element, a list of numbers, or a dict of "
-            "these, from __getitem__",
+            "sample['drawn'] is the list [[1], [1, 2]], "
+            "expected a sequence of numbers, or of lists of one length; return an array of "
+            "one row an element, a list of numbers, or a dict of these, from __getitem__",
         ),
         (
             lambda sample: {**sample, "drawn": sample["drawn"].astype(np.float64)},

@@ -339,33 +339,25 @@ def _where(sample: int, row: int) -> str:
 
 def _sequence(leaf: Any, where: str, length: int) -> NDArray[Any]:
     """Return a leaf as an array of one row an element; Python's floats become float32."""
-    if isinstance(leaf, list):
-        try:
-            found = np.asarray(leaf)
-        except ValueError:  # lists of different lengths
-            raise error_of(
-                where, "is a list of unlike elements", "numbers, or lists of one length", _RETURN
-            ) from None
-        kind = found.dtype.kind
-        found = found.astype(np.float32) if kind == "f" and found.dtype == np.float64 else found
-        if kind not in "biufc":
-            raise error_of(
-                where, f"is a list that NumPy makes {found.dtype} of", "numbers", _RETURN
-            )
-    else:
-        array = from_array(leaf, where)
-        if array is None or not array.ndim:
-            raise error_of(
-                where,
-                f"is {shown(leaf)}" if array is None else "has shape ()",
-                "a sequence",
-                _RETURN,
-            )
-        found = array
+    found = _from_list(leaf) if isinstance(leaf, list) else from_array(leaf, where)
+    if found is None or not found.ndim:
+        got = f"is the list {leaf}" if isinstance(leaf, list) else f"is {shown(leaf)}"
+        raise error_of(where, got, "a sequence of numbers, or of lists of one length", _RETURN)
     if len(found) != length:
         remedy = "give Pack() the lengths of the samples as __getitem__ returns them"
         raise error_of(where, f"has {len(found)} elements", f"{length}, as lengths= says", remedy)
     return found
+
+
+def _from_list(leaf: list[Any]) -> NDArray[Any] | None:
+    """Return a list of numbers, or of lists of them, as an array; None for any other list."""
+    try:
+        found = np.asarray(leaf)
+    except ValueError:  # lists of different lengths
+        return None
+    if found.dtype == np.float64:
+        return found.astype(np.float32)
+    return found if found.dtype.kind in "biufc" else None
 
 
 def _write_extras(out: dict[str, Any], lengths: NDArray[Any], used: int) -> None:
