@@ -21,7 +21,6 @@ class ArraySource(Source):
     """A dataset whose sample i is row i of each of its arrays."""
 
     runs_code = False
-    has_columns = True
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Refuse arrays that have no common rows."""

@@ -73,7 +73,6 @@ class Source(ABC):
         None  # the packages whose objects a sample holds; None: no sample was read
     )
     is_sized = False  # whether its length gives the order
-    has_columns = False  # whether a sample is a row of each of its arrays
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then

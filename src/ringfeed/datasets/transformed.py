@@ -90,7 +90,7 @@ class Transforms:
         if source.collates:
             return self._open_collating(dataset, reader, apply, change)
         if apply is not None and self.in_place:
-            writer.change = RowTransform(reader.reseeded(apply) if source.has_columns else apply)
+            writer.change = RowTransform(apply if source.runs_code else reader.reseeded(apply))
         elif apply is not None:
             reader.steps += (Making(reader, apply, copies=self.copies),)
         fill = source.open(dataset, reader)
