@@ -49,13 +49,13 @@ def first_of(source: Source, look: Callable[[Any, int], _T]) -> _T:
 
 def read(source: Source, index: int) -> Any:
     """Return an element of the dataset, to learn the spec from, with its own random numbers."""
-    with reading(source, index, f"{source.describe(index)}, read for the spec,"):
+    with sample_context(source, index, f"{source.describe(index)}, read for the spec,"):
         element = source.element(index)
         return element if source.terms.trial is None else source.terms.trial(element)
 
 
 @contextmanager
-def reading(source: Source, index: Any, what: str) -> Iterator[None]:
+def sample_context(source: Source, index: Any, what: str) -> Iterator[None]:
     """Give the user's code the random numbers of a sample or batch; its SystemExit ends nothing."""
     context, before = SampleContext(source.seed, index=index), installed.context
     try:
@@ -64,12 +64,12 @@ def reading(source: Source, index: Any, what: str) -> Iterator[None]:
     except (SystemExit, GeneratorExit) as error:
         # It would end the training here, as if it were done, though only a sample's code asked for
         # an end.
-        raise WorkerError(in_words(what, error)) from error
+        raise WorkerError(raised_text(what, error)) from error
     finally:
         installed.context = before
 
 
-def in_words(what: str, error: BaseException) -> str:
+def raised_text(what: str, error: BaseException) -> str:
     """Say that something has raised an error."""
     return f"{what} raised {type(error).__name__}: {error}".removesuffix(": ")
 
@@ -82,7 +82,7 @@ def _cannot_skip(source: Source, failed: list[Exception]) -> str:
     if source.terms.spec is not None:
         why = "to see what the functions given to the loader make of it"
         known = "that is known: put a good one first"
-    raised = in_words(f"{first}, read {why},", failed[0])
+    raised = raised_text(f"{first}, read {why},", failed[0])
     if len(failed) > 1:
         raised += f", and the {len(failed) - 1} read after it failed, too"
     return f"{raised}; on_error='skip' leaves none out before {known}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._classes import copied
-from ringfeed.datasets.first import first_of, in_words, packages_in, read, reading
+from ringfeed.datasets.first import first_of, packages_in, raised_text, read, sample_context
 from ringfeed.datasets.functions import of_one
 from ringfeed.datasets.transformed import refuse_made
 from ringfeed.errors import SpecError, WorkerError
@@ -157,12 +157,12 @@ class FirstBatch:
     def _made(self, source: Source, samples: dict[int, Any], where: str) -> Any:
         what = f"{where}, made for the spec: collate_fn"
         try:
-            with reading(source, tuple(samples), what):
+            with sample_context(source, tuple(samples), what):
                 return of_one(self.functions.collate_fn)([*samples.values()])
         except Exception as error:
             if source.terms.on_error != "skip" or isinstance(error, WorkerError):
                 raise
             raise SpecError(
-                f"{in_words(what, error)}; on_error='skip' cannot leave it out before the spec is "
+                f"{raised_text(what, error)}; on_error='skip' cannot leave it out before the spec is "
                 "known: give spec="
             ) from error
