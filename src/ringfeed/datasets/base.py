@@ -288,6 +288,10 @@ class Source(ABC):
         """Say which sample an index means."""
         return f"dataset[{self.number_of(index)}]"
 
+    def describe_unsettled(self, index: int) -> str:
+        """Say which sample an index means, in a reader, which knows of no batch."""
+        return self.describe(index)
+
     def describe_read(self, row: int, index: int) -> str:  # noqa: ARG002 - see streams
         """Say which samples may be read while a worker is at a row of its batch."""
         return self.describe(index)
@@ -336,7 +340,7 @@ class Source(ABC):
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
         """Record what a row of the reader's claim has raised; a SpecError names its sample."""
         if isinstance(error, SpecError):
-            reworded(error, index, self.describe(index))
+            reworded(error, index, self.describe_unsettled(index))
         if reader.port.is_consumer and isinstance(error, KeyboardInterrupt):
             raise error
         reader.end.fail(row, reader.encoded(error))

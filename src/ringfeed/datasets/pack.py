@@ -494,7 +494,7 @@ class PackSource(IndexedSource):
 
     def describe(self, index: int) -> str:
         """Name a row and, where its batch was just settled, the samples in it."""
-        rows, row = self.rows_now, f"row {index} of the Pack"
+        rows, row = self.rows_now, self.describe_unsettled(index)
         epoch, self._epoch = self._epoch, None
         if rows is None or epoch is None:
             return row
@@ -504,4 +504,8 @@ class PackSource(IndexedSource):
 
     def describe_all(self, indices: list[int]) -> str:
         """Say at which rows some workers are."""
-        return ", ".join(f"row {index} of the Pack" for index in indices) or "the Pack"
+        return ", ".join(map(self.describe_unsettled, indices)) or "the Pack"
+
+    def describe_unsettled(self, index: int) -> str:
+        """Say which row an index means."""
+        return f"row {index} of the Pack"
