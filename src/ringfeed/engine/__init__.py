@@ -4,10 +4,10 @@
                                             ├── lookahead   plans this epoch and the next
                                             └── settling    decides on failed rows, and on slots
 
-    sending              a dataset's way to the workers, ahead of the first epoch
-    runner               begins one epoch after the other; says what was done so far
-    position, identity, hooks   where the user's code is in the order, as a state, and gone on from
-    autotune             what is "auto", changed while training runs
+    sending              sends the dataset to the workers, before the first epoch
+    runner               begins each epoch after the last; returns the statistics
+    position, identity, hooks   the position in the order, saved as a state and loaded
+    autotune             changes settings that are "auto" while training runs
 
 Imports `workers` and what lies below.
 """

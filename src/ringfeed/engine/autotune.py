@@ -1,4 +1,4 @@
-"""Workers and slots that are "auto": chosen from what waits for what while training runs, and set.
+"""Sets the workers and slots that are "auto", from the waits measured while training runs.
 
     training waits, the workers are busy   twice the workers, or as many as the throughput lacks
     training waits, the workers wait       twice the slots or the workers; what can gain more first
@@ -6,9 +6,9 @@
     it does not, and the workers wait      twice the slots on top: bursts need several slots
     it still does not                      one step back; from there, this is not tried again
 
-Where nothing is left to try, the setting stays until the share of the time that training waits is
-clearly another. That ends after a number of moves. `Tuner` knows no clocks and no processes;
-`Resizer` measures, and does what the tuner decides.
+When nothing is left to try, the setting stays until training clearly waits a larger or smaller
+share of the time. After `MOST_MOVES` moves the setting stays for good. `Tuner` has no clocks and no
+processes; `Resizer` measures, and carries out what the tuner decides.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ LOOK_NS = 10**8  # between two looks, which take microseconds
 
 @dataclass(frozen=True)
 class Window:
-    """What was seen since the last look.
+    """What was measured since the last look.
 
-    ``stall_s``: the consumer waited; ``busy_s`` and ``back_pressure_s``: all workers together
-    filled, and waited for something to fill. ``all_held``: the consumer holds every open slot, so
-    that nothing can be filled.
+    ``stall_s``: the consumer waited; ``busy_s`` and ``back_pressure_s``: the time that all workers
+    together filled, and waited for a slot. ``all_held``: the consumer holds every open slot, so
+    that no slot can be filled.
     """
 
     elapsed_s: float = 0.0
@@ -69,7 +69,7 @@ class Window:
 
 
 class Level:
-    """What was seen at one setting, in no more than ``most`` windows."""
+    """What was measured at one setting, in at most ``most`` windows."""
 
     def __init__(self, setting: Setting, most: int = MANY) -> None:
         self.setting, self._most = setting, most
@@ -86,7 +86,7 @@ class Level:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput; 0 where nothing was seen."""
+        """Throughput; 0 before anything was measured."""
         return median(self._rates or [0.0])
 
     @property
@@ -101,14 +101,14 @@ class Level:
 
     @property
     def is_sure(self) -> bool:
-        """Whether more windows would not change the throughput much, or would take too long."""
+        """Whether the throughput is known well enough, or more windows would take too long."""
         rates, count = self._rates, len(self._rates)
         is_steady = count >= FEW and stdev(rates) <= SURE * sqrt(count) * mean(rates)
         return count >= self._most or is_steady
 
 
 class Tuner:
-    """Decides on the settings of one loader, from ``least`` to ``most``; ``tuned`` may change."""
+    """Decides the settings of one loader, from ``least`` to ``most``; ``tuned`` may change."""
 
     def __init__(
         self, least: Setting, most: Setting, tuned: Collection[Side] = ("workers", "slots")
@@ -121,7 +121,7 @@ class Tuner:
         self._start()
 
     def _start(self) -> None:
-        """Look at a setting that needs no proof, as if it were the first."""
+        """Measure a setting that needs no proof, as if it were the first."""
         self._level, self._seen = Level(self.setting), Window()
         self._since_s = 0.0  # the last move
         self._base = self._level  # the last one that was kept
@@ -133,11 +133,11 @@ class Tuner:
 
     @property
     def is_short(self) -> bool:
-        """Whether training waits at a setting that was kept, and nothing is left to try."""
+        """Whether training waits although the tuner has nothing left to try."""
         return self._decide == self._watch and self._base.waited >= PAYS
 
     def look(self, window: Window) -> Step | None:
-        """Take in what was seen since the last look; a move, where one is due."""
+        """Add the window since the last look; return a move if one is due."""
         self._batches += window.batches
         if window.all_held:
             return self._open_another()
@@ -157,7 +157,7 @@ class Tuner:
     # ---- deciding ----
 
     def _judge(self) -> Step | None:
-        """Keep the trial, if there is one, as the base of what is tried next; or try another."""
+        """Keep a trial that paid as the base of the next one; otherwise try another."""
         level, base, trial = self._level, self._base, self._trial
         if trial:
             gain = level.samples_per_s / base.samples_per_s - 1
@@ -176,7 +176,7 @@ class Tuner:
         return self._next()
 
     def _next(self) -> Step | None:
-        """Try what may pay from the base; settle where there is nothing of the kind."""
+        """Try the next step that may pay, from the base; settle if there is none."""
         base, self._trial = self._base, []
         for side in _lacking(base) if base.waited >= PAYS else ():
             if side not in self._closed and self._has_more(side, base.setting):
@@ -184,7 +184,7 @@ class Tuner:
         return self._settle()
 
     def _has_more(self, side: Side, setting: Setting) -> bool:
-        """Whether there may be more of it; says so where there may not."""
+        """Whether this side may grow; notes the reason if it may not."""
         most = self._most.count(side)
         if side in self._tuned and setting.count(side) >= most:
             self._closed[side] = f"there may be no more than {named(side, most)}"
@@ -205,7 +205,7 @@ class Tuner:
     # ---- settled ----
 
     def _settle(self) -> Step | None:
-        """Stay with what was kept."""
+        """Stay at the setting that was kept."""
         base = self._base
         limits = self._closed.values() if base.waited >= PAYS else ()
         self._decide = self._watch
@@ -220,7 +220,7 @@ class Tuner:
         return step
 
     def _watch(self) -> Step | None:
-        """Look again where training waits clearly more than it did, or less."""
+        """Try again when training clearly waits more or less than before."""
         level, self._level = self._level, Level(self.setting, FEW)
         usual = self._base.waited
         is_usual = abs(level.waited - usual) < CHANGED or level.waited < PAYS
@@ -233,7 +233,7 @@ class Tuner:
     # ---- moving ----
 
     def _open_another(self) -> Step | None:
-        """Go to a slot more, because none can be filled."""
+        """Move to one slot more, because no slot can be filled."""
         slots = self.setting.slots
         held = f"training holds all {named('slots', slots)}, so none can be filled"
         if self._has_more("slots", self.setting):
@@ -243,7 +243,7 @@ class Tuner:
         return None
 
     def refuse(self, why: str) -> None:
-        """Take the last move back, because it could not be made, and never go so far again."""
+        """Undo the last move, which was impossible, and never try that many again."""
         before = self._before
         for side in self._tuned:
             if self.setting.count(side) > before.count(side):
@@ -251,7 +251,7 @@ class Tuner:
         self._restart(Setting(*map(min, astuple(self._base.setting), astuple(before))), why)
 
     def make_do(self, workers: int, why: str) -> Step:
-        """Go on with so many workers, as the others could not be had, and never try more again."""
+        """Continue with these workers, since no more could be started, and never try more again."""
         self._most = self._most.having("workers", workers)
         base = self._base.setting
         return self._restart(base.having("workers", min(base.workers, workers)), why)
@@ -270,7 +270,7 @@ class Tuner:
 
 
 def _lacking(level: Level) -> list[Side]:
-    """Return what may be too few, the likelier first."""
+    """Return the sides that may be too few, workers or slots, the likelier first."""
     if level.busy >= BUSY:
         return ["workers"]
     # At best slots gain what the workers wait, and workers what training waits, but no more than
@@ -280,7 +280,7 @@ def _lacking(level: Level) -> list[Side]:
 
 
 def _show_share(share: float) -> str:
-    """Return a share as people read it: ``63%``, ``1.5%``."""
+    """Return a share in percent: ``63%``, ``1.5%``."""
     return f"{share:.0%}" if share >= CHANGED else f"{share:.1%}"
 
 
@@ -294,7 +294,7 @@ def named(side: Side, count: int) -> str:
 
 
 def gained(gain: float) -> str:
-    """Return what a step did to the throughput."""
+    """Return a step's effect on the throughput, in words."""
     if abs(gain) < PAYS:
         return f"gained nothing ({round(gain, 2) + 0:+.0%})"
     return f"gained {gain:.0%}" if gain > 0 else f"lost {-gain:.0%}"
@@ -306,10 +306,10 @@ COUNTED = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samp
 
 
 class Resizer:
-    """Opens and parks slots of a running engine, and starts and ends workers, as its tuner says."""
+    """Carries out the tuner's decisions: opens and parks slots, starts and ends workers."""
 
     def __init__(self, tuner: Tuner, engine: Engine) -> None:
-        """Open as many slots as the tuner begins with."""
+        """Open the tuner's first number of slots."""
         self._tuner, self._engine = tuner, engine
         self._seen = copy(engine.count())
         self._is_short = False
@@ -317,7 +317,7 @@ class Resizer:
         engine.ring.set_open(tuner.setting.slots)
 
     def look(self) -> None:
-        """Move, if it is time to look and the tuner wants to."""
+        """If a look is due, carry out the tuner's move, if any."""
         if _ring.now_ns() < self.due_ns:
             return
         declined = self._engine.pool.scaled_down
@@ -326,7 +326,7 @@ class Resizer:
         self._ask(all_held=False)
 
     def open_another(self) -> bool:
-        """Open a slot, if that is allowed, because the consumer holds all there are."""
+        """Open one more slot if allowed, because the consumer holds all open ones."""
         before = self._engine.ring.open_slots
         self._ask(all_held=True)
         return self._engine.ring.open_slots > before
@@ -359,7 +359,7 @@ class Resizer:
             pool.resize(self._tuner.setting.workers)
 
     def _give_back(self) -> None:
-        """Return the memory of slots that are parked by now."""
+        """Return the memory of the slots that have been parked."""
         segment, ring = self._engine.segment, self._engine.ring
         if beyond := [slot for slot in segment.reserved if slot >= ring.open_slots]:
             states = self._engine.observer.states()

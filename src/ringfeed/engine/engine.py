@@ -1,15 +1,15 @@
-"""One running ring: memory, workers, a plan kept full, waits for batches, and failures as errors.
+"""One running ring: its memory, workers and plan, its waits for batches, its failures as errors.
 
-An iterator takes a batch that is there by itself. With any other answer of the ring it comes to
+The iterator itself takes a batch that is ready. For any other answer of the ring it calls
 `Engine.resolve`:
 
-    PLAN      more batches are planned
-    GAPS, CROWDED   the batch is taken, and `settling` decides what is handed out of it
-    PENDING   filled here with workers=0; else waited for up to `timeout_s`, then StallError, or
-              stuck workers are killed
-    HELD      views hold every slot: waited for a second, or up to `timeout_s` where a framework
-              lets go by itself
-    ALARMED, DAMAGED   the workers have failed, or wrote over shared memory: raised
+    PLAN      plan more batches
+    GAPS, CROWDED   the batch is taken; `settling` decides which of its rows are handed out
+    PENDING   with workers=0 fill the batch here; else wait up to `timeout_s`, then raise
+              StallError or kill stuck workers
+    HELD      views hold every slot: wait a second, or up to `timeout_s` if a framework
+              releases slots by itself
+    ALARMED, DAMAGED   the workers have failed, or wrote over shared memory: raise
 
 The loader decides when an epoch begins and ends. Not thread-safe: the loader's lock is held.
 """
@@ -64,14 +64,14 @@ class Feed(Protocol):
     """C code that takes batches."""
 
     def attach(self, ring: _ring.Ring, timeout_ns: int) -> None:
-        """Take them of this ring."""
+        """Take the batches of this ring."""
 
     def detach(self) -> None:
-        """Take no more."""
+        """Take no more batches."""
 
 
 class Engine:
-    """Runs one ring: a segment, the pool that fills it, and the batches of each epoch."""
+    """Runs one ring: its segment, the pool of workers that fills it, and each epoch's batches."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - made in one place
         self,
@@ -83,7 +83,7 @@ class Engine:
         launcher: Launcher | None,
         sent: SharedDataset | None = None,
     ) -> None:
-        """Reserve the plan's memory, or what the tuner begins with; no worker runs yet."""
+        """Reserve the memory of the plan, or of the tuner's first setting; start no worker."""
         self._forks = Forks.count
         self.on_stop: list[Callable[[], None]] = []
         """Called by `stop`, in order, when the workers have ended and slots are still mapped."""
@@ -140,14 +140,14 @@ class Engine:
 
     @property
     def timeout_ns(self) -> int:
-        """How long a batch is waited for."""
+        """How long to wait for a batch."""
         timeout_s = self.options.timeout_s
         return FOREVER_NS if timeout_s is None else int(min(timeout_s * 1e9, FOREVER_NS))
 
     def count(self) -> Stats:
-        """Return the statistics, brought up to date; any thread may call.
+        """Update and return the statistics; any thread may call.
 
-        A forked child gets old ones.
+        A forked child gets the statistics at the fork.
         """
         waiting, rows = self.intake.kept, self.intake.kept_rows
         self.ledger.count(
@@ -158,7 +158,7 @@ class Engine:
     # ---- epochs ----
 
     def start(self, dataset: Any) -> None:
-        """Start the workers, and count the time until a forkserver has forked them."""
+        """Start the workers; the statistics count the time that forking takes."""
         self.ledger.launch.start()
         try:
             self.pool.start(dataset)
@@ -168,14 +168,14 @@ class Engine:
     def update(self, changed: Any) -> None:
         """Send the changed dataset to the workers.
 
-        Batches that were read from the old one are dropped.
+        Batches read from the old dataset are dropped.
         """
         # First: a worker that starts after the update has no ticket of an older dataset.
         self.cancel()
         self.pool.update(changed)
 
     def is_ahead(self, number: int) -> bool:
-        """Whether this epoch is planned from its start, and all before it is handed out."""
+        """Whether this epoch is planned from its start, and all earlier batches are handed out."""
         return self.lookahead.is_beyond(number) and not self.waiting
 
     def begin(  # noqa: PLR0913 - what an epoch is
@@ -189,11 +189,11 @@ class Engine:
         done: int = 0,
         following: Callable[[int], Epoch] | None = None,
     ) -> None:
-        """Begin an epoch, for the iterator with this id, or go on with it where `is_ahead`.
+        """Begin an epoch for the iterator with this id, or continue it if `is_ahead`.
 
-        What was left of the one before is cancelled. ``done``: batches of ``progress`` that are
-        done with already. ``following``: gives the order of the next epoch, by its number, where
-        that may be read ahead of its time.
+        The rest of the previous epoch is cancelled. ``done``: batches of ``progress`` that are
+        finished already. ``following``: returns the order of an epoch by its number, if the next
+        epoch may be read early.
         """
         self.lookahead.version = self.pool.version
         if self.is_ahead(number):
@@ -219,7 +219,7 @@ class Engine:
         self._break_off()
 
     def _break_off(self) -> None:
-        """Cancel what is planned, so that no more batches come."""
+        """Cancel the planned batches, so that no more come."""
         self.ledger.epochs.stop()
         self.ring.cancel()
         self.lookahead.clear()
@@ -227,7 +227,7 @@ class Engine:
     def stop(self) -> None:
         """End the workers and close the segment; views stay valid.
 
-        What an interrupted call has left is done by the next.
+        If Ctrl-C interrupts this call, the next one finishes its work.
         """
         with (
             ExitStack() as ends
@@ -243,7 +243,7 @@ class Engine:
             self.pool.stop()
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End the workers where `stop` was interrupted; at the exit they end anyway."""
+        """End the workers if `stop` was interrupted; at the exit they end anyway."""
         pool = None if is_exiting() else getattr(self, "pool", None)
         if pool is not None and self._forks == Forks.count:
             pool.request_stop()
@@ -252,7 +252,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """How many batches the order has given that are not handed out."""
+        """How many batches the order gave that are not handed out yet."""
         return self.ring.left + self.lookahead.kept + (self.intake.kept is not None)
 
     @property
@@ -278,9 +278,9 @@ class Engine:
     # ---- what the ring does not decide ----
 
     def resolve(self, answer: int, build: BuildBatch | None = None) -> None:
-        """Do what an answer of the ring asks for; the next answer is another one, or a batch.
+        """Do what the ring's answer requires; then it has a batch, or another answer.
 
-        Raises what ends the epoch.
+        Raises the error that ends the epoch.
         """
         if self.intake.kept is not None:
             self._settle(build)  # Ctrl-C came while it was settled
@@ -301,7 +301,7 @@ class Engine:
             self._judge(answer)
 
     def _look(self, build: BuildBatch | None) -> None:
-        """Let the tuner look, and note where a batch is taken, as far as either is wanted."""
+        """Let the tuner look, and record where the batch is taken, if these are in use."""
         if self.resizer is not None:
             self.resizer.look()
         self._set_due()
@@ -316,7 +316,7 @@ class Engine:
 
     @property
     def settler(self) -> Settler:
-        """What decides on batches that the ring does not hand out by itself."""
+        """The `Settler`, for batches that the ring does not hand out by itself."""
         if self._settler is None:
             from ringfeed.engine.settling import Settler  # noqa: PLC0415 - few loops need it
 
@@ -324,14 +324,14 @@ class Engine:
         return self._settler
 
     def _settle(self, build: BuildBatch | None) -> None:
-        """Settle the batch that was taken: leave out failed rows, and copy it or not."""
+        """Settle the taken batch: leave out failed rows, and decide whether to copy it."""
         if self.intake.kept_rows is None and self.settler.find_rows():
             self._break_off()
         if self.intake.kept_rows is not None and not self.intake.settled:
             self.settler.find_place(build)
 
     def _judge(self, answer: int) -> None:
-        """Raise what ended the ring, if it has ended."""
+        """Raise the error that ended the ring, if any."""
         if answer == _ring.STOPPED:
             raise ClosedError("the loader was closed while this iterator waited")
         if answer not in (_ring.ALARMED, _ring.DAMAGED):
@@ -372,7 +372,7 @@ class Engine:
         self._judge(answer)
 
     def _wait_for_workers(self) -> int:
-        """Wait for the head batch; after `timeout_s` raise StallError, or end what is stuck."""
+        """Wait for the head batch; after `timeout_s` raise StallError, or end stuck workers."""
         ring, streams, timeout_ns = self.ring, self.streams, self.timeout_ns
         answer = ring.wait(streams.look_in_ns(timeout_ns - ring.waited_ns), epoch_id=self._epoch_id)
         streams.look()
@@ -401,7 +401,7 @@ class Engine:
         )
 
     def _note_start(self) -> None:
-        """Note that the first workers have filled a batch: later waits are not for their start."""
+        """Note that the first workers have filled a batch; later waits are not for their start."""
         self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
         self._end_start()
 
@@ -410,12 +410,12 @@ class Engine:
         self._set_own_wait()
 
     def _set_own_wait(self) -> None:
-        """Set how long an iterator waits by itself: not for workers that start, or for none."""
+        """Set an iterator's own wait: 0 while the first workers start, or without workers."""
         waits = self.plan.workers and not self._is_starting
         self.intake.own_wait_ns = min(OWN_WAIT_NS, self.timeout_ns) if waits else 0
 
     def _wait_for_views(self, build: BuildBatch | None) -> None:
-        """Wait until views let go of a slot; garbage is collected only where none does soon."""
+        """Wait until views release a slot; collect garbage only if none does soon."""
         ring = self.ring
         builder = build if isinstance(build, BatchBuilder) else None
         waits = build is not None if builder is None else builder.waits_for_slots
@@ -443,7 +443,7 @@ class Engine:
 def memory_of(plan: Plan, engine: Engine | None) -> Memory:
     """Ask the kernel about the memory of a loader, from any thread.
 
-    Without an engine it has none.
+    A loader without an engine takes none.
     """
     from ringfeed.monitor.memory import Held, Memory, look  # noqa: PLC0415 - if needed
 

@@ -22,8 +22,8 @@ class Counts:
     """How often the hooks of a dataset have run.
 
     ended: epochs whose hooks have run; begun: later runs of on_epoch_begin alone.
-    broken_off: how often on_epoch_begin has run more than on_epoch_end, by the epochs that had
-        ended before. Less: Keras runs on_epoch_end ahead of each fit.
+    broken_off: how many more runs on_epoch_begin has than on_epoch_end, by the epochs that had
+        ended before. Below 0: Keras runs on_epoch_end before each fit.
     """
 
     ended: int = 0
@@ -32,10 +32,10 @@ class Counts:
 
 
 class Hooks:
-    """Runs the hooks of a loader's dataset; each run returns whether the order may have changed."""
+    """Runs a dataset's hooks; each run returns whether the order may have changed."""
 
     def __init__(self, source: Source, timeout_s: float | None) -> None:
-        """Run nothing yet; ``timeout_s``: how long running them again may take."""
+        """Run no hook yet; ``timeout_s``: how long a replay of the hooks may take."""
         self._source = source
         self._timeout_s = timeout_s
         self.counts = Counts()
@@ -51,7 +51,7 @@ class Hooks:
         return "on_epoch_begin" in self._source.hooks
 
     def run(self, name: str) -> bool:
-        """Call a hook of the dataset, if it has it."""
+        """Call a hook of the dataset, if the dataset has it."""
         changed = self._source.run_hook(name)
         self.count(name)
         return changed
@@ -67,10 +67,10 @@ class Hooks:
         counts.ended, counts.begun = counts.ended + 1, 0
 
     def now(self) -> dict[str, Any] | None:
-        """Return what they have done to the dataset ahead of the next epoch; None without hooks.
+        """Return the hooks' effect on the dataset before the next epoch; None without hooks.
 
-        That is the dataset's own state, or how often they have run: an epoch that was broken off
-        had the first alone.
+        The effect is the dataset's own state, or how often each hook has run: an epoch that was
+        broken off had on_epoch_begin only.
         """
         dataset, counts = self._source.given, self.counts
         if not self:
@@ -82,9 +82,9 @@ class Hooks:
         return {"hooks": counts.ended, **pairs}
 
     def restore(self, done: dict[str, Any] | None) -> bool:
-        """Bring the dataset to this state; without one of its own, by running its hooks as often.
+        """Bring the dataset to this state; a dataset without states has its hooks run as often.
 
-        StateError where hooks have run otherwise, which cannot be undone.
+        StateError if the hooks have run otherwise, since a run cannot be undone.
         """
         if not done:
             return False

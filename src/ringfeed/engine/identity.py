@@ -1,4 +1,4 @@
-"""A loader's state as flat JSON, checked against the loader that is to go on from it."""
+"""A loader's state as flat JSON, and its check against the loader that loads it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _REMEDIES = {
 
 
 class Identity:
-    """What must be the same where a state is taken and where it is loaded."""
+    """What a state and the loader that loads it must have in common."""
 
     def __init__(
         self, source: Source, position: Position, batch_size: int | None, *, seed_is_drawn: bool
     ) -> None:
-        """Tell a dataset from others by its ``fingerprint``, or that of Hugging Face's datasets.
+        """Identify a dataset by its ``fingerprint``, or that of Hugging Face's datasets.
 
-        ``seed_is_drawn``: whether another seed than the state's was not asked for.
+        ``seed_is_drawn``: whether the loader drew its seed, so that it may take the state's.
         """
         self._source, self._position = source, position
         self._batch_size = batch_size
@@ -59,7 +59,7 @@ class Identity:
         return now if fingerprint is None else {**now, "fingerprint": shorten(str(fingerprint))}
 
     def state(self, place: Place) -> dict[str, Any]:
-        """Return the state at a place; warns once where states of an iterable cannot be kept."""
+        """Return the state at a place; warns once if an iterable's states cannot be kept."""
         epoch = self._position.under_way
         states = None if epoch is None or self._has_warned else epoch.states
         if states is not None and (refusal := states.refusal()) is not None:
@@ -87,7 +87,7 @@ class Identity:
     def place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
         """Return the place of a state.
 
-        Raises StateError where it is of another loader, with ``strict``.
+        With ``strict``, raises StateError if the state is of another loader.
         """
         _check(state)
         state = copied(dict(state))
@@ -122,7 +122,7 @@ class Identity:
         return Place(place.epoch)
 
     def seed(self, state: Mapping[str, Any]) -> int:
-        """Return the seed to go on with: the state's, where this loader has drawn its own."""
+        """Return the seed to continue with: the state's, if this loader drew its own."""
         seed: int = state["seed"] if self._seed_is_drawn else self._source.seed
         return seed
 
@@ -156,7 +156,7 @@ class Identity:
 
 
 def _check(state: Any) -> None:
-    """Raise StateError for what no state_dict() of this version has returned."""
+    """Raise StateError unless a state_dict() of this version returned this value."""
     lacks = ""
     if isinstance(state, Mapping):
         lacks = next((f" without {name!r}" for name in _COUNTS if name not in state), "")
@@ -191,7 +191,7 @@ def _refuse(name: str, value: object, expected: str) -> None:
 
 
 def _check_streams(place: Place, count: int) -> None:
-    """Raise StateError for what are no states of so many iterables."""
+    """Raise StateError unless these are the states of this number of iterables."""
     streams = place.streams
     if streams is None:
         return

@@ -3,8 +3,8 @@
     plan      4 5 6 7 8 9 | 0 1 2 3
               taken       border    as far as the ring has room, until the next epoch's end
 
-Workers fill both alike. Callers with the epoch's id come to its end at the border, so that neither
-epoch is handed the other's batches.
+Workers fill batches on both sides. An iterator ends at the border, which its epoch id tells, so
+that no epoch gets the other's batches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Part:
 
     @property
     def is_planned(self) -> bool:
-        """Whether all of it is planned."""
+        """Whether the whole part is planned."""
         return self.order is None and not self.kept
 
 
@@ -57,7 +57,7 @@ class Lookahead:
         self.clear()
 
     def clear(self) -> None:
-        """Plan nothing more; the ring has dropped what was planned."""
+        """Plan nothing more; the ring has dropped the planned batches."""
         self._next: _Part | None = None  # beyond the border, once that is set
         self._following: Callable[[int], Epoch] | None = None
         self._now = _Part(None, 0, 0)
@@ -74,7 +74,7 @@ class Lookahead:
         return self._next is not None and self._next.number == number and not self._next.is_torn
 
     def cross(self, following: Callable[[int], Epoch] | None) -> None:
-        """Make the epoch that is planned beyond the border the epoch under way."""
+        """Make the epoch beyond the border the running epoch."""
         begun, self._next = self._next, None
         assert begun is not None
         self._now = begun
@@ -82,24 +82,24 @@ class Lookahead:
 
     @property
     def order(self) -> Epoch | None:
-        """What is still to be asked for indices of the epoch under way; None: it has given all."""
+        """The order of the running epoch; None once it has given all its indices."""
         return self._now.order
 
     @property
     def is_planned(self) -> bool:
-        """Whether the epoch under way is planned to its end."""
+        """Whether the running epoch is planned to its end."""
         return self._now.is_planned
 
     @property
     def kept(self) -> int:
-        """How many batches its order has given that are not planned yet: where Ctrl-C came."""
+        """How many batches the order gave that Ctrl-C kept from the plan."""
         return sum(
             len(given) if isinstance(given, list) else -(-len(given) // self._rows)
             for _, given in self._now.kept
         )
 
     def top_up(self) -> None:
-        """Plan ahead: as far as a pure sampler gives indices at once, or a batch for each slot."""
+        """Plan ahead: as far as a pure sampler gives indices at once, else one batch per slot."""
         ring = self._ring
         while (
             (part := self._unplanned()) and ring.room and ring.planned < min(ring.slots, part.most)
@@ -124,10 +124,10 @@ class Lookahead:
         return None if found is None or found.is_planned or found.is_torn else found
 
     def _plan(self, part: _Part) -> None:
-        """Plan what the order gives next; what Ctrl-C has kept from the plan, the next call plans.
+        """Plan the order's next batches; if Ctrl-C interrupts, the next call plans the rest.
 
-        Orders move with the last step of a call, and are called from C: what they gave is kept, or
-        they have not moved.
+        An order updates its position last, and C calls it. So Ctrl-C comes either after the indices
+        are kept, or before the order has moved.
         """
         if not part.kept:
             order, count = part.order, min(part.most - self._ring.planned, self._ring.room)
@@ -137,7 +137,7 @@ class Lookahead:
         self._ring.plan_kept(part.kept, self._parts(part), self._rows, part.number, self.version)
 
     def _parts(self, part: _Part) -> list[tuple[Indices, int]]:
-        """Return what was given, in parts that may be planned together."""
+        """Split the given indices into parts that may be planned together."""
         asked, given = part.kept[0]
         order = part.order
         workers = max(self._workers, 1)

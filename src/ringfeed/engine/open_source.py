@@ -1,6 +1,6 @@
-"""Decides once what a dataset is; what is none is refused, with what to give instead.
+"""Decides once the kind of a dataset; refuses anything else, and says what to give instead.
 
-No framework is imported for it: its objects are known by the names of their classes.
+No framework is imported: its objects are recognised by the names of their classes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _OF_BATCHES = {
 
 
 def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
-    """Decide what a dataset is, or say what is wrong with it.
+    """Return the source of a dataset, or raise the reason why there is none.
 
-    `Source.learn` is the first to read it.
+    Nothing is read here: `Source.learn` reads the first sample.
 
-    ``functions``: what the workers do with its samples, in the order of `Functions`; None: nothing.
+    ``functions``: the user's functions that the workers run, in the order of `Functions`; or None.
 
-    Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError
-    for columns that are none.
+    Raises TypeError for an object that is no dataset, ValueError for settings that do not fit it,
+    SpecError for invalid columns.
     """
     if any(one is not None for one in functions):
         return _open_with(dataset, terms, functions)
@@ -66,7 +66,7 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
 
 
 def _columns_of(dataset: Any, terms: Terms) -> Any:
-    """Return NumPy arrays in the place of columns of any package; other datasets as they are."""
+    """Return columns of any package as NumPy arrays; return other datasets unchanged."""
     if not isinstance(dataset, tuple | list | dict) and _SERIES.isdisjoint(class_names(dataset)):
         return dataset
     leaves = [*leaves_of(dataset)]
@@ -99,7 +99,7 @@ def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
 
 
 def add_weights(source: Source) -> None:
-    """Add numbers and weights to samples; ValueError where a row is not a sample."""
+    """Add sample numbers and weights to samples; ValueError if a row is no sample."""
     if source.whole:
         raise ValueError(
             "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a "
@@ -132,7 +132,7 @@ def open_readers(source: Source, concurrency: int, readers: int, max_attempts: i
 
 
 def _check(dataset: Any, terms: Terms) -> None:
-    """Raise TypeError for what is no dataset, and ValueError for a size that does not fit."""
+    """Raise TypeError for an object that is no dataset, and ValueError for a wrong size."""
     batch_size = terms.batch_size
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
@@ -144,7 +144,7 @@ def _check(dataset: Any, terms: Terms) -> None:
 
 
 def _refusal(dataset: Any, batch_size: int | None) -> str | None:
-    """Say why an object is no dataset, and what to give instead; None where it may be one."""
+    """Say why an object is no dataset, and what to give instead; None if it may be one."""
     names, kind = class_names(dataset), type(dataset).__name__
     if isinstance(dataset, str | bytes | os.PathLike):
         return (
@@ -185,9 +185,9 @@ def _refusal_of_code(dataset: Any) -> str | None:
 
 
 def _is_async(kind: type) -> bool:
-    """Whether samples of a class of datasets are awaited.
+    """Whether the class reads samples with ``async def``.
 
-    Raises TypeError where another method is async.
+    Raises TypeError if another method is async.
     """
     for name in ("read_into", "__getitems__"):
         if inspect.iscoroutinefunction(getattr(kind, name, None)):
@@ -225,7 +225,7 @@ def _needs_arguments(function: Any) -> str | None:
 
 
 def _check_indexable(dataset: Any, batch_size: int | None) -> None:
-    """Refuse what has no samples by number, and a Keras PyDataset with a batch_size."""
+    """Refuse an object without samples by number, and a Keras PyDataset with a batch_size."""
     if not callable(getattr(type(dataset), "__getitem__", None)):
         raise TypeError(
             f"{_a(type(dataset).__name__)} is no dataset: it has neither __getitem__ nor __iter__; "

@@ -1,6 +1,6 @@
-"""The loader's parameters that say how it runs, checked, with "auto" kept.
+"""The loader's parameters for how it runs, checked; "auto" stays "auto".
 
-`Plan` decides on these.
+`Plan` is made from these.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Options:
 
     ``backend``: "process" or "thread"; ``start_method``: how processes start, "forkserver", "spawn"
         or "fork"; ``remote``: a cluster, whose bridges are processes beside the workers.
-    ``workers``: where that is "auto", the most there may be; ``readers``: those that read a stream
-        for them; ``concurrency``: 0 where a worker reads one sample at a time.
-    ``slots``: None where ``auto``, ``memory`` or the default decides.
+    ``workers``: their number, or the most if "auto"; ``readers``: processes that read a stream for
+        the workers; ``concurrency``: 0 if each worker reads one sample at a time.
+    ``slots``: None if ``auto``, ``memory`` or the default decides the number.
     """
 
     def __init__(  # noqa: PLR0913 - as the loader has
@@ -51,9 +51,9 @@ class Options:
         on_error: str,
         max_attempts: int,
     ) -> None:
-        """Understand the parameters for this dataset.
+        """Check the parameters for this dataset.
 
-        Raises ValueError or TypeError for what does not fit.
+        Raises ValueError or TypeError for one that does not fit.
         """
         self.remote = remote = None if isinstance(backend, str) else _remote(backend)
         if remote is not None:
@@ -102,15 +102,15 @@ class Options:
     def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
         """Whether the workers begin the next epoch while the last batches of this one are used.
 
-        Not where it may be another when it begins: by the dataset's hooks, a sampler that is read
-        as the epoch goes on, or whatever the program does to a dataset that threads share.
+        They do not if the next epoch may still change: by the dataset's hooks, by a sampler that is
+        read during the epoch, or by the program, if threads share its dataset.
         """
         may_change = source.hooks or source.has_passes or source.streams or not sampler.pure
         return self.sends and not may_change
 
 
 def _reads_apart(source: Source, workers: int, backend: str) -> bool:
-    """Whether a process of its own reads an iterable for so many workers."""
+    """Whether a separate process reads an iterable for this number of workers."""
     if source.streams != 1:
         return False
     from ringfeed.reading.relay import reads_apart  # noqa: PLC0415 - only where it is needed
@@ -130,7 +130,7 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
 def _default_slots(
     source: Source, workers: int, in_flight: int, remote: Remote | None
 ) -> int | None:
-    """Return the slots where several batches are filled at a time; None where one is."""
+    """Return the slots if several batches are filled at a time; None if one is."""
     least = workers + SPARE_SLOTS if source.at_once else 0
     at_once = ceil(in_flight / source.indices) if in_flight else 0
     if remote is not None:
@@ -139,7 +139,7 @@ def _default_slots(
 
 
 def _remote(backend: Any) -> Remote:
-    """Return a backend that is no word; TypeError where it is none."""
+    """Return the `Remote` given as backend; TypeError for any other object."""
     if not hasattr(backend, "make_pool"):
         raise TypeError(
             f"backend={backend!r}; choose one of 'process', 'thread', 'spawn', 'fork', or a "
@@ -150,7 +150,7 @@ def _remote(backend: Any) -> Remote:
 
 
 def _most_workers(workers: int | str | None, a_cpu: int) -> int:
-    """Return how many workers there may be."""
+    """Return the largest number of workers."""
     if workers is None:
         return min(usable_cpus(), _ring.MAX_WORKERS)
     if isinstance(workers, str):

@@ -1,6 +1,6 @@
-"""How much memory a loader takes: decided and checked before anything is reserved.
+"""Decides and checks how much memory a loader takes, before any is reserved.
 
-make_plan   the plan of so many workers, and of so many slots or so much memory
+make_plan   the plan for given workers, and for given slots or memory
 plan_for    the plan of a loader's options
 """
 
@@ -39,7 +39,7 @@ MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
 
 @dataclass(frozen=True)
 class Plan:
-    """What a loader reserves, in bytes, in ``total``; each worker's Python comes on top."""
+    """The bytes that a loader reserves, in sum ``total``; each worker's Python comes on top."""
 
     layout: Layout
     slots: int
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def sizes(self) -> Sizes:
-        """What the shared memory is made for."""
+        """The sizes for which the shared memory is made."""
         at = self.layout
         ids, workers = worker_ids(self.workers), max(self.workers, 1)
         places = (at.slot_size, at.indices_at, at.marks_at, at.failures_at)
@@ -74,25 +74,25 @@ class Plan:
 
     @property
     def lookahead(self) -> int:
-        """Batches that may be planned and not taken."""
+        """How many batches may be planned and not yet taken."""
         return max(2 * self.slots, PLANNED_INDICES // self.layout.indices)
 
     @property
     def planned_size(self) -> int:
         """Bytes of the consumer's own memory for indices: of planned batches, and of the sampler's.
 
-        Apart from ``total``, as interpreters are.
+        Not part of ``total``, like the interpreters.
         """
         return 2 * _ring.window_size(self.lookahead, self.layout.indices)
 
     @property
     def copies(self) -> int:
-        """How many processes may have a copy of the part of the dataset that is not shared."""
+        """How many processes may copy the part of the dataset that is not shared."""
         return self.workers + self.forkserver
 
     @property
     def elements_size(self) -> int:
-        """Bytes of the elements that are read ahead of the workers, if all are like the first."""
+        """Bytes of the elements read ahead of the workers, if each is like the first."""
         return (
             0 if self.store is None else self.store.words + self.store.entries * self.element_size
         )
@@ -107,17 +107,17 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        """Return the total, and what it is for."""
+        """Return the total and its parts."""
         from ringfeed.monitor.plan_words import text_of  # noqa: PLC0415 - only where it is shown
 
         return text_of(self)
 
     def __repr__(self) -> str:
-        """Return the same in a line of code's output."""
+        """Return the total and its parts, for a prompt."""
         return f"<Plan of {self}>"
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook."""
+        """Return the total and its parts as a table, for notebooks."""
         from ringfeed._html import table  # noqa: PLC0415 - for notebooks
         from ringfeed.monitor.plan_words import lines_of  # noqa: PLC0415 - only where it is shown
 
@@ -130,9 +130,9 @@ def _control_size(slots: int, cells: int, workers: int) -> int:
 
 
 def _cells(indices: int, slots: int, workers: int, more: int) -> int:
-    """Return the most tickets of a batch: several a worker, as far as the control block has room.
+    """Return the most tickets of a batch: several per worker, if the control block has room.
 
-    ``more`` are worked on at a time beyond one a worker.
+    ``more``: tickets in work at a time beyond one per worker.
     """
     cells = min(indices, _ring.MAX_CELLS, max(16, 4 * (workers + more)))
     while cells > 1 and _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
@@ -159,12 +159,11 @@ def make_plan(  # noqa: PLR0913 - what decides the others
 ) -> Plan:
     """Return the plan for ``slots``, or for as many slots as ``memory`` holds.
 
-    ``at_once``: a worker fills a whole batch. ``more``: tickets that are worked on at a time beyond
-    one a worker, where a worker may hold
-    several. ``figures``: others of the `Plan`; with ``element_size``, one of the workers reads
-    elements of so many bytes for the others.
+    ``at_once``: a worker fills a whole batch. ``more``: tickets in work at a time beyond one per
+    worker, if a worker may hold several. ``figures``: other fields of the `Plan`; with
+    ``element_size``, one of the workers reads elements of this many bytes for the others.
 
-    Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
+    Raises PlanError if the budget is below two slots, ValueError for both or for invalid values.
     """
     if slots is not None and memory is not None:
         raise ValueError("give slots= or memory=, not both: each decides the other")
@@ -190,7 +189,7 @@ def make_plan(  # noqa: PLR0913 - what decides the others
 
 
 def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
-    """Return the plan of the most slots that the memory holds."""
+    """Return the plan with the most slots that fit into the memory."""
     budget = parse_memory(memory)
     for count in range(MOST_SLOTS_BY_MEMORY, MIN_SLOTS - 1, -1):
         plan = with_slots(count)
@@ -206,10 +205,10 @@ def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
 
 
 def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> Plan:
-    """Return the plan of these options for a dataset that travels as ``packed``; "auto": the most.
+    """Return the plan for these options and the pickled dataset ``packed``; "auto": the most.
 
-    Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one.
-    Without ``memory``, slots that are "auto" may take a quarter of what is free.
+    If ``memory`` is too small, workers="auto" becomes fewer, down to one. Without ``memory``,
+    slots="auto" may take a quarter of the free memory.
     """
     figures: dict[str, Any] = {"states_size": source.states_size, "at_once": source.at_once}
     if options.remote is not None:
@@ -238,7 +237,7 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
 
 
 def tuner_for(options: Options, plan: Plan) -> Tuner | None:
-    """Return the tuner of what is "auto", up to the plan; None where nothing is."""
+    """Return the tuner of the "auto" settings, up to the plan; None if no setting is "auto"."""
     if not options.auto:
         return None
     from ringfeed.engine.autotune import Tuner  # noqa: PLC0415 - only where it is needed
@@ -250,9 +249,9 @@ def tuner_for(options: Options, plan: Plan) -> Tuner | None:
 
 
 def check_available(plan: Plan, tuner: Tuner | None, reserved: int = 0) -> None:
-    """Raise PlanError unless there is memory for the plan, or for what the tuner begins with.
+    """Raise PlanError unless there is memory for the plan, or for the tuner's first setting.
 
-    ``reserved``: bytes of it that are taken already.
+    ``reserved``: bytes of the plan that are reserved already.
     """
     if tuner is not None:
         plan = replace(plan, slots=tuner.setting.slots, workers=tuner.setting.workers)
@@ -265,7 +264,7 @@ def check_available(plan: Plan, tuner: Tuner | None, reserved: int = 0) -> None:
 
 
 def _fits(plan: Plan, reserved: int, free: int) -> str:
-    """Say how many rows of a batch so much memory holds, with as few slots as there may be."""
+    """Say how many rows per batch fit into the memory with the fewest slots."""
     rest = plan.total - reserved - plan.slots * plan.slot_size
     row_size = plan.slot_size / max(plan.layout.rows, 1)
     rows = int(max(free - rest, 0) / MIN_SLOTS / row_size)

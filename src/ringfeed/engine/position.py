@@ -1,10 +1,10 @@
-"""Where the user's code is in a loader's order, in samples that it was handed, not in those read.
+"""The position of the user's code in the order: samples handed out, not samples read.
 
     epoch 3   0 . . . . . . . . . . . . . . . . . . N
               begun          handed      planned
               (`UnderWay.begun`)  (`Position.place`)
 
-The end of an epoch is the start of the next; with hooks of the dataset's, when they have run.
+The end of an epoch is the start of the next; if the dataset has hooks, once they have run.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class UnderWay(NamedTuple):
 
 
 class Position:
-    """Where a loader is: in the newest epoch or, if it was moved, at the start of the next.
+    """A loader's position: in the newest epoch or, after `go_to`, at the start of the next.
 
-    Safe from any thread and from a signal handler: it has no lock, and each method looks once at
-    what may change.
+    Safe from any thread and from a signal handler: it has no lock, and each method reads each
+    attribute that may change only once.
     """
 
     def __init__(self, sampler: Sampler, shard: Part, hooks: Hooks | None) -> None:
-        """Be at the start of epoch 0."""
+        """Start at epoch 0."""
         self.sampler = sampler
         self.shard = shard
         self.next = Place(0)
@@ -71,11 +71,11 @@ class Position:
     def start(
         self, hooks: dict[str, Any] | None, progress: Progress, states: StreamStates | None
     ) -> UnderWay:
-        """Return the epoch that begins at the next place, before anything of it is planned.
+        """Return the epoch at the next place; nothing of it is planned yet.
 
         See `enter`.
 
-        ``hooks``: what the dataset's hooks had done to it ahead of the epoch; ``states``: those of
+        ``hooks``: the hooks' effect on the dataset before the epoch; ``states``: those of
             iterables.
         """
         place, sampler = self.next._replace(hooks=hooks), self.sampler
@@ -87,13 +87,13 @@ class Position:
         )
 
     def enter(self, epoch: UnderWay) -> None:
-        """Be in an epoch that has begun."""
+        """Make this epoch, which has begun, the running one."""
         self._has_moved = False
         self.under_way = epoch
 
     @property
     def is_amid(self) -> bool:
-        """Whether the next epoch begins at a position, by `load_state_dict` or `skip`."""
+        """Whether `load_state_dict` or `skip` moved the start of the next epoch."""
         return self.next.samples > 0
 
     # ---- its length ----
@@ -101,7 +101,7 @@ class Position:
     def batches(self) -> int:
         """Return the batches of an epoch.
 
-        TypeError, with the reason, where the order does not know.
+        TypeError, with the reason, if the order does not know.
         """
         length = self.sampler.length
         if length is None:
@@ -113,10 +113,10 @@ class Position:
     # ---- where the user's code is ----
 
     def place(self, batches: int | None = None) -> Place:
-        """Return where the user's code is: in the newest epoch, or at the start of the next.
+        """Return the position of the user's code: in the newest epoch, or at the start of the next.
 
-        ``batches``: how many it has been handed of the epoch under way, where only its loop knows;
-        StateError where that was not said.
+        ``batches``: how many batches of the running epoch the training loop has received, if only
+        the loop knows; StateError if it did not say.
         """
         now = self._now
         found = self.next if now is None else self._place_in(now, batches)
@@ -153,18 +153,18 @@ class Position:
         return None if self._has_moved else self.under_way
 
     def go_to(self, place: Place) -> None:
-        """Begin the next epoch there."""
+        """Begin the next epoch at this place."""
         self.next = place
         self._has_moved = True
 
     def set_epoch(self, number: int) -> None:
-        """Begin this epoch next; at its start, unless it is where `go_to` has it begin already."""
+        """Begin this epoch next: at its start, unless `go_to` set a place in this epoch."""
         self.go_to(self.next if self.next.epoch == number else Place(number))
 
     def skip(self, batches: int, streams: int) -> None:
         """Leave out batches of the next epoch.
 
-        Raises ValueError where it has fewer, or several streams.
+        Raises ValueError if the epoch has fewer, or has several streams.
         """
         if streams > 1 and batches:
             raise ValueError(
@@ -183,14 +183,14 @@ class Position:
         self.go_to(place._replace(samples=place.samples + samples))
 
     def give_back(self) -> None:
-        """Begin the epoch under way again, unless another was asked for since."""
+        """Begin the running epoch again, unless another was requested since."""
         if (now := self._now) is not None:
             self.go_to(now.begun)
 
     # ---- what is left ----
 
     def left(self, place: Place | None = None) -> int | None:
-        """Return the batches from a place to its epoch's end.
+        """Return how many batches follow a place in its epoch.
 
         Returns None where only reading shows that.
         """

@@ -1,9 +1,9 @@
-"""One loader's epochs: begun one after the other and told by ids, with the dataset's hooks between.
+"""Begins the epochs of one loader, each with its own id, and runs the hooks between them.
 
     Loader ──▶ EpochRunner.begin() ──▶ BatchIterator ── answer of the ring ──▶ Engine.resolve()
 
-The runner makes the engine for its first epoch, and another after one whose workers have failed. It
-knows where the user's code is: see `resume`.
+The runner makes an engine for its first epoch, and a new one when an engine's workers have failed.
+Its `position` says where the user's code is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EpochRunner:
     def __init__(
         self, source: Source, options: Options, shard: Part, *, shuffle: bool | int, sampler: Any
     ) -> None:
-        """Read sample 0 unless its spec is given, and make the plan; no slot is reserved yet."""
+        """Read sample 0 unless its spec is given, and make the plan; reserve no slot."""
         self.source = source
         self.options = options
         self._sending = Sending(source, options)
@@ -112,11 +112,11 @@ class EpochRunner:
         return self._or_stay(partial(self._begin, build, keeps))
 
     def prepare(self) -> None:
-        """Run what precedes the next epoch now, as its length is needed before it begins."""
+        """Run the hooks that precede the next epoch now, since its length is needed."""
         self._or_stay(self._prepare)
 
     def _or_stay(self, begin: Callable[[], _Answer]) -> _Answer:
-        """Begin an epoch, or stay where the loader is: a hook may raise, and Ctrl-C come."""
+        """Begin an epoch, or keep the position if a hook raises or Ctrl-C comes."""
         self._check_open()
         place = self.position.next
         try:
@@ -158,7 +158,7 @@ class EpochRunner:
     def _prepare(self) -> dict[str, Any] | None:
         """Run the hook of the next epoch.
 
-        Return what the hooks had done to the dataset before it.
+        Return the hooks' effect on the dataset before that hook.
         """
         if self._prepared is not None:
             return self._prepared
@@ -173,14 +173,14 @@ class EpochRunner:
         return done
 
     def _supersede(self, why: str) -> None:
-        """End the time of all iterators that there are, before the next is made."""
+        """Supersede all iterators, before the next is made."""
         self.epoch_id += 1
         self.unfinished, self._superseded = None, why
         if self.engine is not None and not self._is_ahead(self.engine):
             self.engine.cancel()
 
     def go_to(self, place: Place) -> None:
-        """Begin the next epoch where a state was taken; older iterators are superseded."""
+        """Begin the next epoch at the place of a state; supersede older iterators."""
         if self._forks != Forks.count:
             return  # a forked child, where nothing begins
         with self.lock:
@@ -189,7 +189,7 @@ class EpochRunner:
             self._supersede(_BY_STATE)
 
     def _update(self, engine: Engine) -> None:
-        """Send the workers a dataset that has changed."""
+        """Send the changed dataset to the workers."""
         changed = engine.pool.change(self.source.current())
         if changed is not None and self.options.readers:
             # An iterable's own reader has read ahead from the old one.
@@ -198,7 +198,7 @@ class EpochRunner:
             engine.update(changed)
 
     def _is_ahead(self, engine: Engine) -> bool:
-        """Whether the engine has begun to read the next epoch, from its start."""
+        """Whether the engine already reads the next epoch, from its start."""
         place = self.position.next
         is_at_start = place == Place(place.epoch)
         return is_at_start and self._sent_seed == self.source.seed and engine.is_ahead(place.epoch)
@@ -210,7 +210,7 @@ class EpochRunner:
                 self.engine.attach(feed)
 
     def has_more(self) -> bool:
-        """Whether the newest iterator has batches that are not taken, or may have."""
+        """Whether the newest iterator has, or may have, batches that are not taken."""
         engine = self.engine
         return engine is not None and engine.has_more
 
@@ -219,7 +219,7 @@ class EpochRunner:
             self._renew_order()
 
     def _renew_order(self) -> None:
-        """Make the order anew: the dataset has changed, and with it perhaps its length."""
+        """Make a new order, since the dataset has changed, and its length may have."""
         with self._sending.counted():
             self.position.sampler = self._make_sampler()
 
@@ -247,7 +247,7 @@ class EpochRunner:
             raise
 
     def _make_room(self) -> None:
-        """End engines of loaders that rest, the oldest first, while descriptors are short."""
+        """End the engines of resting loaders, the oldest first, while descriptors are short."""
         for other in [*_started]:
             if not is_short_of_descriptors(self.plan.workers):
                 break
@@ -256,9 +256,9 @@ class EpochRunner:
         _started[self] = None
 
     def _rest(self) -> None:
-        """End the engine between epochs: the next one starts another.
+        """End the engine between epochs; the next epoch starts another.
 
-        Where it is in use, it goes on.
+        An engine in use is kept.
         """
         if self._is_resting and self._forks == Forks.count and self.lock.acquire(blocking=False):
             try:
@@ -268,7 +268,7 @@ class EpochRunner:
                 self.lock.release()
 
     def _check_available(self) -> None:
-        """Raise PlanError unless there is memory, once dropped loaders have given theirs back."""
+        """Raise PlanError unless there is memory, after dropped loaders have freed theirs."""
         Finalizer.finish()
         check_available(self.plan, self.tuner, self._sending.size)
 
@@ -277,7 +277,7 @@ class EpochRunner:
             raise SupersededError(self._superseded)
 
     def ready(self, epoch_id: int) -> bool:
-        """Whether the next batch is there; raises SupersededError for an older iterator."""
+        """Whether the next batch is ready; raises SupersededError for an older iterator."""
         self._check_open()
         with self.lock:
             self._check_epoch_id(epoch_id)
@@ -287,7 +287,7 @@ class EpochRunner:
             )
 
     def resolve(self, epoch_id: int, answer: int, build: BuildBatch | None) -> None:
-        """Let the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
+        """Let the engine resolve the ring's answer; StopIteration at the epoch's end."""
         self._check_open()
         with self.lock:
             self._check_epoch_id(epoch_id)
@@ -338,7 +338,7 @@ class EpochRunner:
             self.lock.release()
 
     def set_seed(self, seed: int) -> None:
-        """Use this seed from the next epoch on; workers that have another are then started anew."""
+        """Use this seed from the next epoch on; workers with another seed are restarted then."""
         if seed == self.source.seed:
             return
         with self.lock:
@@ -346,20 +346,20 @@ class EpochRunner:
             self._renew_order()
 
     def give_back(self, epoch_id: int) -> None:
-        """Begin the epoch of this id again, unless another has begun or was asked for since."""
+        """Begin the epoch of this id again, unless another has begun or was requested since."""
         if epoch_id == self.epoch_id:
             self.position.give_back()
 
     # ---- statistics ----
 
     def count(self) -> Stats:
-        """Return the statistics, brought up to date."""
+        """Update and return the statistics."""
         if engine := self.engine or self._unended:  # which may still start
             engine.count()
         return self.stats
 
     def report(self) -> Stats:
-        """Return the statistics and what they mean: memory, what was tuned, and the verdict."""
+        """Return the statistics with memory, tuned settings and the verdict."""
         stats, engine, tuner = self.count(), self.engine, self.tuner
         stats.look_with(self.asking(partial(memory_of, self.plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
@@ -369,7 +369,7 @@ class EpochRunner:
         return stats
 
     def verdict(self, stats: Stats) -> Verdict:
-        """Say in words what some statistics of this loader mean."""
+        """Return the verdict on some statistics of this loader."""
         from ringfeed.monitor.bottleneck import verdict  # noqa: PLC0415 - if needed
 
         plan, options, tuner = self.plan, self.options, self.tuner
@@ -386,7 +386,7 @@ class EpochRunner:
         )
 
     def _slow_imports(self, stats: Stats) -> Sequence[str]:
-        """Return the frameworks that workers import, where their start takes long."""
+        """Return the frameworks that make the workers' start slow."""
         from ringfeed.monitor.bottleneck import STARTUP_S  # noqa: PLC0415 - as in `verdict`
 
         engine = self.engine
@@ -401,9 +401,9 @@ class EpochRunner:
         return self._imports
 
     def asking(self, ask: Callable[[Engine | None], _Answer]) -> Callable[[], _Answer]:
-        """Return a function that asks the engine of the moment, if any.
+        """Return a function that asks the current engine, if any.
 
-        It does not keep this runner.
+        The function does not keep this runner alive.
         """
         runner = weakref.ref(self)
 
@@ -425,7 +425,7 @@ class EpochRunner:
             raise ClosedError("this loader is closed; make a new one")
 
     def stop_engine(self) -> None:
-        """End the engine. The next call, or the runner's end, does what Ctrl-C has kept it from."""
+        """End the engine; after Ctrl-C, the next call or the runner's end finishes that."""
         self.engine = None
         if self._unended is not None:
             self._unended.stop()
@@ -434,7 +434,7 @@ class EpochRunner:
             self._unended = None
 
     def request_stop(self) -> None:
-        """Begin to close: what waits for a batch gives up. At once, from any thread."""
+        """Begin to close: waits for a batch give up. Returns at once, from any thread."""
         self._closed = True
         engine = self.engine or self._unended  # which may still start
         if engine is not None and self._forks == Forks.count:
@@ -456,7 +456,7 @@ class EpochRunner:
 class BatchIterator(Batches):
     """Iterates over one epoch's batches. Dropping it before the end breaks the epoch off.
 
-    A batch that is there is taken by the base class, in one call; the engine resolves all else.
+    The base class takes a ready batch in one call; the engine resolves every other answer.
     """
 
     _finished = True  # until it has begun, if Ctrl-C lets it
@@ -469,7 +469,7 @@ class BatchIterator(Batches):
         build: BuildBatch | None,
         keeps: object,
     ) -> None:
-        """Iterate over the newest epoch's batches: arrays, copies, or what ``build`` makes of them.
+        """Iterate over the newest epoch's batches: arrays, copies, or the results of ``build``.
 
         ``keeps``: the loader, which lives as long as its iterators.
         """
@@ -483,7 +483,7 @@ class BatchIterator(Batches):
         """What ended the workers, and the epoch before its time."""
 
     def resolve(self, answer: int) -> None:
-        """Let the engine do what the ring's answer asks for; raises what ends the epoch."""
+        """Let the engine resolve the ring's answer; raises the error that ends the epoch."""
         if self._finished:
             raise StopIteration
         try:
@@ -512,7 +512,7 @@ class BatchIterator(Batches):
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off unless it is over.
 
-        At the end of the interpreter globals may be None.
+        At interpreter exit, globals may be None.
         """
         if not is_exiting() and not self._finished:
             self._runner.break_off(self.epoch_id)

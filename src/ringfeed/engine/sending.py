@@ -1,4 +1,4 @@
-"""A dataset's way to the workers, as far as it is settled before the first epoch."""
+"""Prepares a dataset for its way to the workers, before the first epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Sending:
-    """How one loader's dataset is sent to its worker processes, if it has such."""
+    """Sends one loader's dataset to its worker processes, if it has any."""
 
     def __init__(self, source: Source, options: Options) -> None:
         """Raise TypeError or ShipError for a dataset that cannot be sent."""
@@ -43,10 +43,10 @@ class Sending:
         return pack(self._source.sent, weigh=weigh)
 
     def learn(self, make_sampler: Callable[[], Sampler]) -> Sampler:
-        """Return the order, after the source has learnt what a sample is.
+        """Return the order, after the source has read its first sample.
 
-        Of a dataset that is sent to workers nothing is read: the sample is one of a copy, made of
-        what they are sent. Where they are forked, another forked process reads it.
+        A dataset that is sent to workers is not read itself. The sample is read from a copy, made
+        from what the workers are sent; if workers are forked, another forked process reads it.
         """
         source, packed = self._source, self._packed
         if not (self._options.sends and source.reads):
@@ -78,7 +78,7 @@ class Sending:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Ask a copy of the dataset for its length, where the dataset is to be sent untouched."""
+        """Ask a copy of the dataset for its length, so that the dataset is sent untouched."""
         if not self._packs or not self._source.reads:
             yield
             return
@@ -89,21 +89,21 @@ class Sending:
 
     @property
     def size(self) -> int:
-        """Bytes of shared memory that are reserved for the workers' copy already."""
+        """Bytes of shared memory already reserved for the workers' copy."""
         return 0 if self.sent is None else self.sent.size
 
     def handed_over(self) -> SharedDataset | None:
-        """Return what the first workers are sent, for the engine to close."""
+        """Return the packed dataset for the first workers; the engine closes it."""
         sent, self.sent = self.sent, None
         return sent
 
     def close(self) -> None:
-        """Give back what no worker was sent."""
+        """Free the packed dataset that no worker was sent."""
         if self.sent is not None:
             self.sent.close()
 
     def plan(self) -> Plan:
-        """Return what the loader reserves for the dataset and for the slots."""
+        """Return the plan for the dataset and the slots."""
         options, packed = self._options, self._packed
         if options.sends and not self._packs:
             from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415 - if needed
@@ -117,7 +117,7 @@ class Sending:
         return replace(plan, advice=advice(self._source.sent))
 
     def begin_to_launch(self) -> Launcher | None:
-        """Start a forkserver, which imports what workers need while the program goes on."""
+        """Start a forkserver, which imports the workers' modules while the program continues."""
         packed, self._packed = self._packed, None
         if Worker.is_here or not self._options.sends or self._options.start_method != "forkserver":
             return None

@@ -1,16 +1,15 @@
-"""A batch that needs a decision: which of its rows are handed out, and whether it keeps its slot.
+"""Decides which rows of a batch are handed out, and whether the batch keeps its slot.
 
     taken ──▶ find_rows: failed rows are left out, or raised after the good ones
                  └──▶ find_place: in its slot, or as a private copy ──▶ handed out by the iterator
 
-The batch stays with the `Intake` meanwhile. A signal handler, or another thread, may take it, so
-each step names it. The loader's lock is held.
+Meanwhile the `Intake` keeps the batch. A signal handler or another thread may take it, so each step
+names the batch. The loader's lock is held.
 
-Of the slots that the caller's arrays hold, one at least is left to the workers: a batch that would
-take the last slot that can be filled is handed out as a private copy. With two slots that is every
-batch of a plain loop, which drops a batch only when it has the next. There a single held slot does
-not count, once the loop was seen to do so: the second batch of such an epoch is a copy, and shows
-it.
+The workers always keep at least one slot to fill: a batch that would take the last one is handed
+out as a private copy. With two slots that would be every batch of a plain loop, since a loop drops
+a batch only after it gets the next. So with two slots, a single held slot does not count once the
+loop is known to drop it: the second batch of the epoch is a copy, which shows that.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ OVER = (_ring.STOPPED, _ring.ALARMED)
 
 
 class Settler:
-    """Decides on the batches of one engine, which made it for the first that needs a decision."""
+    """Decides on batches of one engine, which makes it for the first that needs a decision."""
 
     def __init__(self, engine: Engine) -> None:
         # Dropped engines end at once, without the garbage collector: this refers to none.
@@ -52,7 +51,7 @@ class Settler:
         self.begin()
 
     def begin(self) -> None:
-        """Begin an epoch, of whose caller nothing is known."""
+        """Begin an epoch; nothing is known of its caller yet."""
         self._lets_go = False  # whether the caller drops a batch when it has the next
         # When the batch was taken that the caller had while the copy was made that shows it.
         self._watched_ns = 0
@@ -67,9 +66,9 @@ class Settler:
     # ---- its rows ----
 
     def find_rows(self) -> bool:
-        """Find the rows to hand out; returns whether the epoch is over, as later batches say, too.
+        """Find the rows to hand out; return whether the epoch is over, by later batches, too.
 
-        The gaps that failures have left are closed; a batch without any good row is dropped.
+        Gaps left by failed rows are closed; a batch without a good row is dropped.
         """
         engine = self._engine
         intake, lease = engine.intake, engine.intake.kept
@@ -90,7 +89,7 @@ class Settler:
         return delivery.is_over
 
     def _good_rows(self, rows: int, delivery: Delivery) -> Indices:
-        """Return the rows that are handed out of a batch with failures."""
+        """Return the good rows of a batch with failures."""
         options = self._engine.options
         raises = delivery.failed and options.on_error == "raise"
         is_short = options.drop_remainder and delivery.is_short
@@ -100,7 +99,7 @@ class Settler:
         return np.setdiff1d(np.arange(rows), failed)
 
     def _loss(self, lease: Lease, delivery: Delivery) -> Loss:
-        """Return what is raised after the good rows of a batch with failures, or else counted."""
+        """Return a batch's loss: the error after its good rows, or the skipped samples."""
         engine, failed, is_none = self._engine, delivery.failed, delivery.is_none
         if engine.options.on_error == "skip":
             error = None if delivery.ended is None else source_ended(*delivery.ended)
@@ -111,7 +110,7 @@ class Settler:
         return Loss(sample_failed(lease, failed, engine.source, death_of, attempts))
 
     def _over_total(self, indices: list[int], leaf: int, need: int) -> Loss:
-        """Return the loss of a batch without room for its samples: the workers decide which fit."""
+        """Return the loss of a batch whose samples exceed its room; workers decide which fit."""
         source = self._engine.source
         if self._engine.options.on_error == "skip":
             return Loss(None, [*map(source.number_of, indices)])
@@ -120,7 +119,7 @@ class Settler:
     # ---- its slot ----
 
     def find_place(self, build: BuildBatch | None) -> None:
-        """Leave the batch in its slot, or have it handed out as a private copy."""
+        """Decide whether the batch stays in its slot or is handed out as a private copy."""
         # No local is the lease, which a traceback would hold.
         engine, intake = self._engine, self._engine.intake
         builder = build if isinstance(build, BatchBuilder) else None
@@ -153,7 +152,7 @@ class Settler:
         return False
 
     def _makes_room(self, lease: Lease, builder: BatchBuilder | None, held: int) -> bool:
-        """Get a slot back without the caller: another is opened, or a framework lets go."""
+        """Get a slot without the caller: open another, or wait for a framework to release one."""
         engine, began_ns, waited_ns = self._engine, _ring.now_ns(), 0
         if not self._has_warned:  # once in vain is enough
             while engine.resizer is not None and engine.resizer.open_another():
