@@ -179,7 +179,7 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def _checked_lengths(lengths: Any) -> Indices:
-    from ringfeed.orders.checks import checked_array, refuse_where  # noqa: PLC0415 - not for workers
+    from ringfeed.orders.checks import checked_array, refuse_where  # noqa: PLC0415 - no worker
 
     found = checked_array("lengths is", lengths, "iu", "integers")
     refuse_where(found < 0, "lengths", found, "an integer of 0 or more")

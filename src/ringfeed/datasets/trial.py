@@ -163,6 +163,6 @@ class FirstBatch:
             if source.terms.on_error != "skip" or isinstance(error, WorkerError):
                 raise
             raise SpecError(
-                f"{raised_text(what, error)}; on_error='skip' cannot leave it out before the spec is "
-                "known: give spec="
+                f"{raised_text(what, error)}; on_error='skip' cannot leave it out before the spec "
+                "is known: give spec="
             ) from error
