@@ -14,12 +14,14 @@ NOT_THE_USERS = frozenset({"ringfeed", "threading", "concurrent", *FRAMEWORKS})
 
 def frame_above(count: int) -> FrameType:
     """Return the frame so many above the function that asks."""
-    return sys._getframe(count + 1)  # noqa: SLF001 - documented; traceback.walk_stack() takes several times as long
+    # It is documented, and traceback.walk_stack() takes several times as long.
+    return sys._getframe(count + 1)  # noqa: SLF001
 
 
 def frames_by_thread() -> dict[int, FrameType]:
     """Return where each thread of this process is."""
-    return sys._current_frames()  # noqa: SLF001 - documented, and the only way to another thread's stack
+    # It is documented, and the only way to another thread's stack.
+    return sys._current_frames()  # noqa: SLF001
 
 
 def callers_depth() -> int:
@@ -29,7 +31,7 @@ def callers_depth() -> int:
 
 
 def users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """Return the innermost frame of the user's own code, else of a framework's, and which one it is, from 1."""
+    """Return the innermost frame of the user's code, else of a framework, and its number from 1."""
     last_resort: tuple[FrameType | None, int] = None, 1
     depth = 1
     while frame is not None:

@@ -30,7 +30,10 @@ def is_auto(name: str, value: object) -> bool:
 
 
 def check_seconds(name: str, value: object, otherwise: str) -> None:
-    """Raise TypeError or ValueError unless it is None or a time above 0; ``otherwise`` says what else may be given."""
+    """Raise TypeError or ValueError unless it is None or a time above 0.
+
+    ``otherwise`` says what else may be given.
+    """
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -73,7 +76,7 @@ def error_of(where: str, got: str, expected: object, remedy: str) -> SpecError:
 
 
 def reworded(error: SpecError, index: int, named: str, maker: str = "__getitem__") -> None:
-    """Have a refusal of ``dataset[index]`` name it otherwise, and what makes it; a text of the user's own stays."""
+    """Rename the sample of a refusal, and what makes it; a text of the user's own stays."""
     parts, where = getattr(error, "parts", None), f"dataset[{index}]"
     if parts is not None and parts[0].startswith(where):
         first, got, expected, remedy = parts

@@ -1,4 +1,4 @@
-"""What is known of objects whose package need not be imported: the names of their classes; and copies of them."""
+"""Names of the classes of objects whose package need not be imported, and copies of objects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def class_names(obj: Any) -> set[str]:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Whether a dataset has no elements by number, but some in order; or is a function that returns such."""
+    """Whether a dataset has elements in order alone, without numbers; or is a function of such."""
     # Torch's inherits a __getitem__ that only raises; that of Hugging Face's gives a column.
     if class_names(dataset) & _ITERABLES:
         return True
@@ -46,7 +46,7 @@ def is_iterable(dataset: Any) -> bool:
 
 
 def fingerprint_of(dataset: Any) -> str | None:
-    """Return what tells a dataset from others of its length and spec: its own, or that of Hugging Face's datasets."""
+    """Return what tells a dataset from others of its length and spec, as Hugging Face's have it."""
     own = getattr(dataset, "fingerprint", None)
     found: str | None = own if isinstance(own, str) else getattr(dataset, "_fingerprint", None)
     return found
@@ -66,7 +66,7 @@ def length_of(found: Any) -> int | None:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of what the user's code may change; a part of it that has no copy is the same one there."""
+    """Return a copy of a value that the user's code may change; parts without a copy are shared."""
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001, S110 - of objects of any package

@@ -1,4 +1,4 @@
-"""Public names of a package, each imported on its first use (PEP 562), so that a worker process loads what it needs."""
+"""Public names of a package, imported on first use (PEP 562): a worker loads what it needs."""
 
 from __future__ import annotations
 

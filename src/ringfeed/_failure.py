@@ -1,4 +1,4 @@
-"""Why a row is not there, on its way from the worker to the consumer, in the few kilobytes of a failure record.
+"""Why a row is missing: the failure record of a few kilobytes from the worker to the consumer.
 
 A record is a byte that says the kind, and what is known of the row's error or of what has ended its
 iterable:
@@ -68,7 +68,7 @@ class End(Exception):  # noqa: N818 - see above
 
 
 class RemoteError(Exception):
-    """Stands for an exception that cannot be pickled: by a class of that one's name, and by its text."""
+    """Stands for an exception that cannot be pickled, by a class of its name and by its text."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the class, which is made on demand."""
@@ -165,7 +165,7 @@ def kind_of(record: bytes) -> Kind:
 
 
 def decode(record: bytes) -> Failure:
-    """Return what ``encode`` kept; the exception has the chain and the traceback that it had in the worker."""
+    """Return what ``encode`` kept; the exception has its chain and its traceback again."""
     kind = kind_of(record)
     if len(record) == 1:
         return Failure(None, "", "", kind)
@@ -174,7 +174,9 @@ def decode(record: bytes) -> Failure:
 
 
 def with_note(record: bytes, note: str, *, read_only: str = "") -> bytes:
-    """Return the record of an error with a note, which Python 3.11 prints below it; as it was where it does not fit.
+    """Return the record of an error with a note, or as it was where the note does not fit.
+
+    Python 3.11 prints the note below the error.
 
     ``read_only``: is added to the text of what says that something is read-only.
     """
@@ -222,7 +224,7 @@ def _safe_text(error: BaseException, silenced: tuple[type[BaseException], ...] =
 
 
 def _pickle(error: BaseException) -> bytes | None:
-    """Pickle the exception where its class can be found again, by value where it lives in the user's script."""
+    """Pickle an exception where its class can be found again; one of the user's script by value."""
     from ringfeed._parts import pickled  # noqa: PLC0415 - for errors only
 
     for by_value in (False, True):
@@ -237,7 +239,7 @@ def _pickle(error: BaseException) -> bytes | None:
 
 
 def users_frames(error: BaseException, traceback: TracebackType | None) -> TracebackType | None:
-    """Take our frames out of a traceback, where the error says all by itself, or was raised by the user's code.
+    """Take our frames out of a traceback of the user's code, or of an error that needs none.
 
     Our own defects keep theirs.
     """
@@ -295,7 +297,7 @@ def _frame(place: TracebackType) -> Frame:
 
 
 def _traceback_of(frames: list[Frame]) -> TracebackType | None:
-    """Make a traceback that Python prints as it does the worker's; it refers to nothing of this process."""
+    """Make a traceback that prints as the worker's does, and refers to nothing of this process."""
     found = None
     for name, file, line in reversed(frames):
         code = _without_caller.__code__.replace(

@@ -1,4 +1,4 @@
-"""What a loader's parameters are called elsewhere, and were called before 0.3: one error says the word of each here.
+"""What other loaders and ringfeed before 0.3 call a loader's parameters: the error says the word.
 
 A word of torch's or Keras' means what it means there in `ringfeed.torch.DataLoader` and
 `ringfeed.keras.feed` alone.
@@ -61,7 +61,7 @@ def _removed(named: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def refuse_foreign(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Raise TypeError for what is no argument of a loader: other loaders' words, those of before, values by place."""
+    """Raise TypeError for foreign or former parameters, and for values without a name."""
     if len(given) > 1:
         message = (
             f"{name}() takes the dataset alone without a name, and got {len(given) - 1} more; give "

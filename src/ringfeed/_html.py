@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def table(title: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
-    """Return a table; without a ``head``, the first cell of each row is the name of what the others say."""
+    """Return a table; without a ``head``, the first cell of a row is its name."""
     lines = ["<tr>" + _cells(head, "th") + "</tr>"] if head else []
     for first, *others in rows:
         lines.append(

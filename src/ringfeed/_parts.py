@@ -1,4 +1,4 @@
-"""Parts of the user's modules in a worker: the classes, functions and globals that a dataset needs of them.
+"""Parts of the user's modules in a worker: classes, functions and globals of a dataset.
 
 They are sent once, and the dataset's pickles refer to them by name, as if their module had been
 imported. What was not sent is found by importing the module.
@@ -30,11 +30,12 @@ class Sent:
         self.loaded: set[bytes] = set()
 
 
-Sent.current = ContextVar("sent", default=Sent())  # noqa: B039 - one for all threads of this process
+# One for all threads of this process.
+Sent.current = ContextVar("sent", default=Sent())  # noqa: B039 - the comment above
 
 
 class Partial(ModuleType):
-    """A module of the user of which a part was sent; any other attribute imports the real module."""
+    """A module of the user, partly sent; any other attribute imports the real module."""
 
     def __getattr__(self, name: str) -> object:
         """Look in the real module."""
@@ -50,7 +51,7 @@ def load(stream: memoryview, buffers: Iterable[memoryview]) -> None:
     """Take in what was sent of the user's modules; twice the same has no effect the second time."""
     content, sent = bytes(stream), Sent.current.get()
     if content not in sent.loaded:
-        sent.named.update(pickle.loads(content, buffers=buffers))  # noqa: S301 - the consumer pickled it
+        sent.named.update(pickle.loads(content, buffers=buffers))  # noqa: S301 - our pickle
         sent.loaded.add(content)
 
 
@@ -67,7 +68,7 @@ def namespace(name: str, special: dict[str, Any]) -> dict[str, Any]:
 
 
 def named(module: str, name: str) -> object:
-    """Return a class or function by its name: the one that was sent, else that of the module, imported."""
+    """Return a class or function by its name: as it was sent, else from its imported module."""
     found: Any = Sent.current.get().named.get((module, name))
     if found is None:
         found = importlib.import_module(module)
@@ -77,7 +78,7 @@ def named(module: str, name: str) -> object:
 
 
 def pickled(obj: object, *, by_value: bool = False) -> bytes:
-    """Pickle what a worker gives to another process; classes that came as parts of a module go by name.
+    """Pickle an object for another process; classes of partly sent modules go by name.
 
     Plain pickle would import the whole module. ``by_value`` is for classes and functions that no
     import finds.

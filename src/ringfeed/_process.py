@@ -1,4 +1,4 @@
-"""Whether this process made a loader, or works for one, and whether it is about to end; what is called at ends."""
+"""Whether this process works for a loader or is about to end, and what is called at ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=Forks.note)
 
 
 class Worker:
-    """Knows whether this process works for a loader of another one: it is a worker, or it forks them.
+    """Knows whether this process is a worker of another process, or forks its workers.
 
     A module of the user's that makes a loader makes one here, too, where it is imported. That one
     must start nothing before its first epoch: its forkserver would import the module, and make the
@@ -60,14 +60,17 @@ class Exit:
 
     @classmethod
     def park(cls) -> None:
-        """Hold a daemon thread, as the interpreter soon will: an error it printed now could abort the exit."""
+        """Hold a daemon thread at the exit: an error that it printed now could abort the exit."""
         thread = threading.current_thread()
-        if cls.begun and thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - no other way
+        is_dummy = isinstance(thread, threading._DummyThread)  # noqa: SLF001 - no other way
+        if cls.begun and thread.daemon and not is_dummy:
             threading.Event().wait()
 
 
 class Finalizer:
-    """Calls something soon after an object dies, or else at the exit; what Ctrl-C keeps it from, a second call does.
+    """Calls something soon after an object dies, or else at the exit.
+
+    What Ctrl-C keeps it from, a second call does.
 
     Objects die wherever the garbage collector runs: in any thread, amid any allocation, under any
     lock. So nothing that waits for a lock or a thread may be called there. A thread of its own
@@ -83,7 +86,10 @@ class Finalizer:
     ] = []  # what is registered for the exit, from the first object on
 
     def __init__(self, call: Callable[[], object]) -> None:
-        """Watch no object yet: the owner keeps this first, and can `detach` it where Ctrl-C comes amid `watch`."""
+        """Watch no object yet.
+
+        The owner keeps this first, and can `detach` it where Ctrl-C comes amid `watch`.
+        """
         if not self._at_exit:  # now, so that it comes ahead of what frameworks do at the exit
             self._at_exit.append(atexit.register(self.finish_all))
         self._call: Callable[[], object] | None = call
@@ -129,7 +135,8 @@ class Finalizer:
                 self._call()
                 self.detach()
         finally:  # Ctrl-C may come when the lock is just taken: it is asked whether it was
-            if self._calling._is_owned():  # type: ignore[attr-defined] # noqa: SLF001 - `threading.Condition` asks so
+            # `threading.Condition` asks so, too.
+            if self._calling._is_owned():  # type: ignore[attr-defined] # noqa: SLF001
                 self._calling.release()
 
     @property
@@ -146,7 +153,7 @@ class Finalizer:
 
     @classmethod
     def finish(cls) -> None:
-        """Have all calls made whose objects have died: what they held is free then. The caller holds no lock."""
+        """Make the calls of all objects that have died, to free what they held; hold no lock."""
         for one in [*cls._open]:
             if one._is_due:  # noqa: SLF001 - its own
                 one()
@@ -162,7 +169,7 @@ class Finalizer:
         for one in [*cls._open]:
             try:
                 one()
-            except BaseException:  # noqa: BLE001 - the others' turn comes whatever this one's user code raises
+            except BaseException:  # noqa: BLE001 - the others are still called
                 sys.excepthook(*sys.exc_info())
 
 

@@ -1,4 +1,6 @@
-"""How far a long command is: a bar of the package rich on standard error, from two seconds on, only on a terminal.
+"""How far a long command is: a bar of the package rich on a terminal's standard error.
+
+It is shown from two seconds on.
 
 `showing` is entered by the command, `tell` is called by whatever takes long: where nothing is
 shown, it does nothing.
@@ -21,12 +23,18 @@ EACH_S = 2  # times that a thread draws it
 
 
 class Bar:
-    """A line that says what is under way; drawn by `tell`, and with ``ticks`` by a thread of rich's, too."""
+    """A line that says what is under way, drawn by `tell` and, with ``ticks``, by rich's thread."""
 
     def __init__(self, *, ticks: bool) -> None:
         """Show nothing yet. ModuleNotFoundError without rich."""
         from rich.console import Console  # noqa: PLC0415 - an optional package
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         self._progress = Progress(
             *(

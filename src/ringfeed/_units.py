@@ -18,7 +18,7 @@ _UNITS = {"": 1, "B": 1} | {
 
 
 def parse_memory(memory: int | str) -> int:
-    """Return the bytes that ``512MB``, ``1.5GiB`` or a plain number mean (MB = 10**6, MiB = 2**20)."""
+    """Return the bytes of ``512MB``, ``1.5GiB`` or a number (MB = 10**6, MiB = 2**20)."""
     if isinstance(memory, Integral) and not isinstance(memory, bool) and memory >= 0:
         return int(memory)
     match = (
@@ -61,5 +61,5 @@ def columns(rows: Sequence[Sequence[str]], between: str) -> list[str]:
 
 
 def shorten(text: str, most: int = 60) -> str:
-    """Return a text, or in the place of a longer one how it begins, and what tells it from others."""
+    """Return a text; of a long one its beginning and a checksum."""
     return text if len(text) <= most else f"{text[: most - 12]}...{zlib.crc32(text.encode()):08x}"

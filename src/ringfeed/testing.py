@@ -1,4 +1,4 @@
-"""A proof for a dataset of your own: that a run which is cut off and resumed gives what one that was not gives.
+"""A proof for a dataset of your own: a run that is cut and resumed gives what one uncut gives.
 
 def test_my_loader_resumes():
     ringfeed.testing.check_resume(lambda: ringfeed.Loader(MyDataset(), batch_size=32, shuffle=True))
@@ -56,7 +56,7 @@ _ITERABLE = (
 
 
 def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cuts: int = 8) -> None:
-    """Raise AssertionError unless a run that is cut and resumed has the batches, bit for bit, of one that was not.
+    """Raise AssertionError unless a run that is cut and resumed has the same batches, bit for bit.
 
     It names the first batch and leaf that differ, and what is likely to be the cause.
 
@@ -79,7 +79,7 @@ def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cut
 
 
 def _with_one_seed(make_loader: Callable[[], Loader[Any]]) -> Callable[[], Loader[Any]]:
-    """Have all loaders go on with the seed of a first one, where ``seed=None`` has each draw its own."""
+    """Give all loaders the seed of a first one, where ``seed=None`` has each draw its own."""
     with make_loader() as first:
         seed = first.state_dict()["seed"]
 
@@ -177,7 +177,7 @@ def _compare(
 
 
 def _cause(loader: Loader[Any]) -> str:
-    """Say what is likely to make two readings differ, from reading a sample of the dataset again."""
+    """Say why two readings are likely to differ, from reading a sample of the dataset again."""
     dataset = loader.dataset
     if is_iterable(dataset):
         return _ITERABLE
@@ -193,7 +193,7 @@ def _cause(loader: Loader[Any]) -> str:
 
 
 def _reads_alike(loader: Loader[Any], *, seeded: bool) -> bool:
-    """Whether a sample is the same when it is read twice; ``seeded``: with the global states seeded before."""
+    """Whether a sample is the same twice; ``seeded``: with the global states seeded before."""
     found = []
     for _ in range(2):
         if seeded:

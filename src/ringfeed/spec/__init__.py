@@ -1,11 +1,10 @@
 """What a sample is, and how any value gets into a slot.
 
     sample ──▶ Spec (a tree of Array leaves) ──▶ Layout (offsets in a slot)
-                                                   ├── _rows    the rows of a claim: the leaves of a sample,
-                                                   │     │      each by its LeafWriter
-                                                   │     └── _writer   what C certainly recognises
-                                                   │            └ else ▶ fitting   converted by NumPy, or refused
-                                                   └── _fields  the fields of a slot as NumPy arrays
+                 ├── _rows      the rows of a claim: finds the leaves of a sample
+                 │     └── _writer    a LeafWriter each: what C certainly recognises
+                 │            └── fitting   all else, converted by NumPy, or refused
+                 └── _fields    the fields of a slot as NumPy arrays
 
 A loader of plain arrays and numbers imports none of the following:
 

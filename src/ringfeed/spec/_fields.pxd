@@ -4,8 +4,11 @@ cimport numpy as cnp
 from libc.stdint cimport uint8_t, uint64_t
 
 
-cdef void read_shape(uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape) noexcept nogil
-cdef cnp.ndarray array_over(cnp.dtype dtype, int ndim, const cnp.npy_intp *shape, const cnp.npy_intp *strides,
+cdef void read_shape(
+    uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape
+) noexcept nogil
+cdef cnp.ndarray array_over(cnp.dtype dtype, int ndim, const cnp.npy_intp *shape,
+                            const cnp.npy_intp *strides,
                             void *start, owner)
 cdef Field open_field(leaf, uint64_t offset)
 
@@ -14,12 +17,12 @@ cdef class Field:
     cdef uint64_t offset      # in the slot
     cdef size_t row_size      # bytes of one sample's leaf
     cdef int ndim             # of one sample's leaf
-    cdef cnp.npy_intp shape[33]   # [0] is for the rows; 32 axes were NumPy's limit when this was written
+    cdef cnp.npy_intp shape[33]   # [0] is for the rows; 32 axes were NumPy's limit
     cdef bint varies              # a batch's own shape stands before the field
     cdef uint8_t may_be_less[32]  # by axis of a sample
     cdef cnp.dtype dtype
     cdef readonly object form     # None: all samples have one shape
-    cdef object gaps              # which bytes of an element are padding, zeros in a slot; None: it has none
+    cdef object gaps              # which bytes of an element are padding; None: none is
 
     cdef cnp.ndarray wrap(self, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows, owner)
     cdef int clear_gaps(self, uint8_t *target, size_t size) except -1

@@ -13,30 +13,36 @@ cnp.import_array()
 
 
 cdef extern from "numpy/arrayobject.h":
-    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, const cnp.npy_intp *dims,
+    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd,
+                                const cnp.npy_intp *dims,
                                 const cnp.npy_intp *strides, void *memory, int flags, object obj)
     PyTypeObject PyArray_Type
 
 
 cdef int64_t *shape_before(uint8_t *field, int ndim) noexcept nogil:
-    """Return where the shape of a batch stands, of a field whose shape varies: `Layout` leaves room for it."""
-    cdef size_t size = (ndim * sizeof(int64_t) + c.RF_FIELD_ALIGN - 1) // c.RF_FIELD_ALIGN * c.RF_FIELD_ALIGN
+    """Return where a batch's shape stands, before a field that varies: see `Layout`."""
+    cdef size_t align = c.RF_FIELD_ALIGN
+    cdef size_t size = (ndim * sizeof(int64_t) + align - 1) // align * align
     return <int64_t *>(field - size)
 
 
-cdef void read_shape(uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape) noexcept nogil:
-    """Read the shape of a batch; whatever a worker has left there, no read goes beyond the field."""
+cdef void read_shape(
+    uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape
+) noexcept nogil:
+    """Read a batch's shape, and never beyond the field, whatever a worker has left there."""
     cdef const int64_t *recorded = shape_before(field, ndim)
     cdef int axis
     for axis in range(ndim):
         shape[axis] = max(0, min(recorded[axis], most[axis]))
 
 
-cdef cnp.ndarray array_over(cnp.dtype dtype, int ndim, const cnp.npy_intp *shape, const cnp.npy_intp *strides,
+cdef cnp.ndarray array_over(cnp.dtype dtype, int ndim, const cnp.npy_intp *shape,
+                            const cnp.npy_intp *strides,
                             void *start, owner):
-    """Return an array over memory that `owner` keeps; without strides its elements lie one after another."""
+    """Return an array over memory of `owner`; without strides its elements lie in a row."""
     Py_INCREF(dtype)  # the constructor steals one
-    array = PyArray_NewFromDescr(&PyArray_Type, dtype, ndim, shape, strides, start, cnp.NPY_ARRAY_CARRAY,
+    array = PyArray_NewFromDescr(&PyArray_Type, dtype, ndim, shape, strides, start,
+                                 cnp.NPY_ARRAY_CARRAY,
                                  <object>NULL)
     cnp.set_array_base(array, owner)
     return array
@@ -72,7 +78,7 @@ cdef class Field:
             self.gaps = gaps_in(leaf.dtype)
 
     cdef cnp.ndarray wrap(self, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows, owner):
-        """Return rows `first`, … as an array that keeps `owner`; `rows` < 0: one row, without the row axis."""
+        """Return rows as an array that keeps `owner`; `rows` < 0: one row, without a row axis."""
         cdef int skipped = 1 if rows < 0 else 0
         cdef cnp.npy_intp shape[33]
         memcpy(shape, self.shape, sizeof(shape))
@@ -92,7 +98,7 @@ cdef class Field:
         return 0
 
     cdef void note_shape(self, cnp.ndarray array, uint8_t *base) noexcept:
-        """Write the shape of a batch before the field; it is seen when the ticket is published, as its rows are."""
+        """Write a batch's shape before the field; publishing the ticket makes it seen."""
         cdef int64_t *place = shape_before(base + self.offset, self.ndim)
         cdef int axis
         for axis in range(self.ndim):
@@ -105,19 +111,20 @@ cdef class Fields:
 
     def __cinit__(self, spec, offsets):
         self.fields = [open_field(leaf, offset) for leaf, offset in zip(spec.leaves, offsets)]
-        self.forms = tuple([(number, leaf.form) for number, leaf in enumerate(spec.leaves) if leaf.form is not None])
+        forms = [(number, leaf.form) for number, leaf in enumerate(spec.leaves)]
+        self.forms = tuple([pair for pair in forms if pair[1] is not None])
 
     cdef Field at(self, Py_ssize_t number):
         return <Field>self.fields[number]
 
     cdef int finish(self, lease, rows, good) except -1:
-        """Make one array of the rows of each leaf with a form, of the `good` ones only, None: of all; once a lease."""
+        """Make one array of the rows, or of the `good` ones, of each form; once a lease."""
         for number, _ in self.forms:
             self.fields[<Py_ssize_t>number].finish(lease, rows, good)
         return 0
 
     def views(self, lease, cnp.npy_intp rows):
-        """Return an array a field over the first `rows` rows of the lease's slot; each keeps the lease.
+        """Return an array a field over the first `rows` rows of a lease's slot; each keeps it.
 
         Of a leaf with a form, these are its values: see `besides`.
         """
@@ -132,7 +139,7 @@ cdef class Fields:
                 if form.beside is not None}
 
     def needed(self, lease, rows):
-        """Return the number of the first leaf whose rows did not fit into its total, and what they need; or None."""
+        """Return the first leaf whose rows exceed its total, and what they need; or None."""
         for number, _ in self.forms:
             need = self.fields[<Py_ssize_t>number].needed(lease, rows)
             if need >= 0:

@@ -29,10 +29,16 @@ cdef class FormField(Field):
 cdef class FormWriter(LeafWriter):
     cdef FormField rows        # the field
     cdef rf_filled filled
-    cdef int64_t next_start    # where the next row is written, of rows one after another from the first of a ticket on
+    cdef int64_t next_start    # where the next row of the ticket is written, behind the last
     cdef Py_ssize_t last_row   # that was written
     cdef int64_t last_start    # where
 
-    cdef int write_anew(self, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index) except -1
-    cdef int put_sample(self, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index) except -1
-    cdef int64_t place(self, uint8_t *base, Py_ssize_t row, const int64_t *lengths, int64_t index) except -2
+    cdef int write_anew(
+        self, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index
+    ) except -1
+    cdef int put_sample(
+        self, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index
+    ) except -1
+    cdef int64_t place(
+        self, uint8_t *base, Py_ssize_t row, const int64_t *lengths, int64_t index
+    ) except -2

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Leaves whose samples differ in length: into a slot, and out of it as arrays; see cext/bytes/forms.h."""
+"""Leaves whose samples differ in length, into a slot and out of it: see cext/bytes/forms.h."""
 
 cimport cython
 cimport numpy as cnp
@@ -21,14 +21,19 @@ cdef extern from "bytes/forms.h" nogil:
     int64_t RF_NO_ROOM
 
     rf_filled rf_filled_by(const c.rf_claim *claim)
-    int64_t rf_place_row(uint8_t *field, const rf_form *form, const rf_filled *filled, uint32_t row, int64_t length)
+    int64_t rf_place_row(uint8_t *field, const rf_form *form, const rf_filled *filled,
+                         uint32_t row, int64_t length)
     void rf_place_anew(uint8_t *field, const rf_form *form, const rf_filled *filled)
-    void rf_note_row(uint8_t *field, const rf_form *form, uint32_t row, int64_t start, const int64_t *lengths)
+    void rf_note_row(uint8_t *field, const rf_form *form, uint32_t row, int64_t start,
+                     const int64_t *lengths)
     int64_t rf_look_up_row(uint8_t *field, const rf_form *form, uint32_t row, int64_t *lengths)
     int64_t rf_needed(uint8_t *field, const rf_form *form, uint64_t batch, uint32_t rows)
-    bint rf_close_up(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count, int64_t *splits)
-    void rf_read_lengths(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count, int64_t *lengths)
-    void rf_pad(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count, const int64_t *lengths,
+    bint rf_close_up(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count,
+                     int64_t *splits)
+    void rf_read_lengths(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count,
+                         int64_t *lengths)
+    void rf_pad(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count,
+                const int64_t *lengths,
                 const int64_t *shape)
 
 
@@ -57,7 +62,7 @@ cdef class FormField(Field):
         self.layout.padding = <const uint8_t *><char *>padding
 
     cdef cnp.ndarray wrap(self, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows, owner):
-        """Return the values of all rows, as `finish` has made them; `rows` < 0: one row that was just written."""
+        """Return the values that `finish` has made; `rows` < 0: one row that was just written."""
         cdef cnp.npy_intp shape[33]
         cdef cnp.npy_intp strides[33]
         cdef int64_t lengths[32]
@@ -128,7 +133,9 @@ cdef class FormWriter(LeafWriter):
             self.put_sample(array, base, row, index)
         return 0
 
-    cdef int put_sample(self, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
+    cdef int put_sample(
+        self, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index
+    ) except -1:
         """Copy a sample that fits to where its row lies."""
         cdef int64_t lengths[32]
         cdef size_t size = cnp.PyArray_NBYTES(array)
@@ -142,11 +149,14 @@ cdef class FormWriter(LeafWriter):
         else:
             copy_strided(self.field.wrap(base, row, -1, self.owner), array)
             if self.rows.layout.padded:
-                target, size = base + self.field.offset + row * self.field.row_size, self.field.row_size
+                size = self.field.row_size
+                target = base + self.field.offset + row * size
         return self.field.clear_gaps(target, size)
 
-    cdef int64_t place(self, uint8_t *base, Py_ssize_t row, const int64_t *lengths, int64_t index) except -2:
-        """Note the lengths of a row, and return where it is written, in units from the start of its field."""
+    cdef int64_t place(
+        self, uint8_t *base, Py_ssize_t row, const int64_t *lengths, int64_t index
+    ) except -2:
+        """Note a row's lengths; return where it is written, in units from its field's start."""
         cdef const rf_form *layout = &self.rows.layout
         cdef uint8_t *field = base + self.field.offset
         cdef int64_t start = row * layout.most[0]
@@ -161,8 +171,10 @@ cdef class FormWriter(LeafWriter):
         rf_note_row(field, layout, <uint32_t>row, start, lengths)
         return start
 
-    cdef int write_anew(self, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index) except -1:
-        """Write samples into these rows, counted from the `first` of a ticket that is all of a batch."""
+    cdef int write_anew(
+        self, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index
+    ) except -1:
+        """Write samples into these rows of a ticket that is all of a batch, from its `first`."""
         cdef Py_ssize_t row
         # A worker that died here may have placed others.
         rf_place_anew(base + self.field.offset, &self.rows.layout, &self.filled)
@@ -172,8 +184,10 @@ cdef class FormWriter(LeafWriter):
             self.put_sample(sample, base, first + row, index)
         return 0
 
-    cdef Py_ssize_t write_batch(self, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most, int64_t index) except -1:
-        """Write the samples of a whole batch: a list of them, a `Ragged` or an array; returns how many."""
+    cdef Py_ssize_t write_batch(
+        self, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most, int64_t index
+    ) except -1:
+        """Write the samples of a batch: a list, a `Ragged` or an array; return how many."""
         samples = self.spec.samples(self.number, value, index, most)
         if rows >= 0 and len(samples) != rows:
             self.spec.batch_rows(self.number, len(samples), rows, index)
@@ -212,7 +226,9 @@ cdef tuple pad(FormField field, uint8_t *start, uint32_t rows, const int64_t *go
     return made
 
 
-cdef bint write_string(FormWriter writer, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
+cdef bint write_string(
+    FormWriter writer, value, uint8_t *base, Py_ssize_t row, int64_t index
+) except -1:
     """Write what are certainly bytes or text that fits; False leaves it to others."""
     cdef const char *source
     cdef Py_ssize_t size = 0
@@ -220,8 +236,10 @@ cdef bint write_string(FormWriter writer, value, uint8_t *base, Py_ssize_t row, 
     if PyBytes_CheckExact(value) and writer.field.form.name == "bytes":
         source = PyBytes_AS_STRING(value)
         size = PyBytes_GET_SIZE(value)
-    elif PyUnicode_CheckExact(value) and PyUnicode_IS_ASCII(value) and writer.field.form.name == "text":
-        source = PyUnicode_AsUTF8AndSize(value, &size)  # its own memory: of other text Python would keep a copy
+    elif (PyUnicode_CheckExact(value) and PyUnicode_IS_ASCII(value)
+            and writer.field.form.name == "text"):
+        # Its own memory: of other text Python would keep a copy.
+        source = PyUnicode_AsUTF8AndSize(value, &size)
     else:
         return False
     if size > writer.shape[0]:

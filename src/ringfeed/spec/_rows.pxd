@@ -36,4 +36,6 @@ cdef class RowWriter:
     cdef list views_of(self, c.rf_claim *claim, uint32_t row)
     cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1
     cdef check_out(self, given, list out, int64_t index, str name, str function)
-    cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff
+    cdef uint32_t write_batch(
+        self, batch, uint8_t *base, int64_t index, uint32_t most
+    ) except? 0xffffffff

@@ -1,11 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Fills what a worker has claimed, row by row, in bulk or as whole batches, and takes the time of it."""
+"""Fills a worker's claims row by row, in bulk or as whole batches, and takes the time of it."""
 
 cimport cython
 from cpython.dict cimport PyDict_CheckExact, PyDict_GetItemWithError, PyDict_Size
 from cpython.list cimport PyList_AsTuple, PyList_CheckExact
 from cpython.ref cimport Py_INCREF, PyObject
-from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
+from cpython.tuple cimport (
+    PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM)
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
@@ -55,7 +56,7 @@ cdef Kind kind_of(node):
 
 @cython.final
 cdef class Structure:
-    """One container of a spec, and the containers in it: finds the leaves of samples that have just these.
+    """One container of a spec, with those in it: finds the leaves of samples that have the same.
 
     `Spec` looks at all others, and refuses.
     """
@@ -80,11 +81,12 @@ cdef class Structure:
         self.children = [None if child[0] == "leaf" else Structure(child, below)
                          for child, below in zip(node[len(node) - 1], inner)]
         self.length = len(self.children)
-        self.count = sum([1 if child is None else (<Structure>child).count for child in self.children])
+        counts = [1 if child is None else (<Structure>child).count for child in self.children]
+        self.count = sum(counts)
         self.is_flat = self.kind == TUPLE and all([child is None for child in self.children])
 
     cdef tuple leaves_of(self, sample):
-        """Return the leaves of a sample in order; None where the spec must look at its containers."""
+        """Return the leaves of a sample in order; None where the spec must look at it."""
         cdef tuple leaves
         if self.kind == LEAF:
             return (sample,)
@@ -96,7 +98,8 @@ cdef class Structure:
     cdef Py_ssize_t take(self, value, tuple leaves, Py_ssize_t first) except -2:
         """Return where the next leaf goes, or -1 where a container is not certainly the spec's."""
         cdef Py_ssize_t number
-        cdef object values  # held, for the sample may lose it to another thread, or to a key's __eq__
+        # Held: the sample may lose it to another thread, or to a key's __eq__.
+        cdef object values
         if self.kind == NONE:
             return first if value is None else -1
         values = self.children_of(value)
@@ -115,15 +118,17 @@ cdef class Structure:
         return first
 
     cdef children_of(self, value):
-        """Return what lies in a container, as a tuple; None where it is not certainly of the spec's kind."""
+        """Return a container's children as a tuple; None where it is not certainly the spec's."""
         if self.kind == LIST:
             return PyList_AsTuple(value) if PyList_CheckExact(value) else None
         if self.kind == DICT:
             return self.fields_of(value)
-        return value if (PyTuple_CheckExact(value) if self.kind == TUPLE else self.is_alike(value)) else None
+        if PyTuple_CheckExact(value) if self.kind == TUPLE else self.is_alike(value):
+            return value
+        return None
 
     cdef tuple fields_of(self, value):
-        """Return the values of a dict, another mapping or a dataclass, in the order of the spec's keys."""
+        """Return the values of a dict, mapping or dataclass, in the order of the spec's keys."""
         cdef Py_ssize_t number
         cdef PyObject *inner
         cdef tuple values
@@ -152,11 +157,12 @@ cdef class Structure:
         return values
 
     cdef bint is_alike(self, value) except -1:
-        """Whether a value is a NamedTuple of the spec's name and fields whose class leaves a tuple's own ways alone."""
+        """Whether a value is a NamedTuple of the spec's name and fields, read as a tuple."""
         cls = type(value)
         if cls is self.known:
             return True
-        is_own = (isinstance(value, tuple) and cls.__iter__ is tuple.__iter__ and cls.__len__ is tuple.__len__
+        is_own = (isinstance(value, tuple) and cls.__iter__ is tuple.__iter__
+                  and cls.__len__ is tuple.__len__
                   and cls.__getattribute__ is tuple.__getattribute__)
         if not is_own or shown(value) != shown(self.tree):
             return False
@@ -224,14 +230,15 @@ cdef class RowWriter:
         return 0
 
     cdef check_out(self, given, list out, int64_t index, str name, str function):
-        """Refuse what a function was given where its arrays were replaced in place of being written into.
+        """Refuse arrays that a function has replaced in place of writing into them.
 
         The row would stay as it was. `name`: what the function knows it as.
         """
         for leaf, field, place in zip(self.leaves_of(given, index, name), out, self.spec.leaves):
             if leaf is not field:
                 where = place.path.replace("sample", name, 1)
-                raise SpecError(f"dataset[{index}]: {where} was replaced, expected to be written into; use "
+                raise SpecError(f"dataset[{index}]: {where} was replaced, expected to be written "
+                                f"into; use "
                                 f"{where}[...] = in {function}")
 
     def samples(self, uintptr_t claim_address, getitem, context, on_error):
@@ -242,11 +249,11 @@ cdef class RowWriter:
         return fill_rows(self, <c.rf_claim *>claim_address, getitem, False, context, on_error)
 
     def rows(self, uintptr_t claim_address, read_into, context, on_error):
-        """Fill the claim with read_into(index, out): `out` has the sample's structure and lies in the slot."""
+        """Fill the claim with read_into(index, out): `out` is a sample that lies in the slot."""
         return fill_rows(self, <c.rf_claim *>claim_address, read_into, True, context, on_error)
 
     def bulk(self, uintptr_t claim_address, getitems, context, on_error):
-        """Fill the claim with getitems(indices), many samples at once; False when the claim was cancelled.
+        """Fill the claim with getitems(indices), many at once; False when it was cancelled.
 
         If that fails, or has killed a worker, one at a time: the sample at fault is found and
         blamed, the others are saved.
@@ -266,18 +273,21 @@ cdef class RowWriter:
         return True
 
     def gather(self, uintptr_t claim_address, columns, context, on_error):
-        """Fill the claim from columns, an array a leaf: without the GIL, where their rows are those of the spec.
+        """Fill the claim from columns, an array a leaf; in C where their rows are the spec's.
 
-        Columns are looked at for each claim: a hook may have put others in their place. Rows that are
+        Columns are looked at for each claim: a hook may have replaced them. Rows that are
         strided or of another dtype go row by row, as do those that a transform changes, and rows
         after a death (a mapped file that was cut short, say), so that only one row is blamed.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef tuple arrays = self.leaves_of(columns, 0, "sample")
-        cdef bint is_plain = all([self.leaf(number).is_plain(array) for number, array in enumerate(arrays)])
+        cdef bint is_plain = all([self.leaf(number).is_plain(array)
+                                  for number, array in enumerate(arrays)])
         cdef int64_t length = min(len(array) for array in arrays), began_ns = c.rf_now_ns()
-        if not is_plain or claim.attempt or self.change is not None or not lie_within(claim, length):
-            return fill_rows(self, claim, partial(row_of, self.spec, arrays, length), False, context, on_error)
+        cdef bint may_fail = claim.attempt or not lie_within(claim, length)
+        if not is_plain or may_fail or self.change is not None:
+            read = partial(row_of, self.spec, arrays, length)
+            return fill_rows(self, claim, read, False, context, on_error)
         self.begin(claim)
         if c.rf_cancelled(claim):
             return False
@@ -308,7 +318,9 @@ cdef class RowWriter:
             on_error(0, index, error)
         return True
 
-    cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff:
+    cdef uint32_t write_batch(
+        self, batch, uint8_t *base, int64_t index, uint32_t most
+    ) except? 0xffffffff:
         cdef Py_ssize_t number, rows = -1
         if batch is None:
             raise Nothing
@@ -333,7 +345,9 @@ def row_of(spec, tuple arrays, length, index):
     return spec.unflatten([asarray(array)[index, ...] for array in arrays])
 
 
-cdef bint fill_rows(RowWriter writer, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
+cdef bint fill_rows(
+    RowWriter writer, c.rf_claim *claim, function, bint in_place, context, on_error
+) except -1:
     """Fill a claim row by row."""
     cdef uint32_t row
     cdef uint32_t timed = rf_timed_row(claim)
@@ -352,7 +366,9 @@ cdef bint fill_rows(RowWriter writer, c.rf_claim *claim, function, bint in_place
     return True
 
 
-cdef int fill_row(RowWriter writer, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1:
+cdef int fill_row(
+    RowWriter writer, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed
+) except -1:
     """Write one sample, or have the dataset write it; and change it."""
     cdef int64_t began_ns = c.rf_now_ns() if timed else 0, read_ns = 0, write_ns = 0
     index = claim.indices[row]
@@ -378,13 +394,16 @@ cdef fill_in_place(RowWriter writer, c.rf_claim *claim, uint32_t row, function, 
     given = writer.spec.unflatten(out)
     answer = function(index, given)
     if answer is not None and answer is not given:
-        raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
+        raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the "
+                        f"sample into out")
     writer.check_out(given, out, index, "out", "read_into")
     for leaf in writer.leaves:
         (<LeafWriter>leaf).clear_row(claim.base, claim.first_row + row)
 
 
-cdef bint fill_many(RowWriter writer, c.rf_claim *claim, list rows, getitems, context, on_error) except -1:
+cdef bint fill_many(
+    RowWriter writer, c.rf_claim *claim, list rows, getitems, context, on_error
+) except -1:
     """Fill some rows; False where they are to be tried one at a time."""
     cdef uint32_t row
     cdef Py_ssize_t count = 0
@@ -405,9 +424,11 @@ cdef bint fill_many(RowWriter writer, c.rf_claim *claim, list rows, getitems, co
             if lazily:
                 since_ns = c.rf_now_ns()
             if count == len(rows):
-                raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many indices")
+                raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many "
+                                 f"indices")
             try:
-                writer.write(sample, claim.base, claim.first_row + <uint32_t>rows[count], indices[count])
+                row = rows[count]
+                writer.write(sample, claim.base, claim.first_row + row, indices[count])
                 if writer.change is not None:
                     writer.change_alone(claim, rows[count], context)
             except BaseException as error:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Where the bytes of torch's tensors lie, by its C interface for DLPack, without an import of torch."""
+"""Where the bytes of torch's tensors lie, by its C interface for DLPack; torch is not imported."""
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport PyObject, PyTypeObject
@@ -65,7 +65,9 @@ cdef bint is_contiguous(const rf_dlpack_tensor *tensor, LeafWriter leaf) noexcep
     if tensor.axes != leaf.ndim:
         return False
     for axis in range(leaf.ndim - 1, -1, -1):
-        if tensor.shape[axis] != leaf.shape[axis] or (tensor.strides[axis] != stride and tensor.shape[axis] != 1):
+        if tensor.shape[axis] != leaf.shape[axis]:
+            return False
+        if tensor.strides[axis] != stride and tensor.shape[axis] != 1:
             return False
         stride *= tensor.shape[axis]
     return True
@@ -82,7 +84,8 @@ cdef const void *memory_of_tensor(value, LeafWriter leaf) except? NULL:
         describe_tensor(<PyObject *>value, &tensor)
     except Exception:  # a sparse one, say
         return NULL
-    if (memcmp(&tensor.type, &leaf.tensor, sizeof(rf_dlpack_type)) != 0 or tensor.device_type != RF_DLPACK_CPU
+    if (memcmp(&tensor.type, &leaf.tensor, sizeof(rf_dlpack_type)) != 0
+            or tensor.device_type != RF_DLPACK_CPU
             or tensor.address == NULL or not is_contiguous(&tensor, leaf)):
         return NULL
     # numpy() refuses both. An int is never differentiated, and no public function gives one the bit

@@ -40,18 +40,23 @@ cdef class LeafWriter:
     cdef int ndim
     cdef cnp.npy_intp shape[32]
     cdef int kind              # RF_NUMBER of a 0-d leaf which plain Python numbers may fill, or 0
-    cdef PyTypeObject *scalar  # NumPy's scalars of this type are the bytes of the 0-d leaf; NULL: none is
+    cdef PyTypeObject *scalar  # NumPy's scalars of this type are its bytes; NULL: none is
     cdef rf_dlpack_type tensor       # of tensors that are such a leaf's bytes; of no lanes: none is
     cdef rf_conversion *conversion   # NULL: it goes into the slot as it is
 
     cdef int begin(self, const c.rf_claim *claim, bint stream) except -1
     cdef cnp.ndarray fitting(self, value)
     cdef int write(self, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1
-    cdef Py_ssize_t write_batch(self, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most, int64_t index) except -1
-    cdef int put(self, cnp.ndarray array, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows) except -1
+    cdef Py_ssize_t write_batch(
+        self, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most, int64_t index
+    ) except -1
+    cdef int put(
+        self, cnp.ndarray array, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows
+    ) except -1
     cdef int clear_row(self, uint8_t *base, Py_ssize_t row) except -1
     cdef bint is_plain(self, array)
-    cdef int gather(self, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,
+    cdef int gather(self, cnp.ndarray array, uint8_t *base, Py_ssize_t first,
+                    const int64_t *indices,
                     Py_ssize_t rows) except -1
 
 

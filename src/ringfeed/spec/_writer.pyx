@@ -61,16 +61,19 @@ cdef extern from "bytes/gather.h" nogil:
 
 
 cdef extern from "bytes/convert.h" nogil:
-    rf_conversion *rf_conversion_new(float scale, float offset, const float *mean, const float *std, size_t count,
+    rf_conversion *rf_conversion_new(float scale, float offset, const float *mean,
+                                     const float *std, size_t count,
                                      size_t channels, bint planar)
-    void rf_convert(const rf_conversion *conversion, float *target, const uint8_t *source, Py_ssize_t stride,
+    void rf_convert(const rf_conversion *conversion, float *target, const uint8_t *source,
+                    Py_ssize_t stride,
                     const int64_t *indices, size_t rows, size_t size)
 
 
 # ---- arrays ----
 
 # NumPy's own scalars that array_of() makes arrays of.
-cdef frozenset SCALARS = frozenset(np.dtype(char).type for char in np.typecodes["All"] if char != "O")
+cdef frozenset SCALARS = frozenset(
+    np.dtype(char).type for char in np.typecodes["All"] if char != "O")
 cdef object masked_arrays = None  # imported with the first subclass of an array
 
 
@@ -82,7 +85,9 @@ cdef cnp.ndarray array_of(value):
     if cnp.PyArray_Check(value):
         if masked_arrays is None:
             masked_arrays = np.ma.MaskedArray
-        return None if isinstance(value, masked_arrays) else PyArray_View(value, NULL, &PyArray_Type)
+        if isinstance(value, masked_arrays):
+            return None
+        return PyArray_View(value, NULL, &PyArray_Type)
     if isinstance(value, np.generic) and type(value) in SCALARS:
         return PyArray_FromAny(value, NULL, 0, 0, 0, NULL)
     return None
@@ -172,7 +177,9 @@ cdef class LeafWriter:
     cdef cnp.ndarray fitting(self, value):
         """Return a sample as an array where it certainly is one of the leaf; else None."""
         cdef cnp.ndarray array = array_of(value)
-        return array if array is not None and same_type(array, self.dtype) and has_shape(self, array, 0) else None
+        if array is None or not same_type(array, self.dtype) or not has_shape(self, array, 0):
+            return None
+        return array
 
     cdef int write(self, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
         """Write the value of one sample."""
@@ -193,8 +200,10 @@ cdef class LeafWriter:
             array = self.spec.array(self.number, value, index)
         return self.put(array, base, row, -1)
 
-    cdef Py_ssize_t write_batch(self, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most, int64_t index) except -1:
-        """Write a whole batch, of `rows` rows or, if negative, of up to `most`; returns how many."""
+    cdef Py_ssize_t write_batch(
+        self, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most, int64_t index
+    ) except -1:
+        """Write a whole batch of `rows` rows or, if negative, of up to `most`; return how many."""
         cdef cnp.ndarray array = array_of(value)
         if array is None or not (same_type(array, self.dtype) and has_shape(self, array, 1)
                                  and cnp.PyArray_DIM(array, 0) <= most):
@@ -206,15 +215,19 @@ cdef class LeafWriter:
         self.put(array, base, 0, cnp.PyArray_DIM(array, 0))
         return cnp.PyArray_DIM(array, 0)
 
-    cdef int put(self, cnp.ndarray array, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows) except -1:
-        """Copy or convert an array of the right type and shape, of any strides: `rows` rows, or one if negative."""
+    cdef int put(
+        self, cnp.ndarray array, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows
+    ) except -1:
+        """Copy or convert an array that fits, of any strides: `rows` rows, or one if negative."""
         cdef uint8_t *target = base + self.field.offset + first * self.field.row_size
         cdef size_t size = cnp.PyArray_NBYTES(array), count = 1 if rows < 0 else rows
+        cdef const uint8_t *source
         if self.conversion != NULL:
             if count:
                 array = cnp.PyArray_GETCONTIGUOUS(array)
                 size //= count
-                convert(self, <float *>target, <const uint8_t *>cnp.PyArray_DATA(array), size, NULL, count, size)
+                source = <const uint8_t *>cnp.PyArray_DATA(array)
+                convert(self, <float *>target, source, size, NULL, count, size)
             return 0
         if cnp.PyArray_IS_C_CONTIGUOUS(array):
             copy(target, cnp.PyArray_DATA(array), size, self.stream)
@@ -224,12 +237,13 @@ cdef class LeafWriter:
 
     cdef int clear_row(self, uint8_t *base, Py_ssize_t row) except -1:
         """Clear the padding of what a dataset has written into a row itself."""
+        cdef size_t row_size = self.field.row_size
         if self.field.form is None:
-            self.field.clear_gaps(base + self.field.offset + row * self.field.row_size, self.field.row_size)
+            self.field.clear_gaps(base + self.field.offset + row * row_size, row_size)
         return 0
 
     cdef bint is_plain(self, array):
-        """Whether each row of a column is, byte for byte, what the dataset gives for a leaf: see `gather`."""
+        """Whether each row of a column is, byte for byte, a sample of the leaf: see `gather`."""
         cdef Py_ssize_t axis, size
         if not isinstance(array, cnp.ndarray) or self.field.varies or not has_shape(self, array, 1):
             return False
@@ -240,7 +254,8 @@ cdef class LeafWriter:
             size *= cnp.PyArray_DIM(array, axis)
         return same_type(array, self.dtype)
 
-    cdef int gather(self, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,
+    cdef int gather(self, cnp.ndarray array, uint8_t *base, Py_ssize_t first,
+                    const int64_t *indices,
                     Py_ssize_t rows) except -1:
         """Write rows of a resident array, whose rows are contiguous."""
         cdef size_t row_size = self.field.row_size
@@ -269,20 +284,22 @@ cdef describe_numbers(LeafWriter writer, leaf):
 
 
 cdef bint has_shape(LeafWriter leaf, cnp.ndarray array, int skipped) noexcept:
-    """Whether an array has the shape of a sample behind `skipped` axes, or is smaller where it may be."""
+    """Whether an array has a sample's shape behind `skipped` axes, or less where it may."""
     cdef int axis
     cdef cnp.npy_intp length
     if cnp.PyArray_NDIM(array) != leaf.ndim + skipped:
         return False
     for axis in range(leaf.ndim):
         length = cnp.PyArray_DIM(array, axis + skipped)
-        if length != leaf.shape[axis] and (length > leaf.shape[axis] or not leaf.field.may_be_less[axis]):
+        if length > leaf.shape[axis]:
+            return False
+        if length < leaf.shape[axis] and not leaf.field.may_be_less[axis]:
             return False
     return True
 
 
 cdef bint store_number(LeafWriter leaf, value, uint8_t *target) except -1:
-    """Store a NumPy scalar or a Python number that a 0-d leaf certainly takes; False leaves it to the spec."""
+    """Store a number that a 0-d leaf certainly takes; False leaves it to the spec."""
     cdef int overflow = 0
     cdef long long whole
     if Py_TYPE(value) is leaf.scalar:
@@ -301,7 +318,8 @@ cdef bint store_number(LeafWriter leaf, value, uint8_t *target) except -1:
     return False
 
 
-cdef void convert(LeafWriter leaf, float *target, const uint8_t *source, Py_ssize_t stride, const int64_t *indices,
+cdef void convert(LeafWriter leaf, float *target, const uint8_t *source, Py_ssize_t stride,
+                  const int64_t *indices,
                   size_t rows, size_t size) noexcept:
     """Make float32 of `rows` samples of `size` bytes."""
     if rows * size * sizeof(float) < NOGIL_BYTES:

@@ -197,11 +197,12 @@ def fields_of(value: object) -> tuple[str, ...] | None:
         if isinstance(value, tuple) and hasattr(value, "_make")
         else None
     )
-    return fields if isinstance(fields, tuple) and len(fields) == len(value) else None  # type: ignore[arg-type]
+    is_named = isinstance(fields, tuple) and len(fields) == len(value)  # type: ignore[arg-type]
+    return fields if is_named else None
 
 
 def shown(value: object) -> str:
-    """Say what a value is; containers are shown alike exactly if they match, but for the keys of dicts."""
+    """Say what a value is; containers are shown alike if they match, but for keys of dicts."""
     if (fields := fields_of(value)) is not None:
         return f"the NamedTuple {type(value).__name__}({', '.join(map(str, fields))})"
     if isinstance(value, (tuple, list)):
@@ -250,7 +251,7 @@ def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
 
 
 def copy_of(array: AnyArray) -> AnyArray:
-    """Return a private copy, byte for byte: NumPy's own leaves the padding of structured dtypes undefined."""
+    """Return a private copy byte for byte: NumPy's own leaves padding undefined."""
     plain = array.dtype.names is None
     copied: AnyArray = (
         array.copy() if plain else np.ndarray(array.shape, array.dtype, bytearray(array.tobytes()))

@@ -1,4 +1,4 @@
-"""What makes the user's batch of a lease and its rows: the one seam between the ring and frameworks."""
+"""What makes the user's batch of a lease and its rows: between the ring and frameworks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, TypeAlias
 from ringfeed.ring._ring import Lease
 
 BuildBatch: TypeAlias = Callable[[Lease, int], Any]
-"""Makes what is handed out from the lease of a batch and its rows; its user lets go of batches by itself."""
+"""Makes a batch of a lease and its rows; its user lets go of batches by itself."""
 
 
 class BatchBuilder:
     """A `BuildBatch` whose batches keep their slots, and which makes private copies as well."""
 
     waits_for_slots = False
-    """Whether to wait up to ``timeout_s``, not a second, where views hold every slot: for what lets go by itself."""
+    """Whether to wait up to ``timeout_s``, not a second, for slots that views hold."""
     copied_by = ""
     """How a user copies what is to be kept."""
     is_computing: Callable[[], bool] | None = None
-    """Whether the framework still computes with earlier batches: then a wait for the next one holds up nothing."""
+    """Whether the framework computes with earlier batches: waiting holds up nothing then."""
 
     def __call__(self, lease: Lease, rows: int) -> Any:
         """Return the batch in the slot of the lease; it keeps the slot by itself."""
@@ -30,6 +30,6 @@ class BatchBuilder:
         raise NotImplementedError
 
     def lets_go_later(self, waited_s: float, held: int) -> bool:
-        """Whether the framework may still let go of one of ``held`` slots by itself, after so long without a slot."""
+        """Whether the framework may still let go of one of ``held`` slots by itself."""
         del waited_s, held
         return False

@@ -1,10 +1,10 @@
-"""What packages other than NumPy have in the place of arrays and Arrays; none of them is imported for it.
+"""Arrays and specs of packages other than NumPy; none of them is imported for it.
 
 Columns of a dataset: tensors and Series of any package, or nothing of the kind.
 
 (x, y), {"x": x, ...}    all of them arrays, tensors, Series: columns, as NumPy arrays
 (x, [...]), (x, None)    refused: rows are taken of arrays alone
-[x, y]                   refused, where they may be columns: up to 8 arrays of one length, which is more than that
+[x, y]                   refused, where they may be columns: up to 8 arrays of one greater length
 any other list           samples
 
 Specs of tensors, in the place of an Array:
@@ -109,7 +109,7 @@ def _converted(branch: Any, path: str) -> Any:
 
 
 def of_sparse(value: Any) -> str:
-    """Say what to give in the place of a sparse matrix or tensor, of whatever package; "": it is none."""
+    """Say what to give for a sparse matrix or tensor of any package; "": it is none."""
     to_dense = next(
         (name for name in ("toarray", "to_dense", "todense") if hasattr(value, name)), None
     )

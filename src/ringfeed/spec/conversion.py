@@ -1,4 +1,4 @@
-"""Conversions: what a `Cast` makes of uint8, which dtypes cast=True takes, and which Array has a place for them."""
+"""Conversions: what a `Cast` makes of uint8, and which dtypes cast=True takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHW_AXES = 3
 
 @dataclass(frozen=True)
 class Cast:
-    """What becomes of uint8 on its way to the model: ``((x * scale + offset) - mean) / std``, in ``dtype``.
+    """Makes floats of uint8: ``((x * scale + offset) - mean) / std``, in ``dtype``.
 
     What is None is left out, and no step is merged with another. ``mean`` and ``std``: one number,
     or one for each channel, which is the last axis of the sample. ``layout="CHW"``: a sample of
@@ -66,7 +66,7 @@ class Cast:
         return "".join(f", {name}={value!r}" for name, value in steps if value is not None)
 
     def numbers(self) -> NDArray[np.float32]:
-        """Return the steps as C takes them: scale, offset, then mean and std, one number each or one a channel.
+        """Return the steps as C takes them: scale, offset, means, stds.
 
         A step that is left out has what leaves every float32 as it is, the sign of a zero included.
         """
@@ -113,7 +113,7 @@ def _one_or_each(name: str, given: Any) -> float | tuple[float, ...]:
 
 
 def cast_of(array: Array, steps: dict[str, Any]) -> Cast | None:
-    """Return what these arguments of an Array mean, none of them: None; or refuse what it has no place for."""
+    """Return the `Cast` of an Array, None without steps; or refuse steps without a place."""
     if not isinstance(array.casts, bool):
         expected, remedy = "True or False", "write it as in cast=True"
         raise error_of("Array", f"has cast={array.casts!r}", expected, remedy)
@@ -173,7 +173,7 @@ _WIDER = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}  # by kin
 
 
 def may_cast(given: AnyDtype, wanted: AnyDtype) -> bool:
-    """Whether cast=True converts a dtype into another: whole numbers into all, fractions not into whole numbers."""
+    """Whether cast=True converts a dtype: whole numbers into all, fractions into fractions."""
     kind = "f" if wanted.isbuiltin == USER_DTYPE else wanted.kind
     return kind in _WIDER.get(given.kind, "")
 

@@ -27,7 +27,7 @@ _CHARACTER = 4  # bytes of one in a U dtype
 
 
 def fitted(value: Any, leaf: Leaf, where: str) -> AnyArray:
-    """Return a sample of a leaf as an array of its dtype and of a shape that it takes, of any strides."""
+    """Return a sample as an array of the leaf's dtype and of a shape that it takes, any strides."""
     if leaf.form is not None and leaf.form.unit == "bytes":
         return _bytes_of(leaf, leaf.form, value, where)
     found = _in_dtype(_as_array(value, leaf, where), leaf, where)
@@ -51,7 +51,7 @@ def _check_rows(rows: int, max_rows: int, where: str) -> None:
 
 
 def _checked(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
-    """Return an array whose dtype and ``shape``, that of one sample, are those that the leaf takes."""
+    """Return an array if the leaf takes its dtype and ``shape``, that of one sample."""
     if found.dtype != leaf.given_dtype:
         raise other_dtype(found, leaf, where)
     most, may_be_less = leaf.given_shape, leaf.variable
@@ -94,7 +94,7 @@ def _as_array(value: Any, leaf: Leaf, where: str) -> AnyArray:
 
 
 def from_list(value: Any, leaf: Leaf, shape: tuple[int | None, ...], where: str) -> AnyArray | None:
-    """Return a list of numbers, strings or arrays, or of such lists, as one array; None for anything else.
+    """Return a list of numbers, strings, arrays or such lists as one array; else None.
 
     Python's own numbers go where each may go alone. ``shape``: what is expected.
     """
@@ -112,7 +112,7 @@ def from_list(value: Any, leaf: Leaf, shape: tuple[int | None, ...], where: str)
 
 
 def _all_alike(held: Any, found: AnyArray, dtype: AnyDtype) -> AnyArray | None:
-    """Return a list of Python's numbers, all of one kind, at once; None where that is not so, or one is lost."""
+    """Return a list of Python numbers of one kind at once; None of others, or if one is lost."""
     items = held
     for _ in range(found.ndim - 1):
         items = [item for inner in items for item in inner]
@@ -139,7 +139,7 @@ def _item_by_item(held: Any, found: AnyArray, leaf: Leaf, where: str) -> AnyArra
 
 
 def _held(value: Any, above: tuple[int, ...]) -> Any:
-    """Return plain lists of what lists hold: NumPy would ask their own __iter__, which may have no end."""
+    """Return plain lists: NumPy would ask a list's own __iter__, which may have no end."""
     if has_array(value) or id(value) in above or len(above) > MAX_AXES:
         return value
     items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
@@ -148,7 +148,7 @@ def _held(value: Any, above: tuple[int, ...]) -> Any:
 
 
 def _check_mixed(items: list[tuple[str, Any]], found: AnyArray, leaf: Leaf) -> None:
-    """Refuse items that only NumPy made fit, by converting them to the dtype of others or by dropping a mask."""
+    """Refuse items that only NumPy made fit, by their neighbours' dtype or without their mask."""
     judged = not leaf.casts and _takes(leaf, found.dtype)
     for place, item in items:
         array = None if is_number(item) else from_array(item, place)
@@ -175,7 +175,7 @@ def _items(value: Any, where: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _in_dtype(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
-    """Return an array in the dtype of a leaf, where the leaf takes others, too; else as it is, to be judged."""
+    """Return an array in the leaf's dtype, where the leaf takes others; else as it is."""
     if leaf.dtype.kind in TEXT and found.dtype.kind in TEXT:
         return _in_width(found, leaf, where)
     if not leaf.casts or found.dtype == leaf.dtype or not may_cast(found.dtype, leaf.dtype):
@@ -300,7 +300,7 @@ def fitted_samples(
     value: Any, leaf: Leaf, max_rows: int, where: str, where_batch: str
 ) -> list[AnyArray]:
     """Return the samples of a leaf with a form of a whole batch, each as an array that fits."""
-    from ringfeed.spec.forms import Masked, Padded, Ragged, parted  # noqa: PLC0415 - only where it is needed
+    from ringfeed.spec.forms import Masked, Padded, Ragged, parted  # noqa: PLC0415 - on demand
 
     assert leaf.form is not None
     given: list[Any] | None = None
@@ -312,7 +312,10 @@ def fitted_samples(
         given = [*array]
     if given is None:
         what = "ringfeed.Padded or Masked" if leaf.form.is_padded else "ringfeed.Ragged"
-        expected = f"a list of samples, one a row, an array whose rows are samples of one shape, or a {what}"
+        expected = (
+            "a list of samples, one a row, an array whose rows are samples of one shape, or a "
+            f"{what}"
+        )
         raise error_of(where_batch, f"is {shown(value)}", expected, _ONE_OF_THESE)
     _check_rows(len(given), max_rows, where_batch)
     found = [fitted(sample, leaf, where) for sample in given]

@@ -30,7 +30,7 @@ MOST_SHOWN = 600  # characters of a spec that is proposed as a whole
 
 
 class Bytes(Array):
-    """A leaf whose samples are ``bytes`` of different lengths, such as encoded pictures: ``Bytes(200_000)``.
+    """A leaf of ``bytes`` of different lengths, such as encoded pictures: ``Bytes(200_000)``.
 
     max_size: the most bytes of one sample. total: the bytes that a slot has room for in a whole
     batch, by default max_size for each row; since few pictures are as large as the largest, far
@@ -85,7 +85,7 @@ def proposed(value: str | bytes | bytearray | memoryview) -> Bytes:
 
 
 def refuse_proposed(tree: object, root: str, leaves: Iterable[tuple[str, Array]]) -> None:
-    """Refuse a sample with text or bytes, whose largest size no sample shows; the error has the spec to write."""
+    """Refuse text and bytes, whose largest size is unknown; the error has the spec to write."""
     found = [(path, array) for path, array in leaves if isinstance(array, Bytes)]
     if not found:
         return
@@ -226,7 +226,7 @@ def padded(spec: Spec) -> Spec:
 
 
 def _padded(leaf: Leaf, array: Array) -> Array:
-    """Return an Array whose samples are padded in the place of one with variable=; of others, as it is."""
+    """Return an Array with variable= as one whose samples are padded; any other as it is."""
     if not leaf.variable:
         return array
     if leaf.cast is not None:

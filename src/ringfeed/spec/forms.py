@@ -163,7 +163,7 @@ class Form:
         return 8 * (2 + self.axes[-1] + 1)
 
     def field_size(self, leaf: Leaf, rows: int) -> int:
-        """Return the bytes of a leaf's field; with a total, there is room for a row more (see cext/bytes/forms.c)."""
+        """Return the bytes of a field; a total has room for a row more: see cext/bytes/forms.c."""
         if self.total is None:
             return rows * leaf.nbytes
         return leaf.nbytes // leaf.shape[0] * (self.total + leaf.shape[0])
@@ -177,7 +177,10 @@ class Form:
         return next((length for length in self.pad_to if length >= longest), longest)
 
     def padded_shape(self, lengths: AnyArray, room: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of all rows, of samples of these lengths along their first axes; ``room``: of a slot."""
+        """Return the shape of all rows, of these lengths along the first axes.
+
+        ``room``: of a slot.
+        """
         longest = lengths.max(0, initial=0).tolist()
         own = [
             self.padded_length(longest[axis]) if axis in self.axes else room[axis]
@@ -186,7 +189,7 @@ class Form:
         return (*own, *room[len(longest) :])
 
     def beside_of(self, lengths: AnyArray, shape: tuple[int, ...]) -> AnyArray | None:
-        """Return what comes beside padded values of ``shape`` (rows, ...), from lengths along all axes."""
+        """Return what comes beside padded values of ``shape`` (rows, ...), from all lengths."""
         varying = lengths[:, list(self.axes)]
         if self.beside == "lengths":
             return varying[:, 0].copy() if len(self.axes) == 1 else varying
@@ -207,7 +210,7 @@ class Form:
         return Ragged(values, beside, self.name)
 
     def joined(self, leaf: Leaf, samples: Sequence[AnyArray]) -> Any:
-        """Return what a batch of these samples holds, as a copy; what is beside the values cannot be written into."""
+        """Return the batch of these samples as a copy; what is beside its values is read-only."""
         counted = self.axes[-1] + 1
         lengths = np.array([sample.shape[:counted] for sample in samples], np.int64)
         lengths = lengths.reshape(-1, counted)

@@ -1,4 +1,4 @@
-"""Padding within elements of structured dtypes and of Intel's long doubles, which is zeros in a slot."""
+"""Padding in elements of structured dtypes and Intel's long doubles: zeros in a slot."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def _round_up(size: int, step: int) -> int:
 
 
 def _before(leaf: Leaf, rows: int) -> int:
-    """Return the bytes that stand before a field: the shape of the batch, or a record of each row and a header."""
+    """Return the bytes before a field: the batch's shape, or a header and a record a row."""
     if leaf.form is not None:
         return _ring.FIELD_ALIGN + rows * leaf.form.record_size()
     return len(leaf.shape) * SHAPE_SIZE if leaf.variable else 0
@@ -55,7 +55,7 @@ class Layout:
 
     @classmethod
     def of(cls, spec: Spec, rows: int, indices: int, cells: int) -> Layout:
-        """Lay out a slot for ``rows`` rows of ``spec``; every field starts at a multiple of 64 bytes."""
+        """Lay out a slot for ``rows`` rows; every field starts at a multiple of 64 bytes."""
         offsets, end = [], 0
         for leaf in spec.leaves:
             end += _round_up(_before(leaf, rows), _ring.FIELD_ALIGN)

@@ -1,4 +1,4 @@
-"""What to return in the place of a value that is not what its leaf takes; no package is imported to know its class."""
+"""What to return in place of a value that does not fit; classes are known by their names."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def of_objects(array: AnyArray) -> str:
 
 
 def other_structure(value: Any, model: Any, where: str) -> SpecError:
-    """Return the error for a value of another structure than that of the tree of Arrays ``model``."""
+    """Return the error for a value of another structure than the tree of Arrays ``model``."""
     expected, remedy = shown(model), "return the same structure for every index"
     if model is None:
         expected = "None as the spec has it there"
@@ -135,7 +135,7 @@ def _expected(leaf: Leaf, otherwise: str) -> str:
 
 
 def other_shape(shape: tuple[int, ...], leaf: Leaf, where: str, *, whole: bool) -> SpecError:
-    """Return the error for an array whose samples are of another ``shape``; ``whole``: of a whole batch."""
+    """Return the error for samples of another ``shape``; ``whole``: of a whole batch."""
     got = f"has {'rows of ' if whole else ''}shape {shape}"
     if leaf.form is not None:
         expected, remedy = _for_form(shape, leaf.form)
@@ -154,7 +154,7 @@ def other_shape(shape: tuple[int, ...], leaf: Leaf, where: str, *, whole: bool) 
 
 
 def _for_form(shape: tuple[int, ...], form: Form) -> tuple[str, str]:
-    """Return what was expected in the place of a shape that a form does not take, and what to do."""
+    """Return what was expected of a shape that a form does not take, and what to do."""
     others = {most for own, most in zip(shape, form.shape, strict=False) if own != most}
     if len(shape) != len(form.shape) or others - {None}:
         remedy = "only axes that are None in spec= may differ: crop or reshape it in __getitem__"
@@ -189,7 +189,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by channels, as PIL names them
 
 
 def _channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """Say how to convert a picture of the right size that has another number of channels; "": it is none."""
+    """Say how to convert a picture of other channels; "": it is none of the right size."""
     picture = 2  # axes
     sizes = [axes[:picture] for axes in (shape, expected)]
     counts = [axes[-1] if len(axes) > picture else 1 for axes in (shape, expected)]

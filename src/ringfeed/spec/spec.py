@@ -1,4 +1,4 @@
-"""What one sample of a dataset looks like: the structure around its leaves, and what each of them is.
+"""What a sample of a dataset looks like: the structure around its leaves, and each leaf.
 
 Containers are structure, all else is a leaf: ``[1, 2, 3]`` is a list of three int64 leaves, not an
 array. None in a container stays None in every batch, and is no leaf.
@@ -37,7 +37,7 @@ Node: TypeAlias = tuple[Any, ...]  # see Spec.structure
 
 
 def plain(value: Any) -> Any:
-    """Return a dict of the items of a Mapping or the fields of a dataclass; any other value as it is."""
+    """Return a dict of a Mapping's items or a dataclass's fields; any other value as it is."""
     if isinstance(value, Mapping):
         return value if isinstance(value, dict) else dict(value)
     if not dataclasses.is_dataclass(value) or isinstance(value, type | Array) or has_array(value):
@@ -46,7 +46,10 @@ def plain(value: Any) -> Any:
 
 
 def parts_of(value: Any, where: str) -> list[tuple[str, object]]:
-    """Return the children of a container, each with where it stands; of an endless __iter__, one too many."""
+    """Return the children of a container, each with its place.
+
+    Of an endless __iter__ there is one too many.
+    """
     if isinstance(value, dict):
         return [(f"{where}[{key!r}]", child) for key, child in value.items()]
     if (fields := fields_of(value)) is not None:
@@ -86,7 +89,7 @@ def _renamed(node: Node, to: Callable[[Any], object]) -> Node:
 def _given(value: object, where: str, *, has_rows: bool) -> Array:
     """Return the Array that a user gives for a leaf; a framework's spec of a tensor is one, too."""
     if not isinstance(value, Array):
-        from ringfeed.spec.columns import array_of_foreign  # noqa: PLC0415 - only where it is needed
+        from ringfeed.spec.columns import array_of_foreign  # noqa: PLC0415 - on demand
 
         value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):
@@ -194,11 +197,14 @@ class Spec:
         For text and bytes the error says which spec to write; with ``strings`` that spec is
         returned.
         """
-        from ringfeed.spec.values import inferred, warn_of_numbers  # noqa: PLC0415 - no worker infers
+        from ringfeed.spec.values import (  # noqa: PLC0415 - no worker infers
+            inferred,
+            warn_of_numbers,
+        )
 
         scan = _Scan(f"dataset[{index}]: sample", sample, inferred)
         if not strings and any(array.form is not None for array in scan.arrays):
-            from ringfeed.spec.form_arrays import refuse_proposed  # noqa: PLC0415 - only where it is needed
+            from ringfeed.spec.form_arrays import refuse_proposed  # noqa: PLC0415 - on demand
 
             refuse_proposed(scan.tree, scan.root, zip(scan.paths, scan.arrays, strict=True))
         warn_of_numbers(scan.lists)
@@ -206,8 +212,12 @@ class Spec:
 
     @classmethod
     def infer_batch(cls, batch: object, index: int) -> tuple[Spec, int]:
-        """Return the spec of one sample of a whole batch, ``dataset[index]``, and the batch's rows."""
-        from ringfeed.spec.values import inferred_array, refuse_rows, with_rows  # noqa: PLC0415 - as above
+        """Return the spec of a sample of the batch ``dataset[index]``, and the batch's rows."""
+        from ringfeed.spec.values import (  # noqa: PLC0415 - no worker infers
+            inferred_array,
+            refuse_rows,
+            with_rows,
+        )
 
         rows: list[int] = []
 
@@ -221,7 +231,10 @@ class Spec:
         return cls(_Scan(f"dataset[{index}]: batch", batch, look).tree), rows[0]
 
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
-        """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
+        """Return the leaves of a sample in order; only the structure is checked.
+
+        ``root``: "sample" or "batch".
+        """
         leaves: list[object] = []
         _gather(self.tree, sample, f"dataset[{index}]: {root}", leaves)
         return leaves
@@ -250,7 +263,7 @@ class Spec:
         return fitted(value, self.leaves[number], self._where(number, index))[None]
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
-        """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""
+        """Return a leaf of a whole batch, of 0 to ``max_rows`` rows; smaller where it may be."""
         from ringfeed.spec.fitting import fitted_batch  # noqa: PLC0415 - as above
 
         return fitted_batch(
@@ -258,14 +271,14 @@ class Spec:
         )
 
     def samples(self, number: int, value: object, index: int, max_rows: int) -> list[AnyArray]:
-        """Return the samples of a leaf with a form in a whole batch, as arrays that fit together."""
+        """Return the samples of a leaf with a form in a whole batch; they fit together."""
         from ringfeed.spec.fitting import fitted_samples  # noqa: PLC0415 - as above
 
         sample, batch = self._where(number, index), self._where(number, index, "batch")
         return fitted_samples(value, self.leaves[number], max_rows, sample, batch)
 
     def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:
-        """Refuse leaf ``number`` of a whole batch for having other rows than the leaves before it."""
+        """Refuse leaf ``number`` of a batch that has other rows than the leaves before it."""
         from ringfeed.spec.values import refuse_rows  # noqa: PLC0415 - as above
 
         refuse_rows(rows, expected, self._where(number, index, "batch"))
@@ -300,7 +313,7 @@ def _gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
         return
     value = plain(value)
     if shown(value) != shown(model):
-        from ringfeed.spec.refusals import other_structure  # noqa: PLC0415 - only where it is needed
+        from ringfeed.spec.refusals import other_structure  # noqa: PLC0415 - on demand
 
         raise other_structure(value, model, where)
     if model is None:

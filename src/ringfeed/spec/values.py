@@ -1,4 +1,4 @@
-"""What a value is, as an array: Python's numbers, NumPy's arrays, and whatever says that it is an array.
+"""What a value is, as an array: a Python number, a NumPy array, or any other array.
 
     bool, int, float        an element of a dtype that holds it
     np.ndarray, __array__   an array
@@ -58,7 +58,7 @@ _FLOATS = {"float32", "float64"}
 
 
 def from_number(value: complex, dtype: AnyDtype | None, where: str) -> AnyArray:
-    """Return a number as an array of the dtype (None: the one inferred); only a float may be rounded."""
+    """Return a number as an array of the dtype, or of the inferred; only a float is rounded."""
     kind = next(kind for kind in _KINDS if isinstance(value, kind))
     inferred, goes_into = _KINDS[kind]
     dtype = np.dtype(inferred) if dtype is None else dtype
@@ -77,7 +77,7 @@ def from_number(value: complex, dtype: AnyDtype | None, where: str) -> AnyArray:
 
 
 def _is_kept(value: Any, found: AnyArray, kind: type) -> bool:
-    """Whether an array holds a number as well as its dtype can: rounded at most, and finite where it was."""
+    """Whether an array holds a number as well as its dtype can: at most rounded, not infinite."""
     if kind in (float, complex):
         pairs = [(found.real, value.real), (found.imag, value.imag)]
         return all(np.isinf(now) <= np.isinf(was) for now, was in pairs)
@@ -85,7 +85,7 @@ def _is_kept(value: Any, found: AnyArray, kind: type) -> bool:
 
 
 def from_array(value: object, where: str) -> AnyArray | None:
-    """Return an array or array-like as a plain ndarray, sharing memory if it can; None for other types."""
+    """Return an array or array-like as a plain ndarray, over the same memory; else None."""
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray):
@@ -104,7 +104,7 @@ def from_array(value: object, where: str) -> AnyArray | None:
 
 def way_out(value: Any) -> str | None:
     """Say what to return in the place of a value; None where nothing is known of its kind."""
-    from ringfeed.spec.refusals import way_out as known_way_out  # noqa: PLC0415 - only where it is needed
+    from ringfeed.spec.refusals import way_out as known_way_out  # noqa: PLC0415 - on demand
 
     return known_way_out(value)
 
