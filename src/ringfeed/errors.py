@@ -4,17 +4,17 @@ RingfeedError
 ├── SpecError        (ValueError)    a sample, a batch or a spec does not fit
 ├── PlanError        (MemoryError)   the memory asked for is not there, or a budget is too small
 ├── ShipError        (TypeError)     a dataset cannot travel to its workers
-├── WorkerError      (RuntimeError)  dataset[i] raised, killed its worker or wrote outside its rows; or workers never
-│                                    start
+├── WorkerError      (RuntimeError)  dataset[i] raised, killed its worker or wrote outside its rows;
+│                                    or workers never start
 ├── StallError       (TimeoutError)  no batch within ``timeout_s``
-├── SlotsHeldError   (BufferError)   views that the caller keeps hold every slot, so no batch can be filled
+├── SlotsHeldError   (BufferError)   views of the caller hold every slot: no batch can be filled
 ├── SupersededError  (RuntimeError)  a newer iterator or a loaded state has taken over
-├── StateError       (ValueError)    a state does not fit the loader, or the position of the training loop is unknown
+├── StateError       (ValueError)    a state does not fit the loader, or its position is unknown
 └── ClosedError      (ValueError)    the loader is closed
 
 and one warning of its own:
 
-SlotsHeldWarning     (UserWarning)   views hold all slots but one, so batches are handed out as private copies
+SlotsHeldWarning     (UserWarning)   views hold all slots but one: batches are private copies
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RingfeedError(Exception):
 
 
 class SpecError(RingfeedError, ValueError):
-    """A sample differs from the spec, or a spec cannot be built; names index, path, expected, got."""
+    """A sample differs from the spec, or none can be built; names index, path, expected, got."""
 
 
 class PlanError(RingfeedError, MemoryError):

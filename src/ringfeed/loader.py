@@ -525,7 +525,7 @@ class Loader(Generic[Batch_co]):
     @cached_property
     def _slots(self) -> DeviceSlots:
         """The copies that devices make of the slots, and the slots' registration with drivers."""
-        from ringfeed.frameworks.device_slots import DeviceSlots  # noqa: PLC0415 - a plain loop has no device
+        from ringfeed.frameworks.device_slots import DeviceSlots  # noqa: PLC0415 - on demand
 
         runner = self._runner
         # Slots that "auto" may open later have no memory yet, so none is registered.
@@ -537,7 +537,7 @@ class Loader(Generic[Batch_co]):
 
     @property
     def _stream(self) -> BatchStream:
-        from ringfeed.frameworks.base import BatchStream, LoaderInfo  # noqa: PLC0415 - a plain loop has no framework
+        from ringfeed.frameworks.base import BatchStream, LoaderInfo  # noqa: PLC0415 - on demand
 
         plan, settings, source = self._runner.plan, self._options, self._runner.source
         is_fixed = settings.drop_remainder and settings.on_error != "skip" and bool(self.batch_size)
@@ -579,7 +579,9 @@ class Loader(Generic[Batch_co]):
         TensorFlow itself copies batches to a GPU. To copy each before the training step needs it,
         end the pipeline with ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``.
         """
-        from ringfeed.frameworks.tensorflow.dataset import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
+        from ringfeed.frameworks.tensorflow.dataset import (  # noqa: PLC0415 - imports TensorFlow
+            to_tf_dataset,
+        )
 
         return to_tf_dataset(self._stream, cast)
 

@@ -1,4 +1,4 @@
-"""uint8 that becomes float32 on its way into the slot: bit for bit as NumPy's, by every way; what is refused."""
+"""uint8 that becomes float32 on its way into the slot: NumPy's bits, by every way."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def epoch(loader: ringfeed.Loader) -> tuple[bytes, list[int]]:
     ids=str,
 )
 def test_every_way_into_a_slot(kind: str, way: dict[str, Any]) -> None:
-    """Samples, bulk, whole batches, iterables and arrays, in processes, threads and without either: the same bytes."""
+    """Samples, bulk, batches, iterables, arrays; processes, threads, neither: the same bytes."""
     way = {**way, "workers": min(way["workers"], 1)} if kind == "iterable" else way
     for steps in (IMAGENET, {**IMAGENET, "layout": "CHW"}):
         expected = np.ascontiguousarray(converted(IMAGES, steps)).tobytes()
@@ -57,7 +57,7 @@ def test_every_way_into_a_slot(kind: str, way: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("taken", list(itertools.product([False, True], repeat=4)), ids=str)
 def test_all_bytes_and_all_combinations_of_steps(taken: tuple[bool, ...]) -> None:
-    """Each of the 256 bytes, in 1 to 5 channels, as it lies and in planes, with each step or without."""
+    """Each of 256 bytes, in 1 to 5 channels, flat and in planes, with each step or without."""
     samples, spec, expected = [], [], []
     for channels, layout in itertools.product(range(1, 6), [None, "CHW"]):
         each = np.linspace(0.1, 0.7, channels).tolist()
@@ -113,7 +113,7 @@ def conversions(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
 @given(conversions(), st.sampled_from([kind for kind in KINDS if kind != "strided arrays"]))
 @settings(max_examples=100)
 def test_any_shape_and_any_numbers(conversion: tuple[Any, dict[str, Any]], kind: str) -> None:
-    """Whatever the shape, the channels and the numbers, infinities that come of them included: NumPy's bits."""
+    """Whatever the shape, the channels and the numbers, also infinite ones: NumPy's bits."""
     x, steps = conversion
     with np.errstate(all="ignore"):
         expected = np.ascontiguousarray(converted(x, steps)).tobytes()
@@ -166,7 +166,7 @@ def test_samples_of_any_stride(form: str, layout: str | None) -> None:
 
 
 def test_whole_batches_of_any_stride() -> None:
-    """A batch that is not contiguous, or is no plain array, is converted as it reads; a batch of no rows is one."""
+    """A batch that is strided, or no plain array, is converted; one without rows is a batch."""
 
     class Odd(Whole):
         def __getitem__(self, index: int) -> Any:
@@ -188,7 +188,7 @@ def test_whole_batches_of_any_stride() -> None:
 
 
 def test_batches_whose_shape_varies() -> None:
-    """Along an axis that is no channel a whole batch may be smaller, and is converted in its own shape."""
+    """Along an axis that is no channel a batch may be smaller, and keeps its own shape."""
 
     class Growing:
         def __getitem__(self, index: int) -> Any:
@@ -226,7 +226,7 @@ def test_leaves_that_are_converted_beside_others() -> None:
 
 
 def test_bytes_without_axes() -> None:
-    """A uint8 scalar of NumPy's is converted like any array; the spec of the loader is that of the slot."""
+    """A NumPy scalar is converted like an array; the loader's spec is that of the slot."""
     with ringfeed.Loader(
         [np.uint8(i) for i in range(4)],
         batch_size=4,

@@ -61,12 +61,14 @@ COUNT = "give one for each, or one number for all"
         (
             (4, 5, 4),
             {"mean": (1, 2, 3)},
-            f"Array has 3 numbers in mean= or std=, expected 4, one a channel of (4, 5, 4); {COUNT}",
+            "Array has 3 numbers in mean= or std=, expected 4, one a channel of (4, 5, 4); "
+            f"{COUNT}",
         ),
         (
             (4, 5, 3),
             {"std": (1, 2, 3), "layout": "CHW"},
-            f"Array has 3 numbers in mean= or std=, expected 4, one a channel of (4, 5, 3); {COUNT}",
+            "Array has 3 numbers in mean= or std=, expected 4, one a channel of (4, 5, 3); "
+            f"{COUNT}",
         ),
         (
             (),
@@ -103,7 +105,7 @@ COUNT = "give one for each, or one number for all"
     ids=range(21),
 )
 def test_steps_that_are_refused(shape: tuple[int, ...], steps: dict[str, Any], text: str) -> None:
-    """Numbers that are none, or too many, and axes that do not fit are named when the Array is made."""
+    """Wrong or too many numbers, and axes that do not fit, are named when the Array is made."""
     assert refusal(lambda: Array(shape, "float32", **steps)) == text
 
 
@@ -224,7 +226,7 @@ class InPlace(Samples):
 
 
 def test_read_into_is_refused() -> None:
-    """What the dataset writes into the slot itself, nobody converts; without steps it writes float32."""
+    """Nobody converts what the dataset writes itself; without steps it writes float32."""
     spec = array_of((4, 5, 3), IMAGENET), Array((), "int64")
     assert refusal(lambda: ringfeed.Loader(InPlace(SMALL), batch_size=2, workers=0, spec=spec)) == (
         "sample[0] is converted by its Array, but read_into writes into the slot itself; write "
@@ -272,7 +274,7 @@ CHW = Array((3, 4, 5), "float32", **IMAGENET, layout="CHW")
 
 
 def test_a_spec_keeps_its_steps() -> None:
-    """They are shown as one would write them, and are part of equality, hash, leaves and pickles."""
+    """They are shown as written, and are part of equality, hash, leaves and pickles."""
     assert repr(Spec((CHW, Array((2, 3), "float32", offset=-1, variable=(0,))))) == (
         "Spec((Array((3, 4, 5), 'float32', scale=0.00392156862745098, mean=(0.485, 0.456, 0.406), "
         "std=(0.229, 0.224, 0.225), layout='CHW'), Array((2, 3), 'float32', variable=(0,), "
@@ -302,8 +304,9 @@ def test_a_spec_knows_what_is_given() -> None:
 
 
 def test_a_cast_is_a_plain_value() -> None:
-    """Numbers become floats and sequences tuples, so that equal ones are equal, hashed and pickled alike."""
-    cast = Cast("float32", scale=1, mean=np.float32([0.5, 0.25]), std=[2, 4])  # type: ignore[arg-type]
+    """Numbers become floats and sequences tuples, so that equal ones are equal everywhere."""
+    mean: Any = np.float32([0.5, 0.25])
+    cast = Cast("float32", scale=1, mean=mean, std=[2, 4])  # type: ignore[arg-type]
     assert cast == Cast("float32", scale=1.0, mean=(0.5, 0.25), std=(2.0, 4.0))
     assert hash(cast) == hash(pickle.loads(pickle.dumps(cast)))
     assert (cast.channels, Cast(std=3).channels, Cast(std=(3, 4, 5)).channels) == (2, None, 3)

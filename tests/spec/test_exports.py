@@ -1,4 +1,4 @@
-"""A slot's fields as DLPack capsules: the same memory, held by itself until whoever takes it lets go."""
+"""A slot's fields as DLPack capsules: the same memory, held until its taker lets go."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES = (
 def begin(
     *arrays: np.ndarray[Any, Any], **settings: Any
 ) -> tuple[ringfeed.Loader, Exports, Any, int]:
-    """Return a loader of batches of three over two slots, its exports, and the lease and rows of its first batch."""
+    """Return a loader, its exports, and the lease and rows of its first batch of three."""
     loader = ringfeed.Loader(arrays, **{"batch_size": 3, "slots": 2, "workers": 0, **settings})
     batches = loader._stream.epoch(lambda lease, rows: (lease, rows))
     lease, rows = next(batches)
@@ -53,7 +53,7 @@ def test_same_memory(dtype: str) -> None:
 
 
 def test_each_capsule_holds_the_slot() -> None:
-    """The slot comes back with the last of its capsules and of what was made of them, also after `close`."""
+    """The slot comes back with the last capsule and what was made of it, also after `close`."""
     loader, exports, lease, rows = begin(np.arange(9.0), np.arange(9))
     first, second = exports.capsules(lease, rows)
     del lease
@@ -83,7 +83,7 @@ def test_fewer_rows() -> None:
 
 
 def test_a_capsule_is_taken_once() -> None:
-    """The protocol's object gives its capsule away, whatever version is asked for, and says so the second time."""
+    """The protocol's object gives its capsule away, for any version, and says so afterwards."""
     _, exports, lease, rows = begin(np.arange(9.0))
     exported = Exported(exports.capsules(lease, rows)[0])
     assert exported.__dlpack_device__() == CPU == (1, 0)

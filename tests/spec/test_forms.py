@@ -1,4 +1,4 @@
-"""What an Array with a form says of itself, what it refuses, and what holds samples of different lengths."""
+"""What an Array with a form says and refuses, and what holds samples that differ in length."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_forms_differ() -> None:
     "value", [-1, True, np.float32("nan"), np.datetime64("2020-01-01", "D"), np.int8(3)], ids=repr
 )
 def test_padding_of_each_kind(value: Any) -> None:
-    """A Python number, or a scalar of the very dtype, becomes one element; an array with it is equal to itself."""
+    """A Python number, or a scalar of the very dtype, becomes one element; equal to itself."""
     dtype = np.asarray(value).dtype
     array = Array((None,), dtype, max_shape=(9,), form="pad", padding_value=value)
     assert array.form is not None
@@ -231,7 +231,7 @@ def test_bytes_and_text() -> None:
 
 
 def test_what_comes_beside() -> None:
-    """Lengths of one axis are one number a row, of several as many; a mask is of the axes that vary."""
+    """Lengths of one axis are a number a row, of several as many; masks have those axes."""
     one = pad((None, 3), max_shape=(4, 3), lengths=True).form
     two = pad((None, 3, None), max_shape=(4, 3, 5), lengths=True).form
     masked = pad((None, 3, None), max_shape=(4, 3, 5), mask=True).form
@@ -241,7 +241,9 @@ def test_what_comes_beside() -> None:
     lengths = np.array([[2, 3, 1], [0, 3, 4]])
     assert isinstance(one.join(0, one.beside_of(lengths[:, :1], (2, 2, 3))), Padded)
     assert one.beside_of(lengths[:, :1], (2, 2, 3)).tolist() == [2, 0]  # type: ignore[union-attr]
-    assert two.beside_of(lengths, (2, 2, 3, 4)).tolist() == [[2, 1], [0, 4]]  # type: ignore[union-attr]
+    found = two.beside_of(lengths, (2, 2, 3, 4))
+    assert found is not None
+    assert found.tolist() == [[2, 1], [0, 4]]
     found = masked.join(0, masked.beside_of(lengths, (2, 2, 3, 4)))
     assert isinstance(found, Masked)
     assert found.mask.astype(int).tolist() == [[[1, 0, 0, 0]] * 2, [[0] * 4] * 2]

@@ -1,4 +1,4 @@
-"""Laws of leaves with a form, of samples as hypothesis finds them: what goes in comes out, and nothing else."""
+"""Laws of leaves with a form, by samples of hypothesis: what goes in comes out, nothing else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def turned(array: np.ndarray, way: int) -> np.ndarray:
 def cases(
     draw: st.DrawFn,
 ) -> tuple[list[np.ndarray], np.dtype[Any], tuple[int | None, ...], tuple[int, ...]]:
-    """Draw samples of a dtype, and the shape that they have with None where they differ; axis 0 does."""
+    """Draw samples of a dtype, and their shape with None where they differ: along axis 0."""
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     rest = draw(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=2))
     shape = (None, *(None if varies and length else length for length, varies in rest))
@@ -84,8 +84,12 @@ def cases(
 
 @given(cases(), st.integers(1, 4), st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_ragged_gives_each_sample_back(case: Any, batch_size: int, has_total: bool) -> None:  # noqa: FBT001
-    """Of any dtype and layout in memory; with a total that the longest batch just needs, too, and not with one less."""
+def test_ragged_gives_each_sample_back(
+    case: Any,
+    batch_size: int,
+    has_total: bool,  # noqa: FBT001
+) -> None:
+    """Of any dtype and layout; with a total that the longest batch just needs, not with less."""
     samples, dtype, shape, most = case
     shape = (None, *most[1:])
     samples = [sample for sample in samples if sample.shape[1:] == most[1:]]
@@ -119,7 +123,7 @@ def test_ragged_gives_each_sample_back(case: Any, batch_size: int, has_total: bo
 def test_padding_adds_nothing_but_padding(
     case: Any, batch_size: int, beside: str | None, pad_to: Any
 ) -> None:
-    """A batch is as long as its longest sample, or the next length of pad_to; what is no sample's is zero."""
+    """A batch is as long as its longest sample or the next pad_to; padding is zeros."""
     samples, dtype, shape, most = case
     more: dict[str, Any] = {beside: True} if beside else {}
     spec = Array(shape, dtype, max_shape=most, form="pad", pad_to=pad_to, **more)
@@ -165,7 +169,7 @@ def test_bytes_come_back(samples: list[bytes], batch_size: int, way: int) -> Non
 @given(st.lists(st.text(max_size=9), min_size=1, max_size=9), st.integers(1, 4))
 @settings(deadline=None, max_examples=40)
 def test_text_comes_back_or_is_refused(samples: list[str], batch_size: int) -> None:
-    """Text that UTF-8 cannot hold, or that is too long by a byte, is left out and nothing else; NULs are text."""
+    """Text without UTF-8, or too long by a byte, is left out and nothing else; NULs are text."""
     most = 12
     good = [text for text in samples if len(text.encode(errors="surrogatepass")) <= most]
     good = [
@@ -178,7 +182,7 @@ def test_text_comes_back_or_is_refused(samples: list[str], batch_size: int) -> N
 @given(cases(), st.integers(1, 4))
 @settings(deadline=None, max_examples=40)
 def test_batches_go_round(case: Any, batch_size: int) -> None:
-    """What a batch holds, returned by batch_transform or by a dataset of whole batches, makes the same batch."""
+    """A batch that batch_transform or a whole-batch dataset returns again is the same batch."""
     samples, dtype, shape, most = case
     spec = Array(shape, dtype, max_shape=most, form="pad", lengths=True)
     first = read(samples, spec, batch_size)

@@ -167,7 +167,11 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(TREES, st.integers(0, 2**32), st.booleans())
-def test_the_fast_way_equals_the_slow_one(tree: Any, seed: int, straight: bool) -> None:  # noqa: FBT001
+def test_the_fast_way_equals_the_slow_one(
+    tree: Any,
+    seed: int,
+    straight: bool,  # noqa: FBT001
+) -> None:
     """Any sample arrives bit for bit as `Spec` has it, or is refused in its very words."""
     draw = random.Random(seed)  # noqa: S311 - hypothesis repeats it
     made = (sample if straight else bent)(tree, draw, value)
@@ -200,7 +204,7 @@ def test_every_bent_container_is_read_as_the_spec_reads_it(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*NUMBERS, "colour", "odd int", "half"])
 def test_every_number_goes_into_every_dtype_as_the_spec_says(dtype: str, name: str) -> None:
-    """Limits of each type, infinities, signs of zero and NaN, subclasses that override and that do not."""
+    """Limits of each type, infinities, signs of zero and NaN, and subclasses of numbers."""
     own = {"colour": Colour.RED, "odd int": Odd(2), "half": Half(0.5)}
     given, spec = (own | NUMBERS)[name], Spec(Array((), dtype))
     assert quickly(spec, given) == slowly(spec, given)
@@ -242,7 +246,7 @@ def usual() -> dict[str, tuple[Any, Any]]:
 
 
 class Loose(Pair):
-    """A NamedTuple whose instances have attributes, as those of a class that cloudpickle has made again."""
+    """A NamedTuple whose objects have attributes, as of a class that cloudpickle made again."""
 
 
 @dataclass
@@ -289,7 +293,7 @@ def test_no_usual_sample_goes_the_slow_way(name: str, monkeypatch: pytest.Monkey
 
 
 def test_a_key_that_changes_the_sample_does_no_harm() -> None:
-    """A key whose __eq__ shortens a list of the sample makes no crash: the list is read as it was."""
+    """A key whose __eq__ shortens a list makes no crash: the list is read as it was."""
 
     class Key:
         def __init__(self, deed: Callable[[], object]) -> None:
@@ -344,7 +348,7 @@ class Emptied:
 
 
 def test_a_sample_that_is_emptied_while_it_is_read() -> None:
-    """Each container is held for as long as its leaves are taken: threads may share a sample that they change."""
+    """Each container is held while its leaves are taken: threads may share and change it."""
     leaf = Array((), "i8")
     spec = {"x": ({Hostile("a"): leaf, Hostile("b"): leaf}, *[leaf] * 50)}
     with ringfeed.Loader(Emptied(), batch_size=8, workers=0, spec=spec) as loader:

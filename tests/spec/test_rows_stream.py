@@ -57,7 +57,7 @@ class Whole:
 def test_what_is_streamed_arrives_whole(
     dataset: Any, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every kind of dataset, by every kind of worker, gives the same bytes where all slots go past the caches."""
+    """Every kind of dataset and worker gives the same bytes where slots go past the caches."""
     monkeypatch.setattr(reader, "beyond_caches", lambda: 0)
     size = None if isinstance(dataset, Whole) else 4
     with ringfeed.Loader(dataset, batch_size=size, **way) as loader:
@@ -78,7 +78,7 @@ def test_what_is_streamed_arrives_whole(
     ],
 )
 def test_how_large_the_last_cache_is(text: str, size: int, tmp_path: Path) -> None:
-    """Three times what the kernel says of the last-level cache; where its words make no sense, of a usual one."""
+    """Three times the last-level cache; of a usual one where the kernel's words make no sense."""
     place = tmp_path / "size"
     place.write_text(text)
     assert beyond_caches(str(place)) == 3 * size

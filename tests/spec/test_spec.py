@@ -264,7 +264,8 @@ SAMPLES: list[tuple[Any, str]] = [
     ),
     (
         1e39,
-        f"sample is the float 1e+39, expected a value for dtype float32; {INTO['float']}: {CONVERT}",
+        "sample is the float 1e+39, expected a value for dtype float32; "
+        f"{INTO['float']}: {CONVERT}",
     ),
 ]
 
@@ -318,7 +319,8 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
     (
         [Pair(BYTE, {"a": LABEL, "b": LABEL})],
         [Pair(IMAGE, {"b": 1, "c": 2})],
-        f"sample[0].label lacks ['a'] and has also ['c'], expected the keys ['a', 'b']; {KEYS_SAME}",
+        "sample[0].label lacks ['a'] and has also ['c'], expected the keys ['a', 'b']; "
+        f"{KEYS_SAME}",
     ),
     (
         [LABEL, LABEL],
@@ -347,7 +349,7 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
 
 
 def test_a_sample_that_is_none_may_be_left_out() -> None:
-    """The error of a whole sample that is None says how; None within a sample is another structure."""
+    """The error of a sample that is None says how; None within one is another structure."""
     spec, text = Spec((BYTE, LABEL)), f"is None, expected a tuple of 2; {STRUCTURE}"
     assert refusal(lambda: spec.flatten(None, 7)) == f"{AT}sample {text}; {SKIP}"
     assert refusal(lambda: spec.flatten(None, 7, "batch")) == f"{AT}batch {text}"
@@ -462,7 +464,7 @@ def test_a_value_that_does_not_fit_its_leaf_is_refused(leaf: Array, value: Any, 
 
 @rows("leaf value text", BATCH_VALUES)
 def test_rows_that_do_not_fit_their_leaf_are_refused(leaf: Array, value: Any, text: str) -> None:
-    """A leaf of a whole batch takes rows of its very dtype and shape, up to the most that a slot holds."""
+    """A leaf of a batch takes rows of its dtype and shape, up to what a slot holds."""
     assert refusal(lambda: Spec((LABEL, leaf)).batch_array(1, value, 7, max_rows=4)) == AT + text
 
 
@@ -479,8 +481,8 @@ def test_long_names_are_shortened_in_the_middle() -> None:
     text = refusal(lambda: spec.flatten(dict.fromkeys([*names[1:], "x" * 10**6], 1), 7))
     got, expected = f"lacks ['feature 0000'] and has also ['{'x' * 10**6}']", f"the keys {names}"
     assert (
-        text
-        == f"{AT}sample {got[:90]} ... {got[-90:]}, expected {expected[:90]} ... {expected[-90:]}; {KEYS_SAME}"
+        text == f"{AT}sample {got[:90]} ... {got[-90:]}, expected {expected[:90]} ... "
+        f"{expected[-90:]}; {KEYS_SAME}"
     )
     failure = decode(encode(SpecError(text)))
     assert isinstance(failure.error, SpecError)
@@ -520,7 +522,7 @@ TAKEN: list[tuple[Any, Any]] = [
 
 @rows("dtype value", TAKEN)
 def test_a_python_number_fits_dtypes_that_hold_it(dtype: str, value: float) -> None:
-    """A number becomes an array of exactly the leaf's dtype; only floats may be rounded, to the nearest."""
+    """A number becomes an array of exactly the dtype; only floats are rounded."""
     found = Spec(Array((), dtype)).array(0, value, 0)
     assert (found.dtype, found.shape) == (np.dtype(dtype), ())
     assert found.item() == (np.float32(value) if found.dtype == "f4" else value)
@@ -601,7 +603,7 @@ def test_batch_array_takes_smaller_rows_where_they_may_vary(
     shape: Any,
     fits: bool,  # noqa: FBT001
 ) -> None:
-    """Along a variable axis a whole batch may be smaller, never larger; a single sample never differs."""
+    """Along a variable axis a batch may be smaller, never larger; a sample never differs."""
     spec, batch = Spec(leaf), np.zeros((4, *shape), "u1")
     if fits:
         assert spec.batch_array(0, batch, 7, max_rows=4) is batch
@@ -627,7 +629,7 @@ def test_a_batch_of_one_may_be_smaller() -> None:
 
 
 def test_variable_axes_belong_to_the_spec() -> None:
-    """They are numbers in order, shown as one would write them, and survive equality, leaves and pickling."""
+    """They are numbers in order, shown as written, and survive equality and pickling."""
     trees = [BYTE, SOME, ALL, Array((2, 3), "u1", variable=(0,))]
     assert [[Spec(one) == Spec(two) for one in trees] for two in trees] == np.eye(4).tolist()
     assert [repr(tree) for tree in trees[:3]] == [
@@ -643,7 +645,7 @@ def test_variable_axes_belong_to_the_spec() -> None:
 
 
 def test_bfloat16_is_a_dtype_like_any_other() -> None:
-    """Dtypes that other packages register are inferred, compared and pickled; ints must fit exactly."""
+    """Dtypes that packages register are inferred, compared, pickled; ints must fit exactly."""
     ml_dtypes = pytest.importorskip(
         "ml_dtypes", reason="bfloat16 comes from ml_dtypes, as in Keras and JAX"
     )
@@ -666,7 +668,7 @@ def test_bfloat16_is_a_dtype_like_any_other() -> None:
 
 
 def test_arrays_are_not_copied() -> None:
-    """An array of any strides comes back itself, a subclass or array-like as a view of the same memory."""
+    """An array of any strides comes back itself; a subclass or array-like as a view of it."""
     strided = np.zeros((3, 2), "u1").T
     assert Spec(BYTE).array(0, strided, 0) is strided
     for value in (strided.view(np.recarray), Holder(strided)):
@@ -688,7 +690,7 @@ def test_an_array_interface_is_asked_once() -> None:
 
 
 def test_leaves_are_numbered_depth_first_with_their_paths() -> None:
-    """Leaves stand in the order of the structure, dicts in that of their keys, with bytes of one sample."""
+    """Leaves stand in the order of the structure, dicts by their keys, with a sample's bytes."""
     spec = Spec([{"b": BYTE, "a": Pair((LABEL,), Array((0, 9), "f8"))}, Array((), "S3")])
     assert spec.leaves == (
         Leaf("sample[0]['b']", (2, 3), np.dtype("uint8"), 6),
@@ -754,8 +756,9 @@ def test_specs_are_equal_by_structure() -> None:
 
 
 def test_a_spec_pickles_without_its_named_tuples() -> None:
-    """A spec whose NamedTuple cannot be imported comes back with a class of the same name and fields."""
-    local = namedtuple("local", ["x", "def"], rename=True)  # noqa: PYI024 - as one of the main module
+    """A spec whose NamedTuple cannot be imported comes back with a class like it."""
+    fields = ["x", "def"]
+    local = namedtuple("local", fields, rename=True)  # noqa: PYI024 - as one of the main module
     spec = Spec([local({"a": BYTE}, (LABEL,))])
     again = pickle.loads(pickle.dumps(spec))
     assert again == spec
@@ -864,7 +867,11 @@ def test_one_spoiled_leaf_is_named(sample: Any, random: Any, how: str) -> None:
     st.sampled_from(["list", "tuple", "dict"]),
     st.booleans(),
 )
-def test_one_child_too_many_or_too_few_is_named(children: list[Any], kind: str, more: bool) -> None:  # noqa: FBT001
+def test_one_child_too_many_or_too_few_is_named(
+    children: list[Any],
+    kind: str,
+    more: bool,  # noqa: FBT001
+) -> None:
     """A container that lost or gained a child is refused with its path."""
 
     def wrapped(inner: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What becomes an array on its way into a slot: lists, strings, other dtypes; and the whole text of each refusal."""
+"""Lists, strings and other dtypes on their way into a slot; the text of each refusal."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ MIXED_LISTS: list[tuple[str, Any, str]] = [
 def test_no_item_of_a_list_becomes_another_beside_others(
     dtype: str, value: Any, text: str, way: str
 ) -> None:
-    """NumPy alone would make a string of a number, a number of a bool, and a rounded float of a large int."""
+    """NumPy alone would make strings of numbers, numbers of bools, and round large ints."""
     assert refusal(lambda: stored(Array((2,), dtype), value, way)).startswith(f"dataset[7]: {text}")
 
 
@@ -888,7 +888,7 @@ class Owner(list[Any]):
 
 
 def test_a_writer_in_a_cycle_may_be_collected() -> None:
-    """The collector takes its parts away in any order, and what it has described is freed none the less."""
+    """The collector takes its parts away in any order, and all memory is freed."""
     longer = Array((None,), "i4", max_shape=(4,), form="pad")
     spec = Spec((Array((2,), "f4"), Array((3,), "f4", scale=2, mean=(1, 2, 3)), longer))
     seen = []
