@@ -337,6 +337,33 @@ def test_a_sample_that_fails_is_named(dataset: Any, way: str) -> None:
         assert loader.stats().skipped == [11]
 
 
+def refusing(batch: Any) -> Any:
+    """Refuse a batch that is shorter."""
+    if len(batch) < 5:
+        message = "too short"
+        raise ValueError(message)
+    return np.asarray(batch)
+
+
+@pytest.mark.parametrize("function", ["collate_fn", "batch_transform"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("way", ["here", "two"])
+def test_a_last_batch_of_an_iterable_that_fails_is_named(
+    way: str, on_error: Any, function: str
+) -> None:
+    """Its error is raised in its place, though the iterable has ended within it; the epoch ends after it."""
+    given: dict[str, Any] = {function: refusing, "on_error": on_error, **WAYS[way]}
+    with Loader(lambda: map(np.int64, range(12)), batch_size=5, **given) as loader:
+        for _ in range(2):
+            epoch = iter(loader)
+            assert [next(epoch).tolist() for _ in range(2)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+            if on_error == "raise":
+                assert raised(WorkerError, lambda: next(epoch)).endswith(  # noqa: B023
+                    f"{function} raised ValueError: too short"
+                )
+            assert [*epoch] == []
+
+
 class Miscounted(Many):
     """Forgets a sample where it is asked for many."""
 

@@ -53,6 +53,17 @@ cdef put_back(RowWriter writer, c.rf_claim *claim, uint32_t row, sample, list ou
             (<FormWriter>writer.leaf(number)).put_sample(array, claim.base, claim.first_row + row, index)
 
 
+cdef void forget_end(c.rf_claim *claim, uint32_t read) noexcept:
+    """Have a claim that an iterable's end has cut off after these rows fail for another reason.
+
+    It has room for one. The next batch shows the end.
+    """
+    cdef uint32_t row
+    (<c.rf_failure *>claim.failure).size = 0
+    for row in range(read, claim.rows):
+        claim.marks[row] = c.RF_ROW_OK
+
+
 @cython.final
 cdef class BatchWriter:
     """Has batches changed in their slots or made of samples, beside the `RowWriter` that writes their rows."""
@@ -85,6 +96,8 @@ cdef class BatchWriter:
         try:
             self.change_rows(claim, rows, indices, transform)
         except BaseException as error:
+            if not skips:
+                forget_end(claim, claim.rows_delivered)
             failed = [0] if whole else rows if skips else rows[:1]
             for row in failed:
                 on_error(row, claim.indices[row], error)
@@ -113,6 +126,8 @@ cdef class BatchWriter:
             self.write_made(claim, indices, make, change, most)
         except BaseException as error:
             claim.rows_delivered = 0
+            if not skips:
+                forget_end(claim, read)
             for row in rows if skips else rows[:1]:
                 on_error(row, claim.indices[row], error)
         return True
