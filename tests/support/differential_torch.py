@@ -405,7 +405,9 @@ class Run:
 
     def _kill(self, iterator: Any) -> None:
         ring = getattr(iterator, "_ring", None)
-        may_kill = self.is_ours and ring is not None and self.program.kind not in IMPURE
+        # A worker in the place of a dead one reads an iterable again, and meets its error again.
+        may_kill = self.is_ours and ring is not None
+        may_kill = may_kill and self.program.kind not in (*IMPURE, "breaking")
         if may_kill and self.draw.random() < KILLED and ring.loader._runner.engine is not None:
             with suppress(ProcessLookupError):  # it was killed just before
                 os.kill(self.draw.choice(watching.pids(ring.loader)), signal.SIGKILL)

@@ -232,6 +232,10 @@ FED: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
         lambda i: i,
         {"batch_size": None, "collate_fn": lambda one: torch.full((2,), one)},
     ),
+    "default_collate of one": (
+        lambda i: [np.full(2, i), np.full(2, i + 1)],
+        {"batch_size": None, "collate_fn": sets.default_collate},
+    ),
     "lists of indices": (listed, {"batch_size": None, "sampler": LISTS}),
     "lists and a collate_fn": (
         listed,

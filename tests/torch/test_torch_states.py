@@ -403,6 +403,38 @@ def test_a_sampler_of_what_has_no_length_has_a_state() -> None:
     assert DataLoader(Squares).state_dict()["length"] is None
 
 
+class Refusing(Squares):
+    """Samples of which each fifth raises."""
+
+    def __getitem__(self, index: int) -> int:
+        if index % 5 == 3:
+            raise ZeroDivisionError
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_batches_that_failed_are_behind_a_state(num_workers: int) -> None:
+    """A resumed epoch goes on after the error of a batch, whoever makes the batches."""
+
+    def taken(batches: Any, count: int) -> list[Any]:
+        found = []
+        for _ in range(count):
+            try:
+                found.append(next(batches).tolist())
+            except ZeroDivisionError:
+                found.append("failed")
+        return found
+
+    loader = DataLoader(Refusing(), batch_size=2, num_workers=num_workers)
+    batches = iter(loader)
+    assert taken(batches, 5) == [[0, 1], "failed", [4, 5], [6, 7], "failed"]
+    state = loader.state_dict()
+    del batches
+    loader.load_state_dict(state)
+    assert taken(iter(loader), 3) == [[10, 11], "failed", [14, 15]]
+    close(loader)
+
+
 class OfWorker(Squares):
     """The number of the worker that reads a sample."""
 

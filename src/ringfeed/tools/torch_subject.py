@@ -17,11 +17,11 @@ from ringfeed.system.machine import usable_cpus
 from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Reading
-from ringfeed.torch.draws import draws_kept, generators
 from ringfeed.torch.epoch import OWN, same_of
 from ringfeed.torch.first_sample import told
 from ringfeed.torch.loader import DataLoader
 from ringfeed.torch.pickled import parts_of
+from ringfeed.torch.place import draws_kept, generators
 from ringfeed.torch.samples import WorkerStart
 
 if TYPE_CHECKING:

@@ -23,15 +23,15 @@ from ringfeed.errors import SpecError
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
+from ringfeed.spec.array import Array, fields_of
 from ringfeed.spec.form_arrays import Bytes, Text
-from ringfeed.spec.spec import Array, parts_of
+from ringfeed.spec.spec import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringfeed.frameworks.base import LoaderInfo
 
-_CONTAINERS = (tuple, list, dict, OrderedDict)
 # Bytes that each text has room for, and times as many as the first has: else see `pickled`.
 LEAST, LONGER = 1024, 4
 _OWN = "torch.utils.data._utils.collate"
@@ -42,70 +42,54 @@ class Form(NamedTuple):
 
     tree: Any
     """A sample, with an Array in the place of each leaf."""
-    batch: Any
-    """A batch, with the number of each leaf in its place."""
-    in_tuples: list[int]
-    """The numbers of the texts that come in a tuple, and not in a list."""
+    in_tuples: list[bool]
+    """Whether the values of a leaf come in a tuple, as some texts do, and not in a list."""
 
     @classmethod
     def of(cls, sample: Any) -> Form:
         """Have torch collate one sample; SpecError for what has no place in a slot."""
-        leaves: list[Array] = []
-        in_tuples: list[int] = []
-        tree, batch = _walked(sample, default_collate([sample]), "sample", leaves, in_tuples)
-        return cls(tree, batch, in_tuples)
+        in_tuples: list[bool] = []
+        return cls(_tree_of(sample, default_collate([sample]), "sample", in_tuples), in_tuples)
 
     def batch_of(self, leaves: list[Any]) -> Any:
         """Return a batch of these leaves."""
-        for number in self.in_tuples:
-            leaves[number] = tuple(leaves[number])
-        return _with(leaves, self.batch)
+        pairs = zip(leaves, self.in_tuples, strict=True)
+        return _batch_of(self.tree, (tuple(leaf) if is_in else leaf for leaf, is_in in pairs))
 
 
-def _walked(
-    sample: Any, batch: Any, path: str, leaves: list[Array], in_tuples: list[int]
-) -> tuple[Any, Any]:
-    """Return what stands for the sample in `Form.tree`, and for its batch in `Form.batch`."""
+def _tree_of(sample: Any, batch: Any, path: str, in_tuples: list[bool]) -> Any:
+    """Return the sample with an Array in the place of each leaf; ``batch``: what torch makes of it alone."""
     kind = type(sample)
-    is_named = isinstance(sample, tuple) and hasattr(sample, "_fields")
+    is_container = kind in (tuple, list, dict, OrderedDict) or fields_of(sample) is not None
     if type(batch) is torch.Tensor and (array := _array_of(sample, batch)) is not None:
-        leaves.append(array)
-    elif kind in (str, bytes) and type(batch) in (list, tuple):
-        size = max(LEAST, LONGER * len(sample.encode() if isinstance(sample, str) else sample))
-        if type(batch) is tuple:
-            in_tuples.append(len(leaves))
-        leaves.append((Text if kind is str else Bytes)(size))
-    elif (is_named or kind in _CONTAINERS) and type(batch) is (list if kind is tuple else kind):
+        in_tuples.append(False)
+        return array
+    if kind in (str, bytes) and type(batch) in (list, tuple):
+        in_tuples.append(type(batch) is tuple)
+        size = LONGER * len(sample.encode() if kind is str else sample)
+        return (Text if kind is str else Bytes)(max(LEAST, size))
+    if is_container and type(batch) is (list if kind is tuple else kind):
         parts = batch.values() if isinstance(batch, dict) else batch
         below = [
-            _walked(child, part, where, leaves, in_tuples)
+            _tree_of(child, part, where, in_tuples)
             for (where, child), part in zip(parts_of(sample, path), parts, strict=True)
         ]
-        of_sample, of_batch = [one for one, _ in below], [other for _, other in below]
-        return _like(sample, of_sample), _like(batch, of_batch)
-    else:
-        name = (
-            kind.__qualname__
-            if kind.__module__ == "builtins"
-            else f"{kind.__module__}.{kind.__qualname__}"
-        )
-        message = f"{path} is of type {name}, for which a slot has no place"
-        raise SpecError(message)
-    return leaves[-1], len(leaves) - 1
+        if isinstance(sample, dict):
+            return kind(zip(sample, below, strict=True))
+        return getattr(sample, "_make", kind)(below)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    message = f"{path} is of type {name}, for which a slot has no place"
+    raise SpecError(message)
 
 
-def _like(container: Any, parts: list[Any]) -> Any:
-    """Return a container of the same kind with other parts."""
-    if isinstance(container, dict):
-        return type(container)(zip(container, parts, strict=True))
-    return container._make(parts) if hasattr(container, "_make") else type(container)(parts)
-
-
-def _with(leaves: list[Any], batch: Any) -> Any:
-    if type(batch) is int:
-        return leaves[batch]
-    parts = batch.values() if isinstance(batch, dict) else batch
-    return _like(batch, [_with(leaves, part) for part in parts])
+def _batch_of(tree: Any, leaves: Iterator[Any]) -> Any:
+    """Return the tree with leaves in the place of its Arrays, and lists in that of plain tuples, as torch has it."""
+    if isinstance(tree, Array):
+        return next(leaves)
+    if isinstance(tree, dict):
+        parts = [_batch_of(part, leaves) for part in tree.values()]
+        return type(tree)(zip(tree, parts, strict=True))
+    return getattr(tree, "_make", list)([_batch_of(part, leaves) for part in tree])
 
 
 def _array_of(sample: Any, batch: torch.Tensor) -> Array | None:

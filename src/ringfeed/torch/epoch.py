@@ -22,8 +22,8 @@ from ringfeed.errors import (
     SupersededError,
     WorkerError,
 )
-from ringfeed.torch.draws import as_it_was
 from ringfeed.torch.pickled import NOTE, DeviceError, UnsendableError
+from ringfeed.torch.place import as_it_was
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,7 +94,7 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         place, lists = self._place, self._lists
         # Workers that persist keep the base seed, and so the number of the epoch makes it another.
         number = lists.base_seed + (place.epoch if self._loader.persistent_workers else 0)
-        lists.go_on(place.batches)
+        lists.go_on_after(place.batches)
         try:
             self._ring = place.ring = self._rings.take(self._loader, lists)
             self._batches, place.taken = self._ring.begin(lists, number, at), 0
@@ -157,7 +157,7 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
             return batch
 
         try:
-            raise batch.error from batch.error.__cause__
+            raise batch.error
         finally:
             del batch  # the error's traceback has this frame
 
@@ -166,18 +166,20 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         while not self._made:
             try:
                 self._made = [*islice(self._batches, 1)]  # one step, for Ctrl-C
+            except Exception as error:
+                if self._ring is None:  # torch's own iterator goes on with the next batch
+                    self._made = [_Failed(error)]
+                elif isinstance(error, StallError):
+                    seconds = f"{self._loader.timeout:g} seconds"
+                    message = f"DataLoader timed out after {seconds}: {error}"
+                    raise RuntimeError(message) from error
+                elif not self._goes_on(error):
+                    raise
+            else:
                 if not self._made:
                     self._place.is_over = True
                     self._leave()
                     raise StopIteration
-            except RingfeedError as error:
-                if self._ring is not None and isinstance(error, StallError):
-                    message = (
-                        f"DataLoader timed out after {self._loader.timeout:g} seconds: {error}"
-                    )
-                    raise RuntimeError(message) from error
-                if not self._goes_on(error):
-                    raise
 
     def _look_at_length(self) -> int:
         """Return the samples of a batch; there may be fewer in the last.
@@ -200,14 +202,14 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
 
     # ---- what the ring does not give ----
 
-    def _goes_on(self, error: RingfeedError) -> bool:
+    def _goes_on(self, error: Exception) -> bool:
         """Whether the epoch goes on after an error: it stands in the place of its batch, or torch makes this batch."""
-        if self._ring is None or isinstance(error, ClosedError | SupersededError):
+        is_of_ring = isinstance(error, RingfeedError)
+        if not is_of_ring or isinstance(error, ClosedError | SupersededError):
             return False
         # With a ``failure`` the workers have ended, and no batch comes any more.
-        of_batch = (
-            isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None
-        )
+        has_failed = getattr(self._batches, "failure", None) is not None
+        of_batch = isinstance(error, WorkerError) and not has_failed
         reason = (_of_pickling(error) if of_batch else None) or error
         if isinstance(reason, DeviceError) or not (of_batch or isinstance(error, ShipError)):
             self._leave(to_next=False)
@@ -266,7 +268,7 @@ def _of_pickling(error: BaseException) -> Exception | None:
     return found
 
 
-def _users(error: RingfeedError) -> BaseException:
+def _users(error: Exception) -> BaseException:
     """Return the user's own exception, as torch raises it; what says more, where there is none or it has no class."""
     cause = error.__cause__
     # SystemExit would end the training here, as if it were done, though only a sample's code asked

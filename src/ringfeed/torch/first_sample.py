@@ -22,9 +22,9 @@ from torch.utils.data import TensorDataset
 from torch.utils.data._utils import worker
 
 from ringfeed.datasets.torch_info import swapped
-from ringfeed.errors import SpecError, StallError, WorkerError
-from ringfeed.torch.draws import draws_kept
-from ringfeed.torch.index_lists import NOTHING, UnfitError
+from ringfeed.errors import ShipError, SpecError, StallError, WorkerError
+from ringfeed.torch.index_lists import NOTHING
+from ringfeed.torch.place import draws_kept
 from ringfeed.transport.references import refuse_to_share, walk, written
 from ringfeed.workers.asked import answer_of
 
@@ -39,17 +39,24 @@ LIMIT_S = 60.0  # for a first sample: where it takes longer, or waits for someth
 def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
     """Return what ``use`` makes of the first sample: of that list, or of an IterableDataset for `NOTHING`.
 
-    SpecError where it cannot be read without a trace, or raises something; UnfitError where nothing
+    SpecError where it cannot be read without a trace, or raises something; ShipError where nothing
     can be read.
     """
     dataset = loader.dataset
     if type(dataset) is TensorDataset:
-        return use(_sample(loader, dataset, first))
+        return _read(loader, dataset, first, start, use)
     _refuse_shared(dataset)
-    if start_method(loader) == "fork":
-        refuse_to_share(dataset)
-        return _forked(partial(_read_apart, loader, first, start, use))
-    return _read(loader, _copied(dataset), first, start, use)
+    if start_method(loader) != "fork":
+        return _read(loader, _copied(dataset), first, start, use)
+    refuse_to_share(dataset)
+    try:
+        return answer_of(partial(_read_apart, loader, first, start, use), LIMIT_S, apart=True)
+    except StallError as error:
+        message = f"its first sample takes more than {LIMIT_S:g} s"
+        raise ShipError(message) from error
+    except WorkerError as error:
+        message = "the process that reads its first sample has crashed"
+        raise ShipError(message) from error
 
 
 def _read(
@@ -57,24 +64,16 @@ def _read(
 ) -> Any:
     """Read the sample of the loader's dataset, or of a copy, as worker 0 would."""
     with draws_kept(), told(loader, start, dataset):
-        if first is not NOTHING:
-            return use(_sample(loader, dataset, first))
-        for element in dataset:
-            return use(element)
-    message = "its IterableDataset is empty in worker 0"
-    raise UnfitError(message)
-
-
-def _forked(read_apart: Callable[[], Any]) -> Any:
-    """Return what is read in a forked process; UnfitError where that crashes or takes too long."""
-    try:
-        return answer_of(read_apart, LIMIT_S, apart=True)
-    except StallError as error:
-        message = f"its first sample takes more than {LIMIT_S:g} s"
-        raise UnfitError(message) from error
-    except WorkerError as error:
-        message = "the process that reads its first sample has crashed"
-        raise UnfitError(message) from error
+        if first is NOTHING:
+            for element in dataset:
+                return use(element)
+            message = "its IterableDataset is empty in worker 0"
+            raise ShipError(message)
+        if loader.batch_sampler is None:
+            return use(dataset[first])
+        getitems = getattr(dataset, "__getitems__", None)
+        index = next(iter(first))
+        return use(getitems([index])[0] if getitems else dataset[index])
 
 
 def _read_apart(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
@@ -97,14 +96,6 @@ def first_line(why: BaseException) -> str:
     return str(why).partition("\n")[0] or type(why).__name__
 
 
-def _sample(loader: Any, dataset: Any, first: Any) -> Any:
-    if loader.batch_sampler is None:
-        return dataset[first]
-    getitems = getattr(dataset, "__getitems__", None)
-    index = next(iter(first))
-    return getitems([index])[0] if getitems else dataset[index]
-
-
 def _refuse_shared(dataset: Any) -> None:
     """SpecError for a dataset with what processes share: to read may wait for others, or take what is theirs."""
     for steps, held in walk(dataset):
@@ -117,12 +108,12 @@ def _refuse_shared(dataset: Any) -> None:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a copy, with nothing of the dataset's memory; UnfitError where there can be none."""
+    """Return a copy, with nothing of the dataset's memory; ShipError where there can be none."""
     try:
         return pickle.loads(cloudpickle.dumps(dataset, 5))  # noqa: S301 - of this process
     except Exception as error:
         message = f"its dataset cannot be copied to another process: {error}"
-        raise UnfitError(message) from error
+        raise ShipError(message) from error
 
 
 def start_method(loader: Any) -> Any:

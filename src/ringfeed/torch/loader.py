@@ -13,10 +13,10 @@ from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset
 from ringfeed._callers import callers_depth
 from ringfeed.datasets import peekable
 from ringfeed.datasets.states import UnfitError, encoded
-from ringfeed.torch import draws, index_lists
 from ringfeed.torch.epoch import OWN, Epoch, without
 from ringfeed.torch.first_sample import start_method
-from ringfeed.torch.place import VERSION, Place, checked
+from ringfeed.torch.index_lists import NOTHING, IndexLists
+from ringfeed.torch.place import VERSION, Place, checked, for_later, put_back, put_now, written
 from ringfeed.torch.ring import Rings
 from ringfeed.workers import warm
 
@@ -67,7 +67,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     says where the program is in an epoch, and holds the states of an IterableDataset that has some.
     """
 
-    _place: Place | None = None  # of the newest iterator
+    _place: Place = Place(-1, is_over=True)  # of the newest iterator
     _resumed: dict[str, Any] | None = None  # the state that the next iterator goes on from
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -86,44 +86,38 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         """Begin an epoch of its own."""
         resumed, self._resumed = self._resumed, None
         if resumed is None:
-            return self._begin(self._next_place(), None)
+            return self._begin(self._next_place(), {})
         names = ("epoch", "batches", "samples", "draws", "base_seed")
         place = Place(**{name: resumed[name] for name in names})
-        with draws.put_back(self, resumed["draws"], is_amid=place.batches > 0):
-            return self._begin(place, resumed if place.batches or "dataset" in resumed else None)
+        with put_back(self, resumed["draws"], is_amid=place.batches > 0):
+            return self._begin(place, resumed if place.batches or "dataset" in resumed else {})
 
     def _next_place(self) -> Place:
-        epoch = 0 if self._place is None else self._place.epoch + 1
-        kept_seed = (
-            getattr(self._iterator, "_base_seed", self._rings.base_seed)
-            if self.persistent_workers
-            else None
-        )
-        return Place(epoch, draws=draws.written(self), base_seed=kept_seed)
+        """Return the place of an epoch after the newest one; workers that persist keep their base seed."""
+        kept = None
+        if self.persistent_workers:
+            kept = getattr(self._iterator, "_base_seed", self._place.drawn_seed)
+        return Place(self._place.epoch + 1, draws=written(self), base_seed=kept)
 
-    def _begin(self, place: Place, skipped: dict[str, Any] | None) -> Iterator[Any]:
+    def _begin(self, place: Place, skipped: dict[str, Any]) -> Iterator[Any]:
         """Begin an epoch; ``skipped``: the state that says what it goes on after."""
-        is_left, is_stream = (
-            self._is_left_to_torch(),
-            isinstance(self.dataset, torch.utils.data.IterableDataset),
-        )
+        is_left = self._is_left_to_torch()
+        is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
         if is_left and is_stream:
             place.stream = self.dataset
-        own_state = (skipped or {}).get("dataset") if self.num_workers == 0 else None
-        is_anew = skipped is None and (place.base_seed is None or self._iterator is not None)
+        own_state = None if self.num_workers else skipped.get("dataset")
+        is_anew = not skipped and (place.base_seed is None or self._iterator is not None)
         if is_left and own_state is None and (is_stream or is_anew):
-            epoch = Epoch(
-                self, self._rings, place, None, without(super().__iter__(), place.batches)
-            )
-            self._place = place
-            return epoch
-        lists = index_lists.begin(self, place.base_seed, skipped)
-        self._rings.base_seed = lists.base_seed
-        epoch = Epoch(self, self._rings, place, lists)
-        if is_left:
-            epoch.by_torch(own_state)
-        elif is_stream or lists.peek() is not index_lists.NOTHING:
-            epoch.by_ring(at=(skipped or {}).get("stream"))
+            batches = without(super().__iter__(), place.batches)
+            epoch = Epoch(self, self._rings, place, None, batches)
+        else:
+            lists = IndexLists(self, place.base_seed, skipped)
+            place.drawn_seed = lists.base_seed
+            epoch = Epoch(self, self._rings, place, lists)
+            if is_left:
+                epoch.by_torch(own_state)
+            elif is_stream or lists.peek() is not NOTHING:
+                epoch.by_ring(at=skipped.get("stream"))
         self._place = place
         return epoch
 
@@ -137,10 +131,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what runs: a copy begins an epoch of its own."""
-        kept: dict[str, Any] = self.__dict__ | {"_iterator": None, "_rings": Rings()}
-        if self._place is not None:
-            kept["_place"] = Place(self._place.epoch, is_over=True)
-        return kept
+        place = Place(self._place.epoch, is_over=True)
+        return self.__dict__ | {"_iterator": None, "_rings": Rings(), "_place": place}
 
     # ---- where it is ----
 
@@ -148,24 +140,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         """Return where the program is in this loader's epochs, as JSON has it."""
         if self._resumed is not None:
             return deepcopy(self._resumed)  # nothing of it has been handed out
-        place = self._place
-        if place is None or place.is_over:
-            place = self._next_place()
+        place = self._next_place() if self._place.is_over else self._place
         try:
             length = len(self.sampler)
         except (TypeError, NotImplementedError):  # of no length, or of a dataset that has none
             length = None
-        counts = {"epoch": place.epoch, "batches": place.batches, "samples": place.samples}
-        drawn = {
-            "base_seed": place.base_seed,
-            "draws": draws.for_later(place.draws, is_amid=place.batches > 0),
-        }
         found = {
             "version": VERSION,
-            **counts,
+            "epoch": place.epoch,
+            "batches": place.batches,
+            "samples": place.samples,
             "batch_size": self.batch_size,
             "length": length,
-            **drawn,
+            "base_seed": place.base_seed,
+            "draws": for_later(place.draws, is_amid=place.batches > 0),
         }
         return deepcopy(found | self._streams_state(place))
 
@@ -197,4 +185,4 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         it was then.
         """
         self._resumed = deepcopy(checked(state, self))
-        draws.put_now(self._resumed["draws"])
+        put_now(self._resumed["draws"])

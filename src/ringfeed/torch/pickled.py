@@ -18,7 +18,7 @@ from collections import deque
 from contextlib import contextmanager
 from hashlib import blake2b
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -182,13 +182,13 @@ def _index_of(given: Any) -> int | tuple[int, ...]:
 NUMBER = np.dtype("<u4")
 
 
-def as_numbers(given: Any, room: int, apart: Aparts) -> AnyArray:
-    """Return at most ``room`` numbers that say what a sampler has given, whatever that is, or where it lies apart."""
+def as_numbers(given: Any, most: int, apart: Aparts) -> AnyArray:
+    """Return up to ``most`` numbers that say what a sampler has given, whatever that is, or where it lies apart."""
     stream = pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
     # What follows the end of a pickle is not read.
     numbers = np.frombuffer(stream + bytes(-len(stream) % NUMBER.itemsize), NUMBER)
-    if len(numbers) > room:
-        return as_numbers(apart.put([numbers.view(np.uint8)]), room, apart)
+    if len(numbers) > most:
+        return as_numbers(apart.put([numbers.view(np.uint8)]), most, apart)
     return numbers.astype(np.int64)
 
 
@@ -238,13 +238,13 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, stream: io.BytesIO, take_out: Callable[[pickle.PickleBuffer], None]) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL, buffer_callback=take_out)
-        self._storages: dict[int, _Storage] = {}  # by their addresses
+        self._storages: dict[int, AnyArray] = {}  # by their addresses
 
     def reducer_override(self, obj: Any) -> Any:
-        kind = type(obj)
-        if kind is np.ndarray:
-            return _reduced(obj)
-        torch = sys.modules.get("torch")
+        kind, torch = type(obj), sys.modules.get("torch")
+        if kind is np.ndarray and not (obj.flags.forc and obj.flags.writeable):
+            # NumPy takes only memory without gaps out of a pickle, and keeps arrays read-only.
+            return obj.copy("A").__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         if torch is not None and kind is torch.Tensor:
             return self._tensor(torch, obj)
         return _named(obj) if isinstance(obj, type) else NotImplemented
@@ -263,40 +263,17 @@ class _Pickler(pickle.Pickler):
         plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
         if not plain or tensor.is_conj() or tensor.is_neg():
             return NotImplemented
-        # Its whole storage goes, once for all tensors that share it. A small part of a large one
-        # goes as a copy.
+        # Its whole storage goes, and once for all tensors that share it, since pickle writes an
+        # object once. A small part of a large one goes as a copy.
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._storages and storage.nbytes() > SPARE * tensor.nbytes:
             tensor = tensor.clone()
             storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._storages:
             flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-            self._storages[storage.data_ptr()] = _Storage(flat.numpy())
+            self._storages[storage.data_ptr()] = flat.numpy()
         layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-        return _as_tensor, (
-            self._storages[storage.data_ptr()],
-            str(tensor.dtype).partition(".")[2],
-            *layout,
-        )
-
-
-class _Storage:
-    """The memory of tensors: an object, so that the pickle has it once. It comes back as an array."""
-
-    def __init__(self, flat: Any) -> None:
-        self.flat = flat
-
-    def __reduce__(self) -> Any:
-        return np.asarray, (pickle.PickleBuffer(self.flat),)
-
-
-def _reduced(array: AnyArray) -> Any:
-    if array.dtype.hasobject or not array.itemsize:
-        return NotImplemented
-    order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
-    # One that is read-only goes as a copy: it would be read-only there, too.
-    flat: Any = np.require(array.reshape(-1, order=order), requirements=["C", "W"]).view(np.uint8)
-    return _as_array, (pickle.PickleBuffer(flat), array.dtype, array.shape, order)
+        return _as_tensor, (self._storages[storage.data_ptr()], tensor.dtype, *layout)
 
 
 def _named(kind: type) -> Any:
@@ -332,17 +309,11 @@ def read(flat: AnyArray) -> Any:
     return pickle.loads(parts[0].tobytes(), buffers=parts[1:])  # noqa: S301 - of its own worker
 
 
-def _as_array(flat: AnyArray, dtype: Any, shape: tuple[int, ...], order: Any) -> AnyArray:
-    found: AnyArray = flat.view(dtype).reshape(shape, order=order)
-    return found
-
-
-def _as_tensor(flat: AnyArray, dtype: str, *layout: Any) -> Any:
+def _as_tensor(flat: AnyArray, dtype: Any, *layout: Any) -> Any:
     import torch  # noqa: PLC0415 - it is here, and in no worker
 
-    kind = getattr(torch, dtype)
-    size = torch.empty(0, dtype=kind).element_size()
-    return torch.from_numpy(flat[: len(flat) // size * size]).view(kind).as_strided(*layout)
+    size = torch.empty(0, dtype=dtype).element_size()
+    return torch.from_numpy(flat[: len(flat) // size * size]).view(dtype).as_strided(*layout)
 
 
 def _class_of(module: str, name: str) -> Any:

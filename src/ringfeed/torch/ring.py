@@ -35,12 +35,14 @@ from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.spec import Array
 from ringfeed.torch.collation import BatchTensors, Form, has_own_collation
 from ringfeed.torch.first_sample import first_line, start_method, with_first
-from ringfeed.torch.index_lists import NOTHING, UnfitError
+from ringfeed.torch.index_lists import NOTHING, ints_of
 from ringfeed.torch.pickled import (
     Apart,
+    Aparts,
     Batches,
     Fetch,
     UnsendableError,
+    as_numbers,
     memory_of,
     parts_of,
     read,
@@ -76,7 +78,7 @@ class Pickling:
     ) -> dict[str, Any]:
         """Return the settings of a Loader: what makes bytes of a batch, and how many; ``rows``: of the ring's lists."""
         alone = is_alone(loader)
-        self.converts = alone and loader.collate_fn in (default_collate, default_convert)
+        self.converts = alone and loader.collate_fn is default_convert
         collate = None if self.converts else loader.collate_fn
         if self.size is None:
             try:
@@ -86,14 +88,14 @@ class Pickling:
             except SpecError:
                 self.size = 0  # larger ones lie apart
         room = -(-int(LEAST + self.size * MORE) // rows)
-        how = collate, rows, room, slots
         settings: dict[str, Any] = {
             "spec": Array((room,), "uint8", variable=True),
             "max_batch_size": rows,
         }
         if first is NOTHING:
-            return settings | {"collate_fn": Batches(*how, alone=alone)}
-        fetch = Fetch(Samples(loader.dataset, start), *how, alone=loader.batch_sampler is None)
+            return settings | {"collate_fn": Batches(collate, rows, room, slots, alone=alone)}
+        samples, alone = Samples(loader.dataset, start), loader.batch_sampler is None
+        fetch = Fetch(samples, collate, rows, room, slots, alone=alone)
         return settings | {"dataset": Numbers(), "collate_fn": fetch}
 
     def batch_of(self, leaves: list[Any]) -> Any:
@@ -147,29 +149,30 @@ class Ring:
                 "torch's default_collate_fn_map has functions of the user's own, which workers "
                 "would not know"
             )
-            raise UnfitError(message)
+            raise ShipError(message)
         self.forks = Forks.count
         """How often this process had been forked: in a process that was forked later it is of no use."""
-        self._order = _Order()
         first = lists.peek()
         start = WorkerStart(loader.num_workers, lists.base_seed, loader.worker_init_fn)
-        self.rows = size_of_batch(loader) or 1
-        """The most numbers of a list of the order: samples of a batch, or what says what the sampler has given."""
-        if lists.is_pickled and not lists.of_stream:
-            self.rows = max(LEAST_ROWS, 2 * self.rows)
+        rows = size_of_batch(loader) or 1
         # One is in the program's hands, and a program that begins to keep batches has two: of two
         # slots none would be left to fill, and nothing could be copied.
         slots = max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS + 1)
+        self._order = _Order()
         settings = (
             _of_iterable(loader, start) if lists.of_stream else {"batch_sampler": self._order}
         )
         self.way: Form | Pickling = way or with_first(loader, first, start, Form.of)
         if isinstance(self.way, Pickling):
-            settings |= self.way.settings(loader, first, start, self.rows, slots)
+            rows = rows if lists.of_stream else max(LEAST_ROWS, 2 * rows)
+            settings |= self.way.settings(loader, first, start, rows, slots)
+            self._numbers = partial(as_numbers, most=rows, apart=Aparts(slots))
         else:
             settings["spec"] = self.way.tree
             if not lists.of_stream:
-                settings |= {"max_batch_size": self.rows, "dataset": _of_samples(loader, start)}
+                settings |= {"max_batch_size": rows, "dataset": _of_samples(loader, start)}
+            of_columns = isinstance(settings["dataset"], tuple)
+            self._numbers = partial(ints_of, most=rows, of_columns=of_columns)
         self.loader = Loader(
             **settings,
             workers=min(loader.num_workers, MAX_WORKERS),
@@ -185,19 +188,18 @@ class Ring:
         self._build = BatchTensors(self._stream.info, self.way.batch_of, pinned=pinned)
 
     def begin(
-        self, lists: IndexLists, epoch: int, place: Mapping[str, Any] | None = None
+        self, lists: IndexLists, epoch: int, at: Mapping[str, Any] | None = None
     ) -> BatchIterator:
         """Begin an epoch, whose number the samples' random numbers depend on.
 
-        ``place``: what the Loader's ``state_dict()`` returned, for iterables to go on from there.
+        ``at``: what the Loader's ``state_dict()`` returned, for iterables to go on from there.
         """
-        self._order.now, lists.room = lists, self.rows
-        lists.of_columns = isinstance(self.loader.dataset, tuple)
+        self._order.now, lists.numbers = lists, self._numbers
         self.loader.set_epoch(epoch % EPOCHS)
-        if place is not None:
+        if at is not None:
             now = self.loader.state_dict()
             same = {name: now[name] for name in ("epoch", "spec")}  # a slot's room may be another
-            self.loader.load_state_dict(dict(place) | same)
+            self.loader.load_state_dict(dict(at) | same)
         return self._stream.begin(lambda: self._stream.epoch(self._build))  # type: ignore[return-value]
 
     def close(self) -> None:
@@ -219,23 +221,20 @@ class Rings:
         """Why torch makes all batches."""
         self.way: Form | Pickling | None = None
         """How batches go; None: nothing is known yet."""
-        self.base_seed: int | None = None
-        """Of the newest epoch."""
         self.said: set[str] = set()
         """What was logged, once each."""
         self._idle: list[Ring] = []
 
     def take(self, loader: Any, lists: IndexLists) -> Ring:
         """Return a ring that no iterator has, or a new one."""
-        lists.is_pickled = isinstance(self.way, Pickling)
         if any(ring.forks != Forks.count for ring in self._idle):
             self._idle.clear()
         if self._idle:
             # Its workers persist, so a function that was set since then reaches none of them, as
             # with torch.
             return self._idle.pop()
-        if not lists.is_pickled and not goes_by_leaf(loader):
-            self.way, lists.is_pickled = Pickling(), True
+        if not isinstance(self.way, Pickling) and not goes_by_leaf(loader):
+            self.way = Pickling()
         ring = Ring(loader, lists, self.way)
         self.way = ring.way
         self.say(loader, f"runs over ringfeed: {ring}", logging.INFO)
@@ -243,11 +242,11 @@ class Rings:
 
     def keep(self, loader: Any, ring: Ring) -> bool:
         """Keep a ring whose workers persist for the next epoch; False for another, and for more than one."""
-        if self._idle or self.own_reason is not None or ring.way is not self.way:
-            return False
-        if loader.persistent_workers:
+        is_wanted = not self._idle and self.own_reason is None and ring.way is self.way
+        if is_wanted and loader.persistent_workers:
             self._idle.append(ring)
-        return bool(loader.persistent_workers)
+            return True
+        return False
 
     def pickle(self, loader: Any, why: Exception) -> bool:
         """Have batches go as bytes from now on; False where they raise this error, too."""
@@ -297,7 +296,7 @@ def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
             f"num_workers={loader.num_workers} copies of an IterableDataset, and {MAX_WORKERS} is "
             "the most"
         )
-        raise UnfitError(message)
+        raise ShipError(message)
     kind = StatefulCopy if has_state(loader.dataset) else Copy
     return {
         "dataset": Interleave(

@@ -92,20 +92,7 @@ def _torchs_state() -> bytes | None:
     return string_at(state.data_ptr(), state.nbytes)
 
 
-class InTurn:
-    """A dataset of which each batch is one worker's, beginning with the first worker, as torch's are."""
-
-    @staticmethod
-    def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
-        """Return the source of the dataset."""
-        from ringfeed.datasets.indexed import IndexedSource  # noqa: PLC0415 - not for workers
-
-        source = IndexedSource(dataset, dataset, terms)
-        source.at_once = True
-        return source
-
-
-class Samples(InTurn):
+class Samples:
     """The dataset of a DataLoader, sample by sample.
 
     A sample that draws from a global generator is read with that one seeded for it, so that it does
@@ -121,6 +108,15 @@ class Samples(InTurn):
         self._draws = False
         self._epoch: int | None = None  # that this worker was told of
         self._twins: _Twins | None = None
+
+    @staticmethod
+    def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
+        """Return the source of the dataset, of which each batch is read by one worker, as torch's are."""
+        from ringfeed.datasets.indexed import IndexedSource  # noqa: PLC0415 - not for workers
+
+        source = IndexedSource(dataset, dataset, terms)
+        source.at_once = True
+        return source
 
     def begin(self) -> SampleContext:
         """Return the context of what is read; the first call tells torch which worker this is."""
@@ -213,7 +209,7 @@ class StatefulCopy(Copy):
         self.dataset.load_state_dict(state)
 
 
-class Numbers(InTurn):
+class Numbers:
     """A dataset whose samples are their own numbers: see `pickled.Fetch`."""
 
     def __getitem__(self, index: int) -> int:
