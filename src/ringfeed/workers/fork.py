@@ -119,10 +119,10 @@ def pipes_of_launches() -> set[int]:
     deadline = time.monotonic() + OPENING_S
     while True:
         pipes: set[int] = set()
-        own = threading.get_ident()
         stacks = sys._current_frames()  # noqa: SLF001
-        frames = [frame for ident, frame in stacks.items() if ident != own]
-        are_made = [_add_pipes(frame, pipes) for frame in frames]
+        # This frame would keep itself, and with it all that its callers hold.
+        del stacks[threading.get_ident()]
+        are_made = [_add_pipes(frame, pipes) for frame in stacks.values()]
         if all(are_made) or time.monotonic() > deadline:
             return pipes
         time.sleep(0.0005)
