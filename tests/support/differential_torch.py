@@ -1,4 +1,4 @@
-"""The face of torch's DataLoader, with torch's own class as the plain loop: `differential --face torch`.
+"""The face of torch's DataLoader beside torch's own class: `differential --face torch`.
 
 A round draws a dataset, a sampler, functions, workers, and what a script does: it changes the
 dataset, a global or a function between epochs, breaks an epoch off, stops and goes on from a state.
@@ -394,7 +394,7 @@ class Run:
         self.killed = 0
 
     def _next(self, iterator: Any) -> Any:
-        """Return the next batch as it is written, with the batch; ("error", its class) in the place of one."""
+        """Return the next batch, written and as it is; ("error", its class) in the place of one."""
         try:
             batch = next(iterator)
         except StopIteration:
@@ -414,7 +414,7 @@ class Run:
             self.killed += 1
 
     def _stopped(self, loader: Any, epoch: int) -> tuple[Any, bool]:
-        """Return a loader that goes on from the state of one, and whether it goes on with a later epoch."""
+        """Return a loader that goes on from a loader's state, and whether in a later epoch."""
         state = json.loads(json.dumps(loader.state_dict()))
         loader = self.program.loader(self.kind, self.program.dataset())
         loader.load_state_dict(state)

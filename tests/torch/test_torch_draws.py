@@ -1,4 +1,4 @@
-"""What samples draw from global generators belongs to them, and a sample is read again only where it draws."""
+"""Samples draw from global generators seeded for them, and are read again only where they draw."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LATER = 1000  # from here on samples draw
 
 @pytest.fixture(autouse=True)
 def context() -> Any:
-    """What is being read, as in a worker; ahead of it the generators keep something of an earlier draw."""
+    """Reads samples as a worker does; the generators keep something of an earlier draw."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.gauss(0, 1)
     np.random.normal()  # noqa: NPY002
@@ -94,7 +94,7 @@ def seeded(draw: Callable[[], Any], index: int) -> str:
 
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_sample_draws_the_same_wherever_it_is_read(kind: str) -> None:
-    """As the first, or after so many that draw nothing as a Mersenne Twister has words; it alone is read twice."""
+    """The first that draws, were it after a whole Mersenne Twister's words, is read twice."""
     dataset = Drawing(DRAWS[kind])
     expected = [seeded(DRAWS[kind], index) for index in (LATER, LATER + 1)]
     assert expected[0] != expected[1]
@@ -114,7 +114,8 @@ def test_what_a_collate_fn_draws_is_no_sample_that_draws(kind: str) -> None:
     read = reading(dataset)
     assert read(0) == 0
     installed.context.index = 7
-    assert repr(read.samples.seeded(lambda _: DRAWS[kind](), [0])) == expected[0]  # type: ignore[attr-defined]
+    samples: Any = read.samples  # type: ignore[attr-defined]
+    assert repr(samples.seeded(lambda _: DRAWS[kind](), [0])) == expected[0]
     assert [read(1), read(2)] == [1, 2]
     assert repr(read(LATER)) == expected[1]
     assert dataset.read == [0, 1, 2, LATER, LATER]

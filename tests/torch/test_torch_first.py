@@ -1,4 +1,4 @@
-"""No sample is read that torch would not read: what slots must hold is learnt from a copy, or in a forked process."""
+"""No sample is read that torch would not read: a copy or a forked process shows the spec."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def numbers(dataset: Any, way: Any, **settings: Any) -> list[Any]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("collates", [False, True])
 @pytest.mark.parametrize("kind", ["list", "dict", "iterator", "stream"])
-def test_what_a_sample_takes_out_is_there(kind: str, collates: bool, way: Any) -> None:  # noqa: FBT001 - a parameter
+def test_what_a_sample_takes_out_is_there(kind: str, way: Any, *, collates: bool) -> None:
     """The worker begins with all, and this process keeps all."""
     held = {
         "list": [*range(COUNT)],

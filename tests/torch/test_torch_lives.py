@@ -1,4 +1,4 @@
-"""What a `ringfeed.torch.DataLoader` lives through: forks, copies, epochs without number, deaths, Ctrl-C, exits."""
+"""`ringfeed.torch.DataLoader` through forks, copies, many epochs, deaths, Ctrl-C and exits."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def collated(samples: list[int]) -> list[int]:
     [(Begun, None), (Begun, collated), (BegunAtOnce, None), (BegunStream, collated)],
 )
 def test_the_initial_seed_is_that_of_the_worker(made_of: Any, collate_fn: Any, seed: Any) -> None:
-    """That of torch's workers, or what worker_init_fn has seeded: in samples, in collate_fn, in every epoch."""
+    """It is torch's or worker_init_fn's: in samples, in collate_fn, in every epoch."""
 
     def begin(number: int) -> None:
         if seed is not None:
@@ -202,7 +202,7 @@ def test_the_initial_seed_is_that_of_the_worker(made_of: Any, collate_fn: Any, s
 
 
 def test_an_iterable_is_read_anew_in_each_epoch() -> None:
-    """Torch's new workers have copies of what this process has, with nothing read of them and a seed of their own."""
+    """Torch's new workers have copies of which nothing is read, and a seed of their own."""
     ours, own = both(Stream(), num_workers=2, batch_size=4, seed=1)
     check_epochs(ours, own, 3)
     assert ours._rings.own_reason is None, "it went torch's own way"
@@ -224,7 +224,7 @@ def test_iterables_of_workers_that_persist_go_on() -> None:
 
 
 def test_epochs_without_number_take_no_more() -> None:
-    """Processes, descriptors, mappings: as many after 40 epochs, some of them broken off, as after the first two."""
+    """Processes, descriptors and mappings are as many after 40 epochs as after the first two."""
     ours = DataLoader(Pairs(), batch_size=4, shuffle=True, num_workers=2)
     before = None
     for epoch in range(40):
@@ -261,7 +261,7 @@ def test_an_error_of_the_training_loop_leaves_the_next_epoch_whole() -> None:
 
 
 def test_a_forked_child_has_workers_of_its_own() -> None:
-    """A DataLoader that has run goes over a ring there, too, and its parent goes on with the one it has."""
+    """A DataLoader that has run goes over a ring there, too; its parent goes on with its own."""
     ours, own = both(Pairs(), batch_size=4, shuffle=True, num_workers=1, seed=2)
     check_epochs(ours, own)
 
@@ -333,7 +333,7 @@ class Mortal(Pairs):
     "settings", [{}, {"collate_fn": lambda samples: {"of": sets.default_collate(samples)}}]
 )
 def test_a_killed_worker_is_replaced(settings: Any, tmp_path: Any) -> None:
-    """Nothing is lost, doubled or in another order, leaf by leaf or as bytes; and nothing goes torch's own way."""
+    """Nothing is lost, doubled or reordered, leaf by leaf or as bytes, or left to torch."""
     ours, own = both(
         Mortal(str(tmp_path / "mark")),
         batch_size=4,
@@ -354,7 +354,7 @@ def test_a_killed_worker_is_replaced(settings: Any, tmp_path: Any) -> None:
 
 
 class InDoor(Tracer):
-    """Interrupts in this room where Ctrl-C may come in, after calls: not in lines that a comment says to have none."""
+    """Interrupts torch's door after calls, but not in lines that a comment says to have none."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -373,7 +373,7 @@ class InDoor(Tracer):
 
 @pytest.mark.parametrize("kind", ["lists", "a stream"])
 def test_ctrl_c_at_any_line_loses_and_doubles_nothing(kind: str) -> None:
-    """The iterator goes on with the batch that Ctrl-C has kept from the program; until then the state is before it."""
+    """The iterator goes on with the batch that Ctrl-C kept back; till then the state is before it."""
     dataset = Pairs() if kind == "lists" else Numbers()
     ours, number = DataLoader(dataset, batch_size=4, num_workers=1), 0
     for _ in ours:
@@ -454,7 +454,7 @@ def of_session(leader: int) -> list[str]:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_process_that_ends_amid_an_epoch_takes_its_workers_along(end: str, tmp_path: Any) -> None:
-    """However it ends, and whether multiprocessing has begun it; nothing holds it up, and no worker outlives it."""
+    """Nothing holds a process up, however it began and ends, and no worker outlives it."""
     code, by, status = ENDS[end]
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(end=code, by=by))

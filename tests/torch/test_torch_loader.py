@@ -1,4 +1,4 @@
-"""`ringfeed.torch.DataLoader`: torch's batches, orders and generators over a ring, or torch's own way with a reason."""
+"""`ringfeed.torch.DataLoader`: torch's batches, orders and generators, over a ring or by torch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_those_of_default_collate(kind: str) -> None:
-    """Containers, dtypes and values of a batch are torch's, whatever the sample is; its tensors lie over the slot."""
+    """Containers, dtypes and values of a batch are torch's; its tensors lie over the slot."""
     dataset = Of(KINDS[kind], 8)
     form = Form.of(dataset[3])
     with ringfeed.Loader(dataset, batch_size=4, spec=form.tree, workers=0) as loader:
@@ -137,7 +137,7 @@ def test_what_has_no_place_in_a_slot_is_named(kind: str) -> None:
 
 
 def test_epochs_are_torchs() -> None:
-    """Several shuffled epochs, a last batch that is shorter, and the generator's state: all as torch has them."""
+    """Shuffled epochs, a shorter last batch and the generator's state are as torch has them."""
     ours, own = both(Of(pair), batch_size=4, shuffle=True, num_workers=2, seed=3)
     check_epochs(ours, own, 3)
     assert len(ours) == len(own) == 6
@@ -199,7 +199,7 @@ def test_a_list_that_is_filled_again_is_read_as_it_was() -> None:
 
 
 def test_the_global_generator_is_drawn_from_as_torch_does() -> None:
-    """Without a generator, order and what the program draws afterwards are those of torch's DataLoader."""
+    """Without a generator, the order and the program's later draws are those of torch's class."""
     found = []
     for make in (DataLoader, Own):
         torch.manual_seed(7)
@@ -207,7 +207,8 @@ def test_the_global_generator_is_drawn_from_as_torch_does() -> None:
         random.seed(7)
         loader = make(Of(drawn), batch_size=4, shuffle=True, num_workers=1)
         order = [batch[0].tolist() for batch in loader]
-        found.append((order, torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()))  # noqa: NPY002, S311
+        by_numpy, by_python = np.random.rand(2).tolist(), random.random()  # noqa: NPY002, S311
+        found.append((order, torch.rand(2).tolist(), by_numpy, by_python))
         if make is DataLoader:
             close(loader)
     assert found[0] == found[1]
@@ -264,7 +265,7 @@ def test_persistent_workers_draw_one_base_seed() -> None:
 
 
 def test_what_is_drawn_in_samples_does_not_depend_on_the_workers() -> None:
-    """The three global states give a sample the same numbers with any number of workers; no two epochs repeat."""
+    """Global states give a sample the same numbers with any workers; no two epochs repeat."""
     runs = []
     for workers in (1, 3):
         ours = DataLoader(
@@ -296,7 +297,7 @@ def test_each_iterator_has_its_own_place() -> None:
 
 
 def test_breaking_off_leaves_the_next_epoch_whole() -> None:
-    """An iterator that is dropped amid its epoch gives its ring to the next one, where workers persist."""
+    """Where workers persist, an iterator dropped amid its epoch gives its ring to the next one."""
     ours, own = both(
         Of(pair), batch_size=2, shuffle=True, num_workers=1, persistent_workers=True, seed=4
     )
@@ -310,7 +311,7 @@ def test_breaking_off_leaves_the_next_epoch_whole() -> None:
 
 
 def test_tensors_are_kept_as_they_are() -> None:
-    """What the program keeps is never written over, whatever it keeps; one warning says what it costs."""
+    """What the program keeps is never written over; one warning says what it costs."""
     ours, own = both(Of(pair), batch_size=2, num_workers=1)
     with pytest.warns(ringfeed.SlotsHeldWarning, match=r"a tensor is copied by \.clone\(\)"):
         found = [*ours]
@@ -322,7 +323,7 @@ def test_tensors_are_kept_as_they_are() -> None:
 
 @pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")
 def test_a_loop_that_begins_to_keep_batches_goes_on() -> None:
-    """With the fewest slots that there can be: there is always one to be filled, and to copy from."""
+    """With the fewest slots that there can be, one is always left to be filled and copied from."""
     ours, kept = DataLoader(Of(pair, 40), batch_size=2, num_workers=1, prefetch_factor=1), []
     for number, (_, numbers) in enumerate(ours):
         if number > 5:
@@ -363,7 +364,7 @@ def test_the_end_of_a_loader_is_that_of_its_workers() -> None:
 
 
 def test_changes_of_the_dataset_reach_the_workers() -> None:
-    """What the program changes between two epochs is read in the next, as torch's new workers read it."""
+    """What the program changes between epochs is read in the next, as by torch's new workers."""
     dataset = Of(pair)
     ours, own = both(dataset, batch_size=8, num_workers=1)
     check_epochs(ours, own)
@@ -380,7 +381,7 @@ def seen(index: int) -> Any:
 
 
 def test_workers_know_which_they_are() -> None:
-    """Torch's own get_worker_info() says it in samples and in worker_init_fn, which may change the worker's dataset."""
+    """get_worker_info() works in samples and in worker_init_fn, which may change the dataset."""
 
     def tell(number: int) -> None:
         info = torch.utils.data.get_worker_info()
@@ -463,7 +464,7 @@ def test_what_asks_for_an_end_in_a_worker_does_not_end_the_training(
 
 
 def test_a_dataset_that_cannot_travel_is_left_to_torch(caplog: Any) -> None:
-    """Forked workers have an open file in common, and its place; one line says so, and all epochs are torch's."""
+    """Forked workers would share an open file's place: one line says so, and torch takes over."""
     dataset = Of(pair)
     with Path(__file__).open() as dataset.file:
         ours, own = both(dataset, batch_size=8, shuffle=True, num_workers=1, seed=6)
@@ -504,7 +505,7 @@ def test_a_dataset_that_waits_for_other_workers_is_not_read_ahead(caplog: Any) -
 
 
 def test_no_workers_are_torchs_own_way(caplog: Any) -> None:
-    """num_workers=0 draws and reads in this process, in torch's own order; nothing is said of it."""
+    """num_workers=0 draws and reads in this process, in torch's own order, without a word."""
     with caplog.at_level(logging.INFO, "ringfeed.torch"):
         for make in (Of(drawn), sets.TensorDataset(torch.arange(4))):
             found = []

@@ -116,7 +116,7 @@ def same(ours: Any, own: Any) -> bool:
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_a_batch_comes_back_as_it_was(kind: str) -> None:
-    """Its structure, dtypes, values and the layouts of its tensors, which are parts of the bytes."""
+    """So do its structure, dtypes, values and layouts; its tensors are parts of the bytes."""
     parts = pickled.parts_of(BATCHES[kind])
     memory = np.zeros(pickled.size_of(parts), np.uint8)
     pickled.write(parts, memory)
@@ -356,7 +356,7 @@ def test_a_batch_that_cannot_be_sent_is_an_error_in_its_place() -> None:
 
 
 def test_what_a_first_look_changes_is_undone() -> None:
-    """Torch would read nothing in this process: a dataset that counts finds no trace, nor do its workers."""
+    """A dataset that counts its reads finds no trace here or in workers, as with torch."""
 
     class Counts(Of):
         count = 0

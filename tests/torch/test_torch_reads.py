@@ -1,4 +1,4 @@
-"""How a `ringfeed.torch.DataLoader` reads samples: once, by the indices that torch passes, as many at once as torch."""
+"""`ringfeed.torch.DataLoader` reads samples once, by torch's indices, as many at once as torch."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def results(make: Any, dataset: Any, **settings: Any) -> list[Any]:
 def test_no_sample_is_read_that_torch_does_not_read(
     kind: str, workers: int, tmp_path: Path
 ) -> None:
-    """What a dataset keeps in memory, and changes with each sample, is in each worker as in torch's, not here."""
+    """What a dataset changes in itself is in each worker what it is in torch's, and not here."""
     take, held = TAKEN[kind]
     CALLS[0] = 0
     found = [
@@ -174,7 +174,7 @@ def epochs(loader: Any, count: int) -> list[list[Any]]:
 
 @contextmanager
 def nothing_left_here() -> Iterator[None]:
-    """Fail if this part leaves something: torch's own loader does, with what has run ahead of it."""
+    """Fail if this part leaves something; torch's own loader, which ran ahead of it, does."""
     before = leftovers.present()
     yield
     assert leftovers.since(before) == []
@@ -183,7 +183,7 @@ def nothing_left_here() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("kind", SHARED)
 def test_nothing_is_taken_ahead_of_what_processes_share(kind: str, tmp_path: Path) -> None:
-    """Queues, values and tensors in shared memory, and places in files: the first is the first worker's."""
+    """The first worker gets the first of queues, shared values and tensors, and files."""
     take, held = SHARED[kind]
 
     def taken(make: Any) -> list[list[Any]]:
@@ -392,7 +392,7 @@ def test_workers_take_batches_in_turn() -> None:
 @pytest.mark.parametrize("collate_fn", [sets.default_collate, list])
 @nothing_is_left
 def test_longer_lists_go_to_the_same_workers(collate_fn: Any) -> None:
-    """What a dataset has changed in itself is there for each list, however much longer than the first it is."""
+    """A list may be much longer than the first: the dataset keeps what it has changed in itself."""
     lists = [[0], [1, 2], [*range(LENGTH)] * 5, [3] * 3000, [4]]
     ours, own = both(
         Taking(counted, {"count": 0}), batch_sampler=lists, num_workers=2, collate_fn=collate_fn
@@ -403,7 +403,7 @@ def test_longer_lists_go_to_the_same_workers(collate_fn: Any) -> None:
 
 @nothing_is_left
 def test_batches_larger_than_slots_are_made_once(tmp_path: Path) -> None:
-    """They lie apart from the slots, and stay as they are when they are kept; the next epoch has larger slots."""
+    """They lie apart from the slots and may be kept; the next epoch has larger slots."""
     log = tmp_path / "log"
 
     class Growing(Echo):

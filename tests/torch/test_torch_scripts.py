@@ -1,4 +1,4 @@
-"""Training scripts of the usual kinds with only the import of DataLoader changed: the same losses, bit for bit."""
+"""Training scripts with another import of DataLoader alone have the same losses, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`state_dict` and `load_state_dict` of `ringfeed.torch.DataLoader`: a run goes on where it was cut."""
+"""States of `ringfeed.torch.DataLoader`: a run goes on where it was cut."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def run(make: Any, cut: int, dataset: Any, **settings: Any) -> tuple[list[Any], 
 @pytest.mark.parametrize("cut", [2, 6, 8])
 @pytest.mark.parametrize("kind", ["shuffled, one generator", "lists"])
 def test_a_cut_run_goes_on(kind: str, cut: int) -> None:
-    """Amid an epoch, at its end, and in the next: the same samples in the same order, with the same numbers."""
+    """Amid an epoch, at its end and in the next, samples, draws and order are the same."""
     sizes = {} if kind == "lists" else {"batch_size": 4}
     whole, resumed = run(lambda: sizes | MADE[kind](), cut, Squares(), num_workers=1)
     assert resumed == whole
@@ -112,7 +112,7 @@ def test_a_cut_run_goes_on(kind: str, cut: int) -> None:
     "settings", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}]
 )
 def test_a_cut_run_goes_on_in_order(kind: str, cut: int, settings: Any) -> None:
-    """Also in the epochs after that, which draw from the global generator, or whose workers keep their base seed."""
+    """So do the later epochs, which draw from the global generator or keep their base seed."""
     sizes = {} if kind == "lists" else {"batch_size": 4}
     whole, resumed = run(lambda: sizes | MADE[kind](), cut, Words(), **settings)
     assert [batch[0] for batch in resumed] == [batch[0] for batch in whole]
@@ -120,7 +120,7 @@ def test_a_cut_run_goes_on_in_order(kind: str, cut: int, settings: Any) -> None:
 
 @pytest.mark.parametrize(("cut", "left"), [(8, False), (12, False), (8, True)])
 def test_workers_that_persist_keep_their_base_seed(cut: int, *, left: bool) -> None:
-    """A resumed epoch draws none, over a ring and torch's own way; neither do the epochs after it."""
+    """A resumed epoch and those after it draw none, over a ring and torch's own way."""
 
     def made() -> Any:
         generator = torch.Generator().manual_seed(3)
@@ -154,7 +154,7 @@ def test_workers_that_persist_keep_their_base_seed(cut: int, *, left: bool) -> N
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_state_from_before_the_first_batch_begins_the_epoch(workers: int) -> None:
-    """A sampler draws its seed with its first index: as often as in the epoch that was begun first."""
+    """A sampler draws its seed with its first index, as often as in the epoch begun first."""
     loader = DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers=workers)
     batches = iter(loader)
     state = loader.state_dict()
@@ -165,7 +165,7 @@ def test_a_state_from_before_the_first_batch_begins_the_epoch(workers: int) -> N
 
 
 def test_a_state_of_ringfeed_0_2_goes_on() -> None:
-    """It has no base seed, and says nothing of the global generator: the order of workers that persist is theirs."""
+    """It has no base seed and no global generator: the order of workers that persist is theirs."""
     settings = {"batch_size": 4, "shuffle": True, "num_workers": 1, "persistent_workers": True}
     first = DataLoader(Squares(), **settings, generator=torch.Generator().manual_seed(3))
     assert sum(1 for _ in first) == 6
@@ -266,7 +266,7 @@ class Stateful(sets.IterableDataset):  # type: ignore[misc]
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterables_own_state_is_gone_on_from(workers: int) -> None:
-    """Few elements are read again; the epoch after that is whole, and the dataset of this process stays as it was."""
+    """Few elements are read again, the next epoch is whole, and the dataset here is unchanged."""
     settings = {
         "batch_size": 8,
         "num_workers": workers,
@@ -447,7 +447,7 @@ class OfWorker(Squares):
 def test_a_resumed_epoch_goes_on_with_the_worker_whose_turn_it_is(
     cut: int, collate_fn: Any
 ) -> None:
-    """Batch n is worker n % num_workers', as torch has it, whatever `worker_init_fn` has made of that worker."""
+    """Worker n % num_workers reads batch n, as with torch, whatever `worker_init_fn` has set."""
     loader = DataLoader(OfWorker(), batch_size=4, num_workers=2, collate_fn=collate_fn)
     whole = [repr(batch) for batch in loader]
     batches = iter(loader)

@@ -1,4 +1,4 @@
-"""`ringfeed.torch.DataLoader` over an IterableDataset: a copy in each worker, batches in turn, as with torch."""
+"""`ringfeed.torch.DataLoader` over an IterableDataset: a copy in each worker, batches in turn."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_warning_that_is_an_error_costs_no_batch() -> None:
 
 
 def test_what_can_be_read_once_loses_nothing() -> None:
-    """The first element of a generator, which only a fork takes to the workers, is the first worker's."""
+    """The first worker gets the first element of a generator, which only a fork takes there."""
 
     class Once(Counting):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`ringfeed.torch.DataLoader` under accelerate and Lightning on two processes: run, cut, gone on, the same losses."""
+"""Accelerate and Lightning on two processes, cut and resumed: the losses are torch's."""
 
 from __future__ import annotations
 

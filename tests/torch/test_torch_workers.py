@@ -1,4 +1,4 @@
-"""What the workers of a `ringfeed.torch.DataLoader` know: as with torch's, all that the program has set by then."""
+"""Workers of `ringfeed.torch.DataLoader` know all that the program has set, as torch's do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Known(sets.Dataset):  # type: ignore[misc]  # torch is not seen by the typ
 
 
 def test_workers_know_what_the_program_has_set(monkeypatch: Any, tmp_path: Path) -> None:
-    """Ahead of the first epoch and between two: dtypes, registries, environment, folder, NumPy's state."""
+    """Dtypes, registries, environment, folder and NumPy's state reach them, between epochs too."""
     ours, own = both(Known(), batch_size=2, num_workers=1)
     dtype, precision = torch.get_default_dtype(), decimal.getcontext().prec
     try:
@@ -75,7 +75,7 @@ def test_workers_know_what_the_program_has_set(monkeypatch: Any, tmp_path: Path)
 
 
 class Steered(sets.Dataset):  # type: ignore[misc]
-    """Samples of an epoch that the program tells it of, in memory that it shares with its workers."""
+    """Samples are those of the epoch that the program sets in memory shared with workers."""
 
     def __init__(self) -> None:
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
@@ -112,7 +112,7 @@ class FirstFails(sets.Dataset):  # type: ignore[misc]  # as above
 
 
 def test_workers_persist_where_the_first_sample_fails() -> None:
-    """An epoch that is broken off gives its workers to the next one at once, and not when garbage is collected."""
+    """An epoch broken off gives its workers to the next one without a garbage collection."""
     loader = DataLoader(FirstFails(), batch_size=2, num_workers=1, persistent_workers=True)
     seen = []
     gc.disable()
@@ -130,7 +130,7 @@ def test_workers_persist_where_the_first_sample_fails() -> None:
 
 
 def test_workers_start_as_multiprocessing_says() -> None:
-    """Its default, unless the program has set another or the DataLoader is given a context; it is not fixed here."""
+    """It is the default, the program's or the context's, and asking does not fix it."""
     ring = importlib.import_module("ringfeed.torch.ring")
     assert (
         ring.start_method(DataLoader(Known(), num_workers=1))
@@ -166,7 +166,7 @@ except RuntimeWarning as warning:
 
 
 def test_a_framework_with_threads_is_warned_of() -> None:
-    """Where it has computed, and not where it was imported alone: a worker that used it would wait for its threads."""
+    """Only where it has computed: a worker that used it would wait for its threads."""
     pytest.importorskip("jax", reason="jax is not installed")
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     run = subprocess.run(

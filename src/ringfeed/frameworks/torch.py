@@ -40,7 +40,7 @@ STRINGS = "SU"
 def to_torch(
     stream: BatchStream, device: torch.device | str | None = None, cast: CastTree = None
 ) -> Epochs:
-    """Epochs of the loader in tensors, in the structure of a sample; nothing is copied, but to a GPU.
+    """Return epochs of the loader in tensors, structured as a sample; only a GPU's are copies.
 
     What is ``cast`` is a new tensor, made where the batch is: on a GPU it is copied there as the
     uint8 that it is, and cast by the stream of the step. It does not keep the slot; leaves that are
@@ -141,7 +141,7 @@ def _check_device(device: torch.device) -> None:
 
 
 def torch_casts(casts: Casts, place: Callable[[Any], torch.Tensor] | None = None) -> Chosen:
-    """What casts these leaves of each batch into new tensors; where ``place`` has put them, if it is given."""
+    """Return what casts these leaves of each batch into new tensors, after ``place``, if given."""
 
     def caster(cast: Cast) -> Callable[[Any], torch.Tensor]:
         return lambda tensor: _cast(cast, tensor if place is None else place(tensor))
@@ -209,7 +209,7 @@ class CudaDevice:
         return not torch.cuda.current_stream(self._device).query()
 
     def hand_over(self, copies: list[torch.Tensor], event: torch.cuda.Event) -> None:
-        """Have this thread's stream wait for the copy, and the copies outlive what it does with them."""
+        """Make this thread's stream wait for the copies, and the copies outlive its use of them."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for copy in copies:

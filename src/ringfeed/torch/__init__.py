@@ -2,11 +2,11 @@
 
     from ringfeed.torch import DataLoader     # and nothing else changes
 
-    DataLoader ── iter ──▶ IndexLists: the indices of each batch, drawn from torch's samplers as torch draws them
+    DataLoader ── iter ──▶ IndexLists: the indices of each batch, drawn as torch draws them
                              │
-                             ├─▶ Ring: a Loader whose workers collate in the slots ──▶ tensors over the slots,
-                             │   leaf by leaf (collation), or in batches of any structure (pickled)
-                             └─▶ torch's own iterator, for what the ring cannot serve, from that batch on
+                             ├─▶ Ring: a Loader whose workers fill the slots ──▶ tensors over them,
+                             │   leaf by leaf (collation), or in any structure (pickled)
+                             └─▶ torch's own iterator, from the first batch that no ring can make
 
 Names are imported on first use: worker processes import `samples` alone, which needs no torch.
 """

@@ -1,7 +1,7 @@
-"""What torch's default_collate makes of samples, known from one of them: the spec of the slots, and the containers.
+"""What torch's default_collate makes of samples: the slots' spec, and the containers of a batch.
 
-    sample                 default_collate([sample])        in the slot       batch
-    (array, 7, {"w": .5})  [tensor, tensor, {"w": tensor}]  three fields      the same, in tensors over the slot
+    sample                 default_collate([sample])        in the slot   batch
+    (array, 7, {"w": .5})  [tensor, tensor, {"w": tensor}]  three fields  the same, over the slot
 
 torch itself collates the first sample, so all it knows of types is asked there: numbers become
 int64, float64 and bool, tuples become lists.
@@ -42,36 +42,42 @@ class Form(NamedTuple):
 
     tree: Any
     """A sample, with an Array in the place of each leaf."""
-    in_tuples: list[bool]
-    """Whether the values of a leaf come in a tuple, as some texts do, and not in a list."""
+    in_tuples: list[int]
+    """The numbers of the leaves whose texts come in a tuple, and not in a list."""
 
     @classmethod
     def of(cls, sample: Any) -> Form:
         """Have torch collate one sample; SpecError for what has no place in a slot."""
-        in_tuples: list[bool] = []
-        return cls(_tree_of(sample, default_collate([sample]), "sample", in_tuples), in_tuples)
+        in_tuple: list[bool] = []
+        tree = _tree_of(sample, default_collate([sample]), "sample", in_tuple)
+        return cls(tree, [number for number, is_in in enumerate(in_tuple) if is_in])
 
     def batch_of(self, leaves: list[Any]) -> Any:
         """Return a batch of these leaves."""
-        pairs = zip(leaves, self.in_tuples, strict=True)
-        return _batch_of(self.tree, (tuple(leaf) if is_in else leaf for leaf, is_in in pairs))
+        for number in self.in_tuples:
+            leaves[number] = tuple(leaves[number])
+        return _batch_of(self.tree, iter(leaves))
 
 
-def _tree_of(sample: Any, batch: Any, path: str, in_tuples: list[bool]) -> Any:
-    """Return the sample with an Array in the place of each leaf; ``batch``: what torch makes of it alone."""
+def _tree_of(sample: Any, batch: Any, path: str, in_tuple: list[bool]) -> Any:
+    """Return the sample with an Array in the place of each leaf.
+
+    ``batch``: what torch makes of a batch of this sample alone. ``in_tuple``: is extended by
+    whether each leaf is texts that come in a tuple.
+    """
     kind = type(sample)
     is_container = kind in (tuple, list, dict, OrderedDict) or fields_of(sample) is not None
     if type(batch) is torch.Tensor and (array := _array_of(sample, batch)) is not None:
-        in_tuples.append(False)
+        in_tuple.append(False)
         return array
     if kind in (str, bytes) and type(batch) in (list, tuple):
-        in_tuples.append(type(batch) is tuple)
+        in_tuple.append(type(batch) is tuple)
         size = LONGER * len(sample.encode() if kind is str else sample)
         return (Text if kind is str else Bytes)(max(LEAST, size))
     if is_container and type(batch) is (list if kind is tuple else kind):
         parts = batch.values() if isinstance(batch, dict) else batch
         below = [
-            _tree_of(child, part, where, in_tuples)
+            _tree_of(child, part, where, in_tuple)
             for (where, child), part in zip(parts_of(sample, path), parts, strict=True)
         ]
         if isinstance(sample, dict):
@@ -83,7 +89,10 @@ def _tree_of(sample: Any, batch: Any, path: str, in_tuples: list[bool]) -> Any:
 
 
 def _batch_of(tree: Any, leaves: Iterator[Any]) -> Any:
-    """Return the tree with leaves in the place of its Arrays, and lists in that of plain tuples, as torch has it."""
+    """Return the tree with leaves in the place of its Arrays, and lists in that of tuples.
+
+    Torch makes a list of the parts of a plain tuple, too.
+    """
     if isinstance(tree, Array):
         return next(leaves)
     if isinstance(tree, dict):

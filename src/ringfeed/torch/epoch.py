@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 OWN = torch.utils.data.DataLoader
 SAME = (
-    *(
-        "num_workers",
-        "collate_fn",
-        "pin_memory",
-        "timeout",
-        "worker_init_fn",
-        "multiprocessing_context",
-        "generator",
-    ),
-    *("prefetch_factor", "persistent_workers", "in_order"),
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
 )
 
 
@@ -63,7 +63,7 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
     def __init__(
         self, loader: Any, rings: Rings, place: Place, lists: Any, batches: Iterable[Any] = ()
     ) -> None:
-        """``lists``: what was drawn for it; None where torch draws it, and makes the ``batches``."""
+        """``lists``: the indices that were drawn; None where torch draws and makes ``batches``."""
         self._loader = loader
         self._rings = rings
         self._place = place
@@ -71,10 +71,10 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         self._ring: Ring | None = None
         self._batches = iter(batches)
         self._made: list[Any] = []  # the batch that was taken, until it is handed out
-        self._said_length = loader._IterableDataset_len_called  # noqa: SLF001 - torch's own: what len() counted on
-        self._warned_of = (
-            0  # the newest batch past it: a warning may be an error, and the batch is still to come
-        )
+        # Torch's own: what len() has said of an IterableDataset.
+        self._said_length = loader._IterableDataset_len_called  # noqa: SLF001
+        # The newest batch past it: a warning may be an error, and then the batch is still to come.
+        self._warned_of = 0
 
     def by_ring(self, why: Exception | None = None, at: Mapping[str, Any] | None = None) -> None:
         """Take the batches from a ring, or from torch's own iterator where none can serve.
@@ -124,9 +124,8 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         else:
             sizes = {"batch_size": None, "sampler": lists.rest()}
         if state is not None:
-            place.stream = dataset = peekable.fresh(
-                dataset
-            )  # some begin where they were loaded for ever
+            # A copy, as some begin for ever where they were loaded.
+            place.stream = dataset = peekable.fresh(dataset)
             dataset.load_state_dict(state)
             left_out = 0
         sizes |= {"generator": as_it_was(lists.before), "persistent_workers": False}
@@ -162,7 +161,7 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
             del batch  # the error's traceback has this frame
 
     def _take(self) -> None:
-        """Take the next batch, or what the program is to see in its place; raises what ends the epoch."""
+        """Take the next batch, or the error in its place; raises what ends the epoch."""
         while not self._made:
             try:
                 self._made = [*islice(self._batches, 1)]  # one step, for Ctrl-C
@@ -203,7 +202,10 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
     # ---- what the ring does not give ----
 
     def _goes_on(self, error: Exception) -> bool:
-        """Whether the epoch goes on after an error: it stands in the place of its batch, or torch makes this batch."""
+        """Return whether the epoch goes on after an error of the ring.
+
+        The error stands in the place of its batch, or another ring or torch makes this batch.
+        """
         is_of_ring = isinstance(error, RingfeedError)
         if not is_of_ring or isinstance(error, ClosedError | SupersededError):
             return False
@@ -261,7 +263,7 @@ def without(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 def _of_pickling(error: BaseException) -> Exception | None:
-    """Return why a batch could not be sent as bytes, where that is what an error of a worker says."""
+    """Return why a worker could not send a batch as bytes; None for its other errors."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, UnsendableError):
         found = found.__cause__ or found.__context__
@@ -269,7 +271,10 @@ def _of_pickling(error: BaseException) -> Exception | None:
 
 
 def _users(error: Exception) -> BaseException:
-    """Return the user's own exception, as torch raises it; what says more, where there is none or it has no class."""
+    """Return the user's own exception, as torch raises it.
+
+    Where there is none, or its class is not known here, return the loader's error.
+    """
     cause = error.__cause__
     # SystemExit would end the training here, as if it were done, though only a sample's code asked
     # for an end.

@@ -1,4 +1,4 @@
-"""What is known of a dataset ahead of the workers: its first sample, read where nothing of it stays.
+"""Reads a dataset's first sample ahead of the workers, where nothing of the reading stays.
 
     workers are forked      in a forked process of its own, which ends with it
     else                    here, of a copy: the dataset as workers are sent it
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
     from ringfeed.torch.samples import WorkerStart
 
-LIMIT_S = 60.0  # for a first sample: where it takes longer, or waits for something, torch makes the batches
+# Torch makes the batches where a first sample takes longer, or waits for something.
+LIMIT_S = 60.0
 
 
 def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
-    """Return what ``use`` makes of the first sample: of that list, or of an IterableDataset for `NOTHING`.
+    """Return what ``use`` makes of the first sample of a list; `NOTHING`: of an IterableDataset.
 
     SpecError where it cannot be read without a trace, or raises something; ShipError where nothing
     can be read.
@@ -97,7 +98,10 @@ def first_line(why: BaseException) -> str:
 
 
 def _refuse_shared(dataset: Any) -> None:
-    """SpecError for a dataset with what processes share: to read may wait for others, or take what is theirs."""
+    """Raise SpecError for a dataset that holds an object of multiprocessing's.
+
+    Reading ahead could wait for other processes, or take what is theirs.
+    """
     for steps, held in walk(dataset):
         if type(held).__module__.startswith(("multiprocessing.", "torch.multiprocessing.")):
             message = (
@@ -117,7 +121,7 @@ def _copied(dataset: Any) -> Any:
 
 
 def start_method(loader: Any) -> Any:
-    """Return how workers start: as those of torch's do, by default in the way that multiprocessing starts its own."""
+    """Return the start method of torch's workers: the context's, else multiprocessing's default."""
     if loader.multiprocessing_context is not None:
         return str(loader.multiprocessing_context.get_start_method())
     # Not to be fixed here: the program may still set it.
@@ -129,7 +133,7 @@ def start_method(loader: Any) -> Any:
 
 @contextmanager
 def told(loader: Any, start: WorkerStart, dataset: Any) -> Iterator[None]:
-    """Have torch say here that this is worker 0, and its generator begin with the seed of that one."""
+    """Make torch take this process for worker 0, with that worker's seed in its generator."""
     before = torch.utils.data.get_worker_info()
     info = worker.WorkerInfo(
         id=0, num_workers=loader.num_workers, seed=start.base_seed, dataset=dataset

@@ -32,7 +32,7 @@ NOTHING: Any = object()
 
 
 class IndexLists:
-    """The lists of one epoch, each of which is a batch; single indices where the loader has no batch_size.
+    """The lists of indices of one epoch, one a batch; without batch_size, single indices.
 
     As torch does, it draws some of them at the start, and one more for each batch that is handed
     out: a generator that others draw from, too, is where torch has it at any moment. An
@@ -42,7 +42,7 @@ class IndexLists:
     numbers: Callable[[Any], AnyArray]
     """What makes of a list the numbers that the ring takes."""
     turn = 0
-    """The number of the ring's first list in its epoch: the batches of an epoch go to the workers in turn."""
+    """The number of the ring's first list in its epoch: workers take the batches in turn."""
 
     def __init__(self, loader: Any, base_seed: int | None, skipped: dict[str, Any]) -> None:
         """Draw what torch draws at the start of an epoch of a DataLoader.
@@ -74,7 +74,7 @@ class IndexLists:
         self._draw(ahead)
 
     def _draw(self, count: int = 1) -> None:
-        """Draw so many lists; each is a copy before the next is drawn, which may be the same one, filled again."""
+        """Draw so many lists; each is copied, as a sampler may fill the same one again."""
         for _ in range(count):
             self._own_last()
             before = len(self._drawn)
@@ -97,7 +97,7 @@ class IndexLists:
         return self._drawn[0] if self._drawn else NOTHING
 
     def go_on_after(self, batches: int) -> None:
-        """Have a ring that begins now be given the lists of all batches but so many, which were handed out."""
+        """Begin again, for a new ring, with the lists of batches that were not handed out."""
         self._drawn.extendleft(reversed(self.given))
         self.given.clear()
         self.turn = batches
@@ -117,9 +117,10 @@ class IndexLists:
         return found
 
     def make_up(self) -> int:
-        """Draw as torch does when a batch is handed out, or has failed: the first that was given. Returns its samples.
+        """Draw as torch does when a batch is handed out, or has failed; return its samples.
 
-        What Ctrl-C has kept a call from, the next one does.
+        It is the batch of the first list that was given. What Ctrl-C has kept a call from, the next
+        one does.
         """
         if len(self.given) + len(self._drawn) <= self.most_ahead:
             self._draw()
@@ -147,7 +148,7 @@ def _after(loader: Any, source: Any, skipped: dict[str, Any]) -> Iterator[Any]:
 
 
 def ints_of(given: Any, most: int, *, of_columns: bool) -> AnyArray:
-    """Return a list of indices as an array; SpecError unless it holds up to ``most`` ints of 0 or more.
+    """Return a list of indices as an array; SpecError unless it has 1 to ``most`` ints from 0 on.
 
     ``of_columns``: numbers of NumPy's are as good, since the dataset's code sees no index.
     """

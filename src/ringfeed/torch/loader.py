@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # torch is not seen by the type checker
-    """torch's DataLoader, with batches in tensors over shared memory that its worker processes fill.
+# The type checker does not see torch.
+class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
+    """torch's DataLoader, whose batches are tensors over shared memory that its workers fill.
 
         from ringfeed.torch import DataLoader
 
@@ -71,14 +72,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     _resumed: dict[str, Any] | None = None  # the state that the next iterator goes on from
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Have a forkserver import torch for the workers, if one forks them, while the program builds its model."""
+        """Take torch's parameters; a forkserver, if one is used, begins to import torch now."""
         super().__init__(*given, **named)
         self._rings = Rings()
         by_forkserver = self.num_workers and start_method(self) == "forkserver"
         if by_forkserver and type(self.dataset) is not TensorDataset:
             warm.expect("torch")
 
-    __init__.__wrapped__ = OWN.__init__  # type: ignore[attr-defined]  # for help() and inspect.signature()
+    # For help() and inspect.signature().
+    __init__.__wrapped__ = OWN.__init__  # type: ignore[attr-defined]
 
     # ---- epochs ----
 
@@ -93,7 +95,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             return self._begin(place, resumed if place.batches or "dataset" in resumed else {})
 
     def _next_place(self) -> Place:
-        """Return the place of an epoch after the newest one; workers that persist keep their base seed."""
+        """Return the place of the epoch after the newest; workers that persist keep their seed."""
         kept = None
         if self.persistent_workers:
             kept = getattr(self._iterator, "_base_seed", self._place.drawn_seed)
@@ -179,7 +181,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         return {"num_workers": self.num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next ``iter()`` go on where ``state`` was taken: StateError for what is no such state.
+        """Make the next ``iter()`` go on where ``state`` was taken; StateError for no such state.
 
         Without ``generator=`` later epochs draw from torch's global generator, which is put where
         it was then.

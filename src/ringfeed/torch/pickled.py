@@ -46,7 +46,7 @@ class Aparts:
     """Makes memory for what the ring has no room for, and keeps what was made last."""
 
     def __init__(self, most: int) -> None:
-        """``most``: how many may wait for the process that is to open them; older ones are closed here."""
+        """``most``: how many may wait until another process opens them; older ones are closed."""
         self._kept: deque[Descriptor] = deque(maxlen=most)
 
     def put(self, parts: Sequence[AnyArray]) -> Apart:
@@ -72,9 +72,8 @@ class DeviceError(UnsendableError):
 class Batches:
     """Has ``collate_fn`` make batches, and makes bytes of them."""
 
-    takes_as_given = (
-        True  # elements of an iterable that fills the same memory again, too: as torch's
-    )
+    # Elements of an iterable that fills the same memory again, too, as torch does.
+    takes_as_given = True
 
     def __init__(
         self,
@@ -109,9 +108,8 @@ class Batches:
             size = size_of(parts)
         each = -(-size // self.rows)
         if len(self._memory) < each * self.rows:
-            self._memory = np.empty(
-                each * self.rows, np.uint8
-            )  # stays: fresh pages cost more than the copy
+            # It stays, since fresh pages cost more than the copy.
+            self._memory = np.empty(each * self.rows, np.uint8)
         write(parts, self._memory)
         return self._memory[: each * self.rows].reshape(self.rows, each)
 
@@ -133,8 +131,7 @@ class Fetch(Batches):
         self.samples.begin()
         found = self._read(given)
         if self.collate_fn is not None:
-            self._begin_at(given)
-            with _where("collate_fn of dataset[{!r}]", given):
+            with self._at(given, "collate_fn of dataset[{!r}]"):
                 found = self.samples.seeded(self.collate_fn, found)
         return self._in_rows(parts_of(found))
 
@@ -144,29 +141,23 @@ class Fetch(Batches):
         getitems = getattr(self.samples.dataset, "__getitems__", None)
         if not getitems:
             return [self._sample(index) for index in given]
-        self._begin_at(given)
-        with _where("dataset.__getitems__({!r})", given):
+        with self._at(given, "dataset.__getitems__({!r})"):
             return self.samples.seeded(getitems, given)
 
     def _sample(self, index: Any) -> Any:
-        self._begin_at(index)
-        with _where("dataset[{!r}]", index):
+        with self._at(index, "dataset[{!r}]"):
             return self.samples[index]
 
-    def _begin_at(self, given: Any) -> None:
-        """Have random numbers belong to these indices from now on."""
+    @contextmanager
+    def _at(self, given: Any, words: str) -> Iterator[None]:
+        """Make random numbers belong to these indices; an error says by ``words`` where it rose."""
         self.samples.begin().index = _index_of(given)
-
-
-@contextmanager
-def _where(words: str, index: Any) -> Iterator[None]:
-    """Have an error say where it was raised."""
-    try:
-        yield
-    except Exception as error:
-        if hasattr(error, "add_note"):
-            error.add_note(f"{NOTE}{words.format(index)}")
-        raise
+        try:
+            yield
+        except Exception as error:
+            if hasattr(error, "add_note"):
+                error.add_note(f"{NOTE}{words.format(given)}")
+            raise
 
 
 def _index_of(given: Any) -> int | tuple[int, ...]:
@@ -183,7 +174,7 @@ NUMBER = np.dtype("<u4")
 
 
 def as_numbers(given: Any, most: int, apart: Aparts) -> AnyArray:
-    """Return up to ``most`` numbers that say what a sampler has given, whatever that is, or where it lies apart."""
+    """Return up to ``most`` numbers that say what a sampler has given, or where it lies apart."""
     stream = pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
     # What follows the end of a pickle is not read.
     numbers = np.frombuffer(stream + bytes(-len(stream) % NUMBER.itemsize), NUMBER)
@@ -194,7 +185,8 @@ def as_numbers(given: Any, most: int, apart: Aparts) -> AnyArray:
 
 def of_numbers(numbers: list[int]) -> Any:
     """Return what a sampler has given."""
-    given = pickle.loads(np.array(numbers, NUMBER).tobytes())  # noqa: S301 - of the training process
+    # The training process has pickled it.
+    given = pickle.loads(np.array(numbers, NUMBER).tobytes())  # noqa: S301
     return read(memory_of(given)) if type(given) is Apart else given
 
 
@@ -234,7 +226,7 @@ def _up(size: int) -> int:
 
 
 class _Pickler(pickle.Pickler):
-    """Takes tensors and arrays out of the pickle, and names classes that only the training process knows."""
+    """Takes tensors and arrays out of the pickle, and names classes of the user's script."""
 
     def __init__(self, stream: io.BytesIO, take_out: Callable[[pickle.PickleBuffer], None]) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL, buffer_callback=take_out)
@@ -277,7 +269,10 @@ class _Pickler(pickle.Pickler):
 
 
 def _named(kind: type) -> Any:
-    """Return a class by its name alone where that means another one here: here it was made of the user's script."""
+    """Return a class by its name alone where the name means another one in this process.
+
+    A worker has made its own of the user's script; the training process finds its own by the name.
+    """
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -293,13 +288,13 @@ def _named(kind: type) -> Any:
 
 
 def memory_of(apart: Apart) -> AnyArray:
-    """Return the memory of a batch that has no place in a slot; OSError where its worker has ended."""
+    """Return memory that lies apart from the slots; OSError where its process has ended."""
     with open(apart.path, "r+b") as file:  # noqa: PTH123 - it is no file of the user's
         return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
 
 
 def read(flat: AnyArray) -> Any:
-    """Return the batch that lies in an array of bytes; its tensors and arrays are parts of that one."""
+    """Return the batch that an array of bytes holds; its tensors and arrays are parts of it."""
     words = flat[: len(flat) // WORD * WORD].view(np.int64)
     sizes = words[1 : int(words[0]) + 1].tolist()
     at, parts = _up((len(sizes) + 1) * WORD), []

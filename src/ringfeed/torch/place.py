@@ -1,4 +1,4 @@
-"""Where a program is in the epochs of a DataLoader, and where the generators are that it draws from: its states.
+"""Where a program is in the epochs of a DataLoader, and where the generators of its draws are.
 
 torch draws a base seed for each iterator, and its samplers their order, from the generator that the
 user gave, or else from the global one.
@@ -91,7 +91,7 @@ def draws_kept() -> Iterator[None]:
 
 
 def generators(loader: Any) -> dict[str, torch.Generator]:
-    """Return the generators that an epoch may draw from, each once: the global one, and those of the user's."""
+    """Return the generators that an epoch may draw from, each once: the global and the user's."""
     places = {"generator": loader, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
     places["batch_sampler.sampler"] = getattr(loader.batch_sampler, "sampler", None)
     found = {"global": torch.default_generator}
@@ -110,7 +110,10 @@ def written(loader: Any) -> dict[str, str]:
 
 
 def for_later(states: dict[str, str], *, is_amid: bool) -> dict[str, str]:
-    """Add where the global generator is to be when a run goes on: here amid an epoch, else where the epoch began."""
+    """Add where the global generator is to be when a run goes on.
+
+    Amid an epoch that is where it is now, else where it was when the epoch began.
+    """
     return states | {"now": _text(torch.get_rng_state()) if is_amid else states["global"]}
 
 
@@ -122,7 +125,7 @@ def put_now(states: dict[str, str]) -> None:
 
 @contextmanager
 def put_back(loader: Any, states: dict[str, str], *, is_amid: bool) -> Iterator[None]:
-    """Have the generators be where `written` says; amid an epoch the global one is given back at the end.
+    """Put the generators where `written` says; amid an epoch, put the global one back at the end.
 
     An epoch that begins goes on with what `put_now` has done.
     """

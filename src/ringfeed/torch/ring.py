@@ -1,4 +1,4 @@
-"""The ring under a DataLoader: a Loader whose order the DataLoader's own samplers give, epoch after epoch.
+"""The ring under a DataLoader: a Loader whose order the DataLoader's own samplers give.
 
 One iterator at a time has it. With ``persistent_workers`` it stays for the next epoch, and its
 workers keep what they have. Without, it ends with its epoch, as torch's workers do, and the next
@@ -51,7 +51,7 @@ from ringfeed.torch.pickled import (
 from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerStart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from ringfeed.engine.runner import BatchIterator
     from ringfeed.torch.index_lists import IndexLists
@@ -64,7 +64,7 @@ LEAST_ROWS = 128  # numbers that say what a sampler has given, of four bytes eac
 
 
 class Pickling:
-    """Has batches go as bytes, in slots with room for those that the first sample suggests, or the largest so far."""
+    """Batches as bytes, in slots with room for what the first sample suggests, or the largest."""
 
     def __init__(self) -> None:
         self.size: int | None = None
@@ -76,8 +76,11 @@ class Pickling:
     def settings(
         self, loader: Any, first: Any, start: WorkerStart, rows: int, slots: int
     ) -> dict[str, Any]:
-        """Return the settings of a Loader: what makes bytes of a batch, and how many; ``rows``: of the ring's lists."""
-        alone = is_alone(loader)
+        """Return the settings of a Loader: what makes bytes of a batch, and how many.
+
+        ``rows``: the most numbers of the ring's lists, which are also a batch's most rows.
+        """
+        alone = loader.batch_sampler is None
         self.converts = alone and loader.collate_fn is default_convert
         collate = None if self.converts else loader.collate_fn
         if self.size is None:
@@ -94,7 +97,7 @@ class Pickling:
         }
         if first is NOTHING:
             return settings | {"collate_fn": Batches(collate, rows, room, slots, alone=alone)}
-        samples, alone = Samples(loader.dataset, start), loader.batch_sampler is None
+        samples = Samples(loader.dataset, start)
         fetch = Fetch(samples, collate, rows, room, slots, alone=alone)
         return settings | {"dataset": Numbers(), "collate_fn": fetch}
 
@@ -117,22 +120,14 @@ class Pickling:
 
 def _estimate(loader: Any, collate: Any, first: Any, sample: Any) -> int:
     """Return about how many bytes a batch takes that has many samples like this one."""
-    alone = is_alone(loader)
+    alone = loader.batch_sampler is None
     count = 1 if alone else size_of_batch(loader) or len(first)
     try:
         made = sample if collate is None else collate(sample if alone else [sample])
-    except Exception:  # noqa: BLE001 - perhaps it needs several; if it fails with these, too, that is told in its place
+    # Perhaps it needs several samples; if it fails with these, too, that is told in its place.
+    except Exception:  # noqa: BLE001
         return 2 * count * size_of(parts_of(sample))
     return count * size_of(parts_of(made))
-
-
-class _Order:
-    """The samplers' lists, as the loader reads them: those of the epoch that begins."""
-
-    now: Iterator[Any] = iter(())
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.now
 
 
 class Ring:
@@ -151,16 +146,19 @@ class Ring:
             )
             raise ShipError(message)
         self.forks = Forks.count
-        """How often this process had been forked: in a process that was forked later it is of no use."""
+        """How often this process had been forked; in one that was forked later the ring is dead."""
         first = lists.peek()
         start = WorkerStart(loader.num_workers, lists.base_seed, loader.worker_init_fn)
         rows = size_of_batch(loader) or 1
         # One is in the program's hands, and a program that begins to keep batches has two: of two
         # slots none would be left to fill, and nothing could be copied.
         slots = max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS + 1)
-        self._order = _Order()
+        # The lists of the epoch that begins, where the Loader's order finds them.
+        self._order = order = [lists]
         settings = (
-            _of_iterable(loader, start) if lists.of_stream else {"batch_sampler": self._order}
+            _of_iterable(loader, start)
+            if lists.of_stream
+            else {"batch_sampler": lambda _: order[0]}
         )
         self.way: Form | Pickling = way or with_first(loader, first, start, Form.of)
         if isinstance(self.way, Pickling):
@@ -194,13 +192,14 @@ class Ring:
 
         ``at``: what the Loader's ``state_dict()`` returned, for iterables to go on from there.
         """
-        self._order.now, lists.numbers = lists, self._numbers
+        self._order[0], lists.numbers = lists, self._numbers
         self.loader.set_epoch(epoch % EPOCHS)
         if at is not None:
             now = self.loader.state_dict()
             same = {name: now[name] for name in ("epoch", "spec")}  # a slot's room may be another
             self.loader.load_state_dict(dict(at) | same)
-        return self._stream.begin(lambda: self._stream.epoch(self._build))  # type: ignore[return-value]
+        stream, build = self._stream, self._build
+        return stream.begin(lambda: stream.epoch(build))  # type: ignore[return-value]
 
     def close(self) -> None:
         """End the workers and give the memory back."""
@@ -214,7 +213,7 @@ class Ring:
 
 
 class Rings:
-    """What the epochs of a DataLoader share: how its batches go, and the ring that waits for the next epoch."""
+    """What the epochs of a DataLoader share: how its batches go, and the ring that waits."""
 
     def __init__(self) -> None:
         self.own_reason: str | None = None
@@ -241,7 +240,7 @@ class Rings:
         return ring
 
     def keep(self, loader: Any, ring: Ring) -> bool:
-        """Keep a ring whose workers persist for the next epoch; False for another, and for more than one."""
+        """Keep one ring with workers that persist for the next epoch; return whether it is kept."""
         is_wanted = not self._idle and self.own_reason is None and ring.way is self.way
         if is_wanted and loader.persistent_workers:
             self._idle.append(ring)
@@ -278,19 +277,14 @@ class Rings:
 # ---- the settings of the Loader ----
 
 
-def is_alone(loader: Any) -> bool:
-    """Whether what the dataset gives is no part of a batch: ``batch_size=None``."""
-    return loader.batch_sampler is None and loader.batch_size is None
-
-
 def size_of_batch(loader: Any) -> int:
-    """Return the most samples that a batch has; 0 where only the lists of a batch_sampler say it."""
+    """Return the most samples of a batch; 0 where only the lists of a batch_sampler say it."""
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", 0)
     return size if isinstance(size, int) else 0
 
 
 def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
-    """Return the settings for a copy of an IterableDataset in each worker, whose batches come in turn."""
+    """Return the settings for a copy of an IterableDataset in each worker, read in turn."""
     if loader.num_workers > MAX_WORKERS:
         message = (
             f"num_workers={loader.num_workers} copies of an IterableDataset, and {MAX_WORKERS} is "
@@ -318,10 +312,10 @@ def _of_samples(loader: Any, start: WorkerStart) -> Any:
 
 
 def goes_by_leaf(loader: Any) -> bool:
-    """Whether batches may be written leaf by leaf: default_collate makes them of samples that are read one by one.
+    """Return whether samples, read one by one and collated by default, may be written leaf by leaf.
 
-    A slot has room for so many: lists that grow would need other slots, and workers with them, which
-    forget what a dataset has changed in itself.
+    Their number must be known: lists that grow would need larger slots, and with them new workers,
+    which forget what a dataset has changed in itself.
     """
     if (
         loader.batch_sampler is None

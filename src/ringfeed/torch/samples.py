@@ -1,4 +1,4 @@
-"""A dataset of torch's as workers have it: each worker tells torch which one it is before its first sample.
+"""A dataset of torch's in a worker, which tells torch its number before the first sample.
 
     Samples    map-style, by index
     Copy       an IterableDataset: each worker reads one of its own
@@ -36,7 +36,7 @@ class WorkerStart(NamedTuple):
     init_fn: Callable[[int], object] | None
 
     def begin(self, dataset: Any, number: int) -> None:
-        """Have torch's ``get_worker_info()`` say that this is the worker of this number, and call the function."""
+        """Tell torch's ``get_worker_info()`` which worker this is, and call ``init_fn``."""
         seed = self.base_seed + number
         tell_torch(number, self.workers, seed, dataset, as_torch=True)
         if self.init_fn is not None:
@@ -45,13 +45,14 @@ class WorkerStart(NamedTuple):
 
             random.seed(seed)
             torch.manual_seed(seed)
-            np.random.seed(worker._generate_state(self.base_seed, number))  # noqa: NPY002, SLF001 - torch's own seed
+            # As torch seeds NumPy.
+            np.random.seed(worker._generate_state(self.base_seed, number))  # noqa: NPY002, SLF001
             self.init_fn(number)
             seed_torch(torch.initial_seed())  # the function may have seeded torch
 
 
 class _Twins:
-    """Generators that draw what the global ones of ``random``, ``numpy.random`` and torch will draw.
+    """Generators that draw what ``random``, ``numpy.random`` and torch will draw.
 
     As long as both draw the same, nothing else has drawn from the global ones. To compare them
     takes less than three microseconds, and to seed the global ones takes twenty.
@@ -111,7 +112,7 @@ class Samples:
 
     @staticmethod
     def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
-        """Return the source of the dataset, of which each batch is read by one worker, as torch's are."""
+        """Return a source whose batches are read by one worker each, as torch's are."""
         from ringfeed.datasets.indexed import IndexedSource  # noqa: PLC0415 - not for workers
 
         source = IndexedSource(dataset, dataset, terms)
@@ -168,7 +169,7 @@ class Samples:
 
 
 class Copy:
-    """One worker's copy of an IterableDataset, which finds its part of the data by ``get_worker_info()``."""
+    """One worker's copy of an IterableDataset, which asks ``get_worker_info()`` for its part."""
 
     holds_dataset = True  # as above
 

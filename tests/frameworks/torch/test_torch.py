@@ -1,4 +1,4 @@
-"""A loader's batches as torch tensors over the slots: aliasing, lifetimes, training, and how it all ends."""
+"""A loader's batches as torch tensors over the slots: aliasing, lifetimes, training, ends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_shape_arrives(shape: tuple[int, ...]) -> None:
 
 
 def test_a_batch_has_the_structure_of_a_sample() -> None:
-    """Dicts, lists, tuples and NamedTuples come back around tensors, whichever process fills them."""
+    """Dicts, lists, tuples and NamedTuples hold the tensors, whichever process fills them."""
 
     class Structured:
         def __len__(self) -> int:
@@ -116,7 +116,7 @@ def test_a_length_may_be_unknown() -> None:
 
 
 def test_failed_rows_are_left_out() -> None:
-    """With on_error="skip" a batch is shorter by the samples that failed; without it says which one did."""
+    """With on_error="skip" a batch lacks the samples that failed; else an error names the first."""
     with make(Poisoned(), on_error="skip") as loader:
         found = torch.cat([y.clone() for _, y in loader.to_torch()])
         assert found.tolist() == np.delete(Y, 40).tolist()
@@ -131,7 +131,7 @@ def test_failed_rows_are_left_out() -> None:
 
 
 def test_a_slot_comes_back_with_the_last_tensor() -> None:
-    """A strided view of one leaf keeps the slot; the last to go gives it back, without garbage collection."""
+    """A strided view of one leaf keeps the slot; the last view to go gives it back at once."""
     gc.disable()
     try:
         with make() as loader:
@@ -159,7 +159,7 @@ def test_a_tensor_outlives_its_loader() -> None:
 
 
 def test_a_tensor_in_a_forked_child_is_private() -> None:
-    """A child that the user forks has each tensor as it was, whatever the parent does with the slot."""
+    """A forked child has each tensor as it was, whatever the parent does with the slot."""
     with make((X, Y), batch_size=4) as loader:
         x, _ = next(iter(loader.to_torch()))
         content = x.numpy().copy()
@@ -183,7 +183,7 @@ def test_what_backward_needs_is_kept() -> None:
 
 @pytest.mark.parametrize("slots", [2, 3])
 def test_all_can_be_kept(slots: int) -> None:
-    """What takes the last slot is a private copy, and one warning names the slots and the ways out, torch's own too."""
+    """A batch that takes the last slot is a copy; one warning names the slots and the ways out."""
     with make(slots=slots, timeout_s=None) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning) as seen:
             kept = list(loader.to_torch())
@@ -200,7 +200,7 @@ def test_all_can_be_kept(slots: int) -> None:
 
 
 def test_keeping_both_slots_too_late_is_an_error_after_a_second() -> None:
-    """Of two slots, after batches that were let go; it comes without a timeout_s, and all goes on then."""
+    """Only with two slots, after batches that were let go, without a timeout; then all goes on."""
     with make(slots=2, timeout_s=None, batch_size=10) as loader:
         batches, kept = iter(loader.to_torch()), []
         for _ in range(6):
@@ -293,7 +293,7 @@ def trained(batches: Any, epochs: int = 3) -> list[bytes]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_is_equal_bit_for_bit(workers: int) -> None:
-    """Weights are those of training on plain tensors, with as few as two slots, and every lease is returned."""
+    """Weights are those of training on plain tensors, also with two slots; no lease is left."""
     parts = [slice(start, start + 32) for start in range(0, ROWS, 32)]
     plain = [(torch.from_numpy(X[part].copy()), torch.from_numpy(Y[part].copy())) for part in parts]
     with make(slots=2, workers=workers) as loader:
@@ -306,7 +306,7 @@ def test_training_is_equal_bit_for_bit(workers: int) -> None:
 
 
 def test_arrays_go_through_dlpack_themselves() -> None:
-    """Torch and NumPy take the loader's own arrays by the protocol without a copy, and keep the slot."""
+    """Torch and NumPy take the loader's arrays by DLPack without a copy, and keep the slot."""
     with make() as loader:
         batches = iter(loader)
         x, y = next(batches)

@@ -78,7 +78,7 @@ def test_steps_have_the_values_of_numpy(cast: Cast) -> None:
 
 
 def test_the_slot_is_free_when_the_batch_is_cast() -> None:
-    """Nothing is held, whatever is kept, where every leaf is cast; a leaf that is not cast lies over the slot still."""
+    """Leaves that are cast hold no slot, whatever is kept; one that is not cast lies over it."""
     with images() as loader:
         kept = []
         for batch in loader.to_torch(cast=("float32", "float32")):
@@ -163,7 +163,7 @@ class Elsewhere:
 
 
 def test_a_gpu_is_sent_the_uint8(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is copied is what the slot holds; it is cast where it is then, when the step asks for it."""
+    """What the slot holds is copied, and cast on the device when the step asks for it."""
     device = Elsewhere()
     monkeypatch.setattr(adapter, "CudaDevice", lambda _where: device)
     expected = in_numpy({0: FULL})[0](IMAGES)

@@ -1,4 +1,4 @@
-"""torch tensors on a GPU, copied ahead of the step: on a GPU where there is one, and else on streams that are none."""
+"""torch tensors copied to a GPU ahead of the step; without a GPU, on streams of a stand-in."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stream:
         return all(job is None for job in self.jobs)
 
     def wait_event(self, event: Event) -> None:
-        """Have what comes next here see what came before the event: at once, since nothing here is late."""
+        """Wait for the event: at once, since nothing is late here."""
         event.synchronize()
 
     def synchronize(self) -> None:
@@ -162,7 +162,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", found.use)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: found.current)
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *to, **how: found.to(tensor, *to, **how))  # noqa: PLW0108 - a bound method is none of a tensor
+    # A bound method would be none of a tensor.
+    copied = lambda tensor, *to, **how: found.to(tensor, *to, **how)  # noqa: E731, PLW0108
+    monkeypatch.setattr(torch.Tensor, "to", copied)
     monkeypatch.setattr(
         torch.Tensor,
         "record_stream",
@@ -175,7 +177,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 @pytest.mark.parametrize("slots", [2, 3, 5])
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")], ids=str)
 def test_copies_on_a_stream_of_its_own(fake: Fake, device: Any, slots: int) -> None:
-    """Slots are read right although late; the program's stream waits for them and the memory outlives its use there."""
+    """Late copies are right: the program's stream waits for them, their memory outlives its use."""
     with oracle(slots=slots) as loader:
         epochs = loader.to_torch(device)
         for _ in range(2):
@@ -213,7 +215,7 @@ def test_the_stream_that_is_current_says_whether_the_gpu_computes(fake: Fake) ->
 
 
 def test_a_copy_that_fails_in_its_middle_is_waited_for(fake: Fake) -> None:
-    """What had begun of a batch no longer reads its slot when the error is raised; the other batches come."""
+    """When the error is raised, nothing reads that batch's slot; the other batches come."""
     with oracle() as loader:
         epochs = iter(loader.to_torch("cuda"))
         fake.fail_at = 2
@@ -296,7 +298,7 @@ def test_a_gpu_gets_every_batch(slots: Any) -> None:
 
 @on_gpu
 def test_torch_takes_registered_slots_for_pinned() -> None:
-    """A tensor over a slot is_pinned(), which makes a copy asynchronous, once a GPU was asked for."""
+    """Once a GPU was asked for, a tensor over a slot is_pinned(): copies are asynchronous."""
     with oracle() as loader:
         for pins in (False, True):
             for batch in loader.to_torch():
@@ -317,7 +319,7 @@ if __name__ == "__main__":
 
 @on_gpu
 def test_the_program_may_end_in_an_epoch(tmp_path: Path) -> None:
-    """With a live iterator and a live batch, the interpreter ends as it should and prints nothing."""
+    """With a live iterator and a live batch, the interpreter ends well and prints nothing."""
     script = tmp_path / "script.py"
     script.write_text(ENDING)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -344,7 +346,7 @@ def _spans(profile: Any, *, copies: bool) -> list[tuple[float, float]]:
 
 @on_gpu
 def test_the_gpu_copies_while_it_computes() -> None:
-    """The timeline has copies from pinned slots that lie within the computation of the step before."""
+    """The timeline shows copies from pinned slots within the computation of the step before."""
     pictures = np.zeros((64, 4096, 1024), np.uint8)
     numbers = torch.ones((4096, 4096), device="cuda")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]

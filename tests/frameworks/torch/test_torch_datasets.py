@@ -57,7 +57,7 @@ class Stream(sets.IterableDataset):  # type: ignore[misc]
 
 
 def loaded(dataset: Any, **settings: Any) -> list[Any]:
-    """Return copies of all batches, filled by one worker process; what it warns of on its own account is not shown."""
+    """Return copies of all batches, filled by one worker process; its own warnings are hidden."""
     with ringfeed.Loader(
         dataset, **{"batch_size": 8, "workers": 1, "timeout_s": 40, **settings}
     ) as loader:
@@ -112,7 +112,7 @@ def test_stacked_datasets_keep_their_structure() -> None:
 
 
 def test_transforms_run_in_the_worker() -> None:
-    """Functions, closures and modules of torch travel with the dataset and give what they give here."""
+    """Functions, closures and modules of torch travel with the dataset and work as here."""
     scale = 2.0
     transform = Compose(lambda x: x * scale, torch.nn.Softmax(0), torch.Tensor.numpy)
     dataset = Pairs(transform)
@@ -205,7 +205,7 @@ def test_samplers_are_taken_as_they_are(kind: str) -> None:
 
 
 def test_a_distributed_sampler_is_told_the_epoch() -> None:
-    """Each epoch of the loader is that epoch of the sampler, which torch's users have to see to by themselves."""
+    """Each epoch of the loader is that epoch of the sampler; torch's users must set it."""
     own, twin = (sets.distributed.DistributedSampler(range(ROWS), 2, 0, seed=1) for _ in range(2))
     with ringfeed.Loader(Pairs(), batch_size=8, workers=0, sampler=own) as loader:
         for epoch in range(3):
@@ -229,7 +229,10 @@ def test_a_distributed_sampler_is_not_shared_out_again() -> None:
 def test_a_sampler_of_batches_is_refused() -> None:
     """A BatchSampler yields lists; it is no sampler of single numbers, there as here."""
     batches = sets.BatchSampler(sets.SequentialSampler(range(ROWS)), 8, drop_last=False)
-    text = r"^sampler yielded \[0, 1, 2, 3, 4, 5, 6, 7\] of type list at position 0.*for batch_sampler=$"
+    text = (
+        r"^sampler yielded \[0, 1, 2, 3, 4, 5, 6, 7\] of type list at position 0.*"
+        r"for batch_sampler=$"
+    )
     with (
         ringfeed.Loader(Pairs(), workers=0, sampler=batches) as loader,
         pytest.raises(TypeError, match=text),
@@ -239,7 +242,7 @@ def test_a_sampler_of_batches_is_refused() -> None:
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_a_batch_sampler_is_taken_as_it_is(kind: str, drop_last: bool) -> None:  # noqa: FBT001 - pytest gives it
+def test_a_batch_sampler_is_taken_as_it_is(kind: str, *, drop_last: bool) -> None:
     """Two epochs have the batches that it gives for two, and it is not read ahead of the first."""
     own, twin = (sets.BatchSampler(SAMPLERS[kind](), 8, drop_last) for _ in range(2))
     with ringfeed.Loader(Pairs(), workers=0, batch_sampler=own) as loader:
@@ -265,15 +268,15 @@ def test_a_batch_sampler_passes_the_epoch_on() -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 4])
 def test_a_distributed_sampler_goes_on(cut: int) -> None:
-    """A loader made anew, with a sampler made anew, has the rest of the epoch, by either parameter."""
+    """A new loader with a new sampler has the rest of the epoch, by either parameter."""
     for by_lists in (False, True):
 
         def make() -> ringfeed.Loader:
             sampler = sets.distributed.DistributedSampler(range(ROWS), 2, 1, seed=1)
             lists = sets.BatchSampler(sampler, 2, drop_last=False)
-            given: dict[str, Any] = (
-                {"batch_sampler": lists} if by_lists else {"sampler": sampler, "batch_size": 2}  # noqa: B023
-            )
+            given: dict[str, Any] = {"sampler": sampler, "batch_size": 2}
+            if by_lists:  # noqa: B023
+                given = {"batch_sampler": lists}
             return ringfeed.Loader(Pairs(), workers=0, **given)
 
         with make() as loader:
@@ -327,7 +330,7 @@ class Opening(Pairs):
 
 @pytest.mark.parametrize("method", ["spawn", "process"])
 def test_a_subset_of_a_dataset_that_opens_its_file(method: str, tmp_path: Path) -> None:
-    """The file that reading sample 0 has opened, two datasets below, does not keep it from travelling."""
+    """A file that reading sample 0 has opened, two datasets below, does not stop the travel."""
     (tmp_path / "rows").write_bytes(X.numpy().tobytes())
     halves = sets.random_split(
         Opening(tmp_path / "rows"), [12, 8], torch.Generator().manual_seed(1)
@@ -336,7 +339,7 @@ def test_a_subset_of_a_dataset_that_opens_its_file(method: str, tmp_path: Path) 
 
 
 def test_tensors_given_whole_are_columns() -> None:
-    """A tuple of two tensors of one shape is no dataset of two samples; a list of them is refused."""
+    """A tuple of two tensors of one shape is no dataset of two samples; a list is refused."""
     (batch,) = loaded((X, -X), batch_size=ROWS)
     assert torch.equal(batch[0], X)
     assert torch.equal(batch[1], -X)

@@ -1,4 +1,4 @@
-"""Leaves whose samples differ in length in torch: over the slot, and what the loader itself gives."""
+"""Leaves whose samples differ in length in torch: over the slot, equal to the loader's own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
 
 
 def test_values_are_the_slot() -> None:
-    """What is written into the slot is read from the tensors, and they hold it until the last of them is gone."""
+    """The tensors read what the slot holds, and keep it until the last of them is gone."""
     loader = make(without("title"), workers=0, slots=2)
     lease, batch = with_lease(loader, TensorBuilder(loader._stream.info, TORCH))
     boxes, tokens, picture = batch["boxes"], batch["tokens"], batch["picture"]
@@ -231,7 +231,7 @@ class Elsewhere:
 
 
 def test_a_device_gets_values_and_what_is_beside_them() -> None:
-    """Ragged and padded tensors are made of the copies there; strings stay here, and no slot is kept by the others."""
+    """Ragged and padded tensors are made of copies there and keep no slot; strings stay here."""
     names = ["boxes", "tokens", "measured", "picture", "title", "number"]
     with make(names) as loader:
         device, builder = Elsewhere(), TensorBuilder(loader._stream.info, TORCH)

@@ -48,7 +48,7 @@ ODD: dict[str, Callable[[], Any]] = {
 
 
 def arrived(spec: Spec, tensor: Any) -> bytes | str:
-    """Return the bytes of the leaf, or the text of the refusal; the tensor comes after one that shows its type."""
+    """Return the leaf's bytes or the refusal; the tensor follows one that shows its type."""
     with ringfeed.Loader([(tensor,)] * 2, spec=(spec.tree,), batch_size=1, workers=0) as loader:
         try:
             return [raw(leaf[0, ...]) for (leaf,) in loader][1]
@@ -66,7 +66,7 @@ def expected(spec: Spec, tensor: Any) -> bytes | str:
 
 @pytest.mark.parametrize("name", [*PLAIN, *ODD])
 def test_a_tensor_arrives_as_numpy_has_it(name: str) -> None:
-    """Bit for bit, or refused in the words of the slow way; into leaves of its dtype and of another."""
+    """Bit for bit, or refused in the slow way's words, into leaves of its dtype and of another."""
     arrived(Spec(Array((), "f4")), torch.tensor(1.0))
     tensor = (PLAIN | ODD)[name]()
     shape = tuple(tensor.shape) if name != "another shape" else (3,)

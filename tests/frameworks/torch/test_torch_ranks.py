@@ -38,7 +38,7 @@ dist.destroy_process_group()
 
 
 def test_two_ranks_of_ddp_have_each_global_batch_between_them(tmp_path: Path) -> None:
-    """shard="auto" asks torch.distributed; both have as many batches, and so no all-reduce is left waiting."""
+    """shard="auto" asks torch.distributed; both have as many batches, so no all-reduce waits."""
     ranks = run_together(SCRIPT, f"file://{tmp_path}/store")
     check_ranks(ranks, "torch.distributed")
     for one, other in zip(*(rank["weights"] for rank in ranks), strict=True):

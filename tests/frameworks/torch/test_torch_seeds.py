@@ -1,4 +1,4 @@
-"""Torch's own random numbers in workers: seeded as NumPy's and `random`'s are, whoever imported torch."""
+"""Torch's random numbers in workers are seeded as NumPy's and `random`'s, whoever imported it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Drawing:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_workers_draw_different_numbers(method: Any) -> None:
-    """No two samples have the same number, also where torch is imported only by the first of them."""
+    """No two samples have the same number, also where the first of them imports torch."""
     with ringfeed.Loader(
         Drawing(),
         batch_size=8,
@@ -68,7 +68,7 @@ print(found[0] == found[1], found[0] == found[2], len({{*found[0]}}))
 
 @pytest.mark.parametrize("method", ["spawn", "process"])
 def test_reseeded_numbers_do_not_depend_on_the_workers(method: str) -> None:
-    """Every sample's number is the same however many processes import torch in their first sample, this one too."""
+    """A sample's number is the same however many processes import torch in their first sample."""
     out, _, status = run_script(LAZY.format(method=method))
     assert (out, status) == ("True True 16\n", 0)
 
@@ -102,7 +102,7 @@ def test_scattered_workers_differ() -> None:
 
 
 def test_the_sample_that_imports_torch_is_reseeded() -> None:
-    """Also without workers, where nothing is scattered, it draws what it draws when torch is here already."""
+    """Without workers, too, it draws what it draws where torch was imported before."""
     script = (
         "import sys; from ringfeed.orders.rng import SampleContext, reseed\n"
         "reseed(SampleContext(1, 2, 3)); reseed(SampleContext(1, 2, 4)); assert 'torch' not in "

@@ -1,4 +1,4 @@
-"""`ringfeed.share` with torch: tensors over the slots, a dataset of torch's in the user's script, and torchrun."""
+"""`ringfeed.share` with torch: tensors over the slots, a dataset of the script, and torchrun."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ with open(os.environ["RANK"], "w") as file:
 
 
 def test_torchrun(tmp_path: Path) -> None:
-    """It works under torchrun, whose processes have no common parent that makes it, with a dataset of the script."""
+    """It works under torchrun, where no common parent makes it, with a dataset of the script."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     command = [

@@ -1,4 +1,4 @@
-"""What torch's users return from a dataset: what ToTensor() makes, tensors of other dtypes, and those refused."""
+"""What datasets of torch's users return: ToTensor()'s results, other dtypes, and refused ones."""
 
 from __future__ import annotations
 

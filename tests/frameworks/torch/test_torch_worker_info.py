@@ -53,7 +53,7 @@ def test_samples_know_their_worker() -> None:
 
 
 def test_one_worker_reads_all_of_an_iterable() -> None:
-    """It must not leave out what other workers would read; those that were asked for and idle are told of."""
+    """It must not leave out what other workers would read; a warning names the idle ones."""
     spec = (ringfeed.Array((), "int64"), ringfeed.Array((), "int64"), ringfeed.Array((), "bool"))
     with pytest.warns(UserWarning, match="one worker reads an iterable") as told:
         loader = ringfeed.Loader(Streaming(), batch_size=4, spec=spec, workers=3)
