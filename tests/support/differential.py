@@ -65,7 +65,7 @@ from differential_sets import (
 )
 from ringfeed.orders.mix import MixSampler
 from ringfeed.orders.permutation import permute
-from ringfeed.orders.rng import _generator
+from ringfeed.orders.rng import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -325,7 +325,9 @@ class Program:
             sample = asyncio.run(sample)
         sample = {key: np.array(value) for key, value in sample.items()}
         if self.function is drawn:
-            return drawn(sample, _generator(self.seed, epoch, index))
+            key, counter = key_of("rng", (self.seed,)), np.array([0, index, 0, epoch], np.uint64)
+            stream = np.random.Philox(key=key, counter=counter)
+            return drawn(sample, np.random.Generator(stream))
         made = self.function(sample) if self.function else None
         return sample if made is None else made
 
