@@ -1,19 +1,19 @@
-"""Which sample comes next, and its random numbers: functions of seed, epoch and position.
+"""The next sample and its random numbers: functions of seed, epoch and position.
 
     sampler ─▶ Sampler.epoch(number, start) ─▶ Epoch.take(count): sample numbers, for the ring
                                                  └─▶ shard: the part of one rank (found by ranks)
 
-    sampler       what every order has; samples in order. permutation: a shuffle without memory
-    making        what the loader's parameters of order ask for
-    custom        of the user's: numbers, or whole batches of them
-    buckets       batches of samples of like length
-    weighted subsets windows     ringfeed's own, given as sampler= or shuffle=
-    prioritized   drawn by what training says, and carried with weights
-    mix           of several datasets, by their proportions
+    sampler       the interface of orders; samples in order. permutation: a shuffle without memory
+    making        turns the loader's parameters of order into a sampler
+    custom        the user's orders: sample numbers, or lists of them
+    buckets       batches of samples of similar length
+    weighted subsets windows     ringfeed's samplers, for sampler= or shuffle=
+    prioritized   draws by priorities that training sets; adds weights
+    mix           mixes several datasets, by their proportions
     packing       which samples make each row of a Pack
-    rng           the numbers a sample draws
+    rng           the random numbers of a sample
 
-Imports nothing of the other packages.
+Imports no other package of ringfeed.
 """
 
 from typing import TYPE_CHECKING

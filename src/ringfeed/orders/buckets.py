@@ -1,4 +1,4 @@
-"""Batches of samples of like length: `Buckets`, and the order of its lists.
+"""Batches of samples of similar length: `Buckets`, and the order of its lists.
 
     sorted samples   0 1 2 3 4 5 6 7 8 9 | 10 11 12 13 14 | 15 16 17    edges 0, 10, 15, 18
     batches          of 4: 2, rest 2     | of 3: 1, rest 2 | of 2: 1, rest 1
@@ -63,7 +63,7 @@ PROBES = 4096  # lengths: by what they cost, one function is told from others
 
 
 class Buckets(SeededSampler):
-    """Batches of samples of like length, which takes little padding to the longest of a batch.
+    """Batches of samples of similar length, so that padding to the longest takes little.
 
         texts = [np.arange(1 + number % 60) for number in range(500)]
 
@@ -82,42 +82,41 @@ class Buckets(SeededSampler):
         for batch in loader:
             tokens = batch["tokens"][:, : batch["length"].max()]  # a view: at most 512 numbers
 
-    Samples of all lengths have one shape in the slots, the longest's; the loop cuts a batch to its
-    own longest.
+    In the slots all samples have the shape of the longest; the loop cuts each batch to its own
+    longest.
 
-    lengths: of each sample, a number of 0 or more: an array of one axis, or an iterable.
-    boundaries: ascending lengths that divide the samples: up to and with the first, above it and up
-        to and with the second, and so on, the last part being above them all. A batch has samples
-        of one part.
-    batch_sizes: the samples of a batch: a number, or one for each of the ``len(boundaries) + 1``
-        parts.
-    max_tokens: instead of batch_sizes, what a batch may cost: its samples times the length of its
-        longest, as it takes when all are padded to that. All batches of a bucket have as many
+    lengths: the length of each sample, 0 or more: an array of one axis, or an iterable.
+    boundaries: ascending lengths that divide the samples into parts: up to the first boundary
+        inclusive, then up to the second, and so on; the last part is above all boundaries. A batch
+        has samples of one part.
+    batch_sizes: samples per batch: a number, or one for each of the ``len(boundaries) + 1`` parts.
+    max_tokens: instead of batch_sizes, the most that a batch may cost: its number of samples times
+        its longest length, as after padding. All batches of a bucket have the same number of
         samples.
-    window: how many samples, drawn at random, a batch finds its like among. With n samples,
-        ``ceil(n / window)`` batches of neighbours in length are a bucket, which is mixed anew in
-        each epoch: a larger window means less padding, a smaller one more different batches. In a
-        window of all samples, batches differ from epoch to epoch by samples of equal length alone.
-        Default: 65536; with boundaries, each part is one bucket.
-    cost: a function from the ascending lengths of some samples, an array, to what a batch of them
-        costs, instead of the default: ``np.sum`` where nothing is padded, for example. It must not
-        fall when a sample is added or is longer.
+    window: the number of random samples among which a batch collects similar lengths. With n
+        samples, ``ceil(n / window)`` batches of neighbouring lengths are a bucket, which each epoch
+        mixes again: a larger window gives less padding, a smaller one more varied batches. With a
+        window of all samples, only samples of equal length change between epochs. Default: 65536;
+        with boundaries, each part is one bucket.
+    cost: a function that returns the cost of a batch from the ascending lengths of its samples, an
+        array: for example ``np.sum`` without padding. The cost must not fall when a sample is added
+        or is longer.
 
-    Every sample comes once an epoch, and batches of all buckets come mixed. What is left of a
-    bucket makes one smaller batch at the end of the epoch; ``drop_remainder=True`` of the loader
-    leaves these out. The number of batches is the same in every epoch. ``max_batch_size=`` of the
-    loader bounds what max_tokens gives, and so the slots, which have room for the largest batch
-    there is.
+    Every sample comes once an epoch, and the batches of all buckets are mixed. The rest of a bucket
+    makes one smaller batch at the end of the epoch; the loader's ``drop_remainder=True`` leaves
+    these out. The number of batches is the same in every epoch. Slots have room for the largest
+    batch; the loader's ``max_batch_size=`` limits the batches that max_tokens gives, and so the
+    slots.
 
-    With several ranks all have a batch of the same bucket, of as many samples, at each step; for
-    that, a bucket's longest samples, fewer than the ranks, may come with the next bucket. Only the
-    epoch's last batches may differ, as ``uneven`` of its `Shard` says. A state from amid an epoch
-    needs the same number of ranks.
+    At each step, all ranks have a batch of the same bucket and the same number of samples;
+    therefore up to ``world_size - 1`` of a bucket's longest samples may come with the next bucket.
+    Only the epoch's last batches may differ, as ``uneven`` of the `Shard` says. A state from the
+    middle of an epoch needs the same number of ranks.
 
-    The order is a function of (the loader's seed, epoch, position), which `orders.buckets` writes
-    down, and can be read at any position at once. It takes 16 bytes a sample, and 24 a batch.
+    The order is a function of (the loader's seed, epoch, position); `orders.buckets` defines it,
+    and reading can begin at any position at once. It takes 16 bytes a sample, and 24 a batch.
 
-    Raises TypeError for what are no numbers; ValueError for lengths that are negative, NaN,
+    Raises TypeError for lengths that are no numbers; ValueError for lengths that are negative, NaN,
     infinite or not of one axis, for boundaries that do not ascend, for batch_sizes of another
     number than the parts', for both or neither of batch_sizes and max_tokens, for a sample that
     costs more than max_tokens by itself, and in a loader whose dataset has another length.
@@ -162,7 +161,7 @@ class Buckets(SeededSampler):
         )
 
     def __repr__(self) -> str:
-        """Return how many lengths there are, and what bounds a batch."""
+        """Return the number of lengths, and the limit of a batch."""
         most = (
             f"batch_sizes={self._sizes}"
             if self._max_tokens is None
@@ -178,7 +177,7 @@ class Buckets(SeededSampler):
         )
 
     def shared_by(self, world_size: int, uneven: Uneven, most: int | None) -> BucketOrder:
-        """Return the lists of samples for so many ranks, each of at most ``most`` samples."""
+        """Return the lists of samples for these ranks, each of at most ``most`` samples."""
         if self._sizes is not None and most is not None and max(self._sizes) > most:
             raise ValueError(
                 f"batch_sizes has {max(self._sizes)}, but a batch may have max_batch_size={most} "
@@ -210,7 +209,7 @@ class Buckets(SeededSampler):
     # ---- what a batch may have ----
 
     def _size(self, first: int, end: int) -> int:
-        """Return how many of the samples below ``end``, at most to ``first``, a batch may have."""
+        """Return how many of the samples from ``first`` to below ``end`` a batch may have."""
         most, longest = end - first, self.sorted[end - 1].item()
         assert self._max_tokens is not None
         if self._cost is None:
@@ -247,7 +246,7 @@ class Buckets(SeededSampler):
         return costs
 
     def _probe(self) -> list[float]:
-        """Return what some batches cost, where a function says it."""
+        """Return the costs of some batches, if ``cost`` is given."""
         most = 0 if self._cost is None else min(self.sorted.size, PROBES)
         return [
             self._cost_of(self.sorted.size - 2**power, self.sorted.size)
@@ -350,7 +349,7 @@ class BucketOrder(Sampler, SeededSampler):
 
 
 class BucketEpoch(Epoch):
-    """One pass, or a rank's part of one."""
+    """One epoch, or a rank's part of it."""
 
     gives_lists = True
 
@@ -377,7 +376,7 @@ class BucketEpoch(Epoch):
 
 
 def _numbers(name: str, given: Any) -> NDArray[Any]:
-    """Return int64 or float64; an error for what is no finite number of 0 or more."""
+    """Return int64 or float64; an error unless all are finite numbers of 0 or more."""
     found = checked_array(f"{name} is", given, "iuf", "integers or floats")
     refuse_where(
         ~((found >= 0) & (found <= MOST_LENGTH)), name, found, "a number from 0 to 2**53"
@@ -393,7 +392,7 @@ def _ascending(boundaries: Any) -> NDArray[Any]:
 
 
 def _check_one(batch_sizes: object, max_tokens: object, cost: object) -> None:
-    """Raise unless exactly one of them says how many samples a batch has."""
+    """Raise unless exactly one of batch_sizes and max_tokens is given."""
     if batch_sizes is None and max_tokens is None:
         raise ValueError(
             "Buckets needs batch_sizes=, the samples of a batch, or max_tokens=, what a batch may "

@@ -1,6 +1,6 @@
-"""What users give to ringfeed's samplers, and what an order adds to a loader's state, checked.
+"""Checks the parameters of ringfeed's samplers, and an order's part of a loader's state.
 
-Each text names what it is about, what was expected, and what came.
+Each text names the value, what was expected, and what came.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is an int of 0 or more, as a state counts."""
+    """Whether a value is an int of 0 or more, as in states."""
     return type(value) is int and value >= 0
 
 
@@ -37,7 +37,7 @@ def check_fields(state: Any, **fields: int | None) -> None:
 
 
 def check_at_most(state: Any, name: str, most: int, what: str) -> None:
-    """Raise StateError where a number of the state is too large: it lies beyond ``what``."""
+    """Raise StateError if a number of the state is too large: beyond ``what``."""
     if state[name] > most:
         refuse(state, f"whose {name} is {state[name]}, expected at most {what}, {most}")
 
@@ -53,7 +53,7 @@ def refuse(state: Any, why: str) -> NoReturn:
 
 
 def digest(*parts: Any) -> str:
-    """Return 8 letters that differ, but for one in 2**32, where arrays or texts differ."""
+    """Return 8 letters; for different arrays or texts they differ, except once in 2**32."""
     from hashlib import blake2b  # noqa: PLC0415  (loads OpenSSL)
 
     found = blake2b(digest_size=4)
@@ -75,7 +75,7 @@ def checked_array(  # noqa: PLR0913 - what an error says
 
     ``what`` is such as "weights are".
 
-    ``kinds``: of NumPy's dtypes, what is allowed. ``numbers``: they are sample numbers.
+    ``kinds``: the allowed kinds of NumPy dtypes. ``numbers``: the array holds sample numbers.
     """
     if not (hasattr(given, "__array__") or hasattr(given, "__iter__")):
         raise TypeError(f"{what} {given!r}, expected an array or another iterable of {expected}")
@@ -115,7 +115,7 @@ def checked_number(name: str, value: Any, least: float, most: float, expected: s
 
 
 def check_length(name: str, count: int, what: str, length: int | None) -> None:
-    """Raise ValueError where there are not as many as the dataset has samples."""
+    """Raise ValueError unless there are as many as the dataset has samples."""
     if length not in {None, count}:
         raise ValueError(
             f"{name} has {count} {what}, but the dataset has {length} samples; give one for each"

@@ -1,8 +1,8 @@
-"""Orders of the user's: the numbers, or the lists of numbers, that an array or an iterable gives.
+"""The user's orders: sample numbers, or lists of them, from an array or an iterable.
 
 Custom     of ``sampler=``: sample numbers
 Lists      of ``batch_sampler=``: lists of sample numbers, each a batch; a position counts lists
-Reading    one epoch of either, read no further than asked, each number checked as it is read
+Reading    one epoch of either; reads only what is requested, and checks each number
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ MOST_STATES_SIZE = 2**26  # bytes of these, and one state in any case
 
 
 class Custom(Sampler):
-    """The order that the user's ``source`` gives, read no further than asked, and checked.
+    """The order of the user's ``source``: reads only what is requested, and checks it.
 
     ``source`` is an array of integers, an iterable of integers (a list, a torch-style sampler), or
     a function from the number of an epoch to one of these. Its method ``set_epoch``, if any, is
-    called with the number before each epoch. An iterator, which can be read but once, serves one
-    epoch. ``dataset_length`` bounds the numbers; None where it is unknown.
+    called with the number before each epoch. An iterator serves one epoch, since it can be read
+    only once. ``dataset_length`` bounds the numbers; None: unknown.
 
-    An epoch that goes on at a position has its first numbers read once more, unless the source has
-    ``state_dict()`` and ``load_state_dict()``, after which its ``__iter__`` goes on.
+    An epoch that continues at a position reads the numbers before it again, unless the source has
+    ``state_dict()`` and ``load_state_dict()``; after loading, its ``__iter__`` continues there.
     """
 
     pure = False
@@ -66,13 +66,13 @@ class Custom(Sampler):
 
     @property
     def length(self) -> int | None:
-        """What ``len`` says of the source at this moment; None where it says nothing."""
+        """The source's current ``len()``; None if it has none."""
         return length_of(self.source)
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
-        """Return epoch ``number`` as the source gives it.
+        """Return epoch ``number`` of the source.
 
-        Raises ValueError when an iterator would be read again.
+        Raises ValueError if an iterator would be read again.
         """
         # A BatchSampler of torch's does not pass the number on to the sampler inside.
         for told in (self.source, getattr(self.source, "sampler", None)):
@@ -101,7 +101,7 @@ class Custom(Sampler):
         return epoch
 
     def check_state(self, start: int, state: Any) -> None:
-        """Raise StateError for what is no state, or where the source takes none."""
+        """Raise StateError for an invalid state, or if the source loads no states."""
         if state is None:
             return
         if not keeps_state(self.source):
@@ -114,17 +114,17 @@ class Custom(Sampler):
         check_at_most(state, "position", start, "the state's samples")
 
     def checked(self, given: list[Any], position: int) -> Any:
-        """Return what was read from a position on as the ring takes it, each number checked."""
+        """Check the numbers read from a position on, and return them for the ring."""
         return check_numbers(given, position, self.parameter, self.dataset_length)
 
     def owned(self, given: Any) -> Any:
-        """Return what the user's code cannot change: numbers may be arrays without an axis."""
+        """Copy a number that the user's code could change: an array without an axis."""
         return copied(given) if hasattr(given, "__array__") else given
 
     def _begin(self, number: int) -> Any:
-        """Return the source itself, or what it returns for an epoch, where it is a function.
+        """Return the source itself, or its result for an epoch if it is a function.
 
-        Raises TypeError for neither.
+        Raises TypeError if neither is an order.
         """
         order = self.source if is_readable(self.source) else self.source(number)
         if not is_readable(order):
@@ -135,7 +135,7 @@ class Custom(Sampler):
         return order
 
     def _spend(self, numbers: object, number: int) -> None:
-        """Note that an iterator is read; ValueError for one that was read before."""
+        """Note that an iterator is read; ValueError if it was read before."""
         if self._spent is not None and self._spent[0] is numbers:
             raise ValueError(
                 f"{self.parameter} is an iterator ({type(numbers).__name__}) that epoch "
@@ -147,9 +147,9 @@ class Custom(Sampler):
 
 
 class Lists(Custom, SeededSampler):
-    """A batch_sampler, with the most samples of its lists.
+    """A batch_sampler, and the largest number of samples in its lists.
 
-    By default that is the length of its first list, which is read for it.
+    By default this number is the length of the first list, which is read for that.
     """
 
     order = "lists"
@@ -159,7 +159,7 @@ class Lists(Custom, SeededSampler):
     gives_lists = True
 
     def __init__(self, source: Any, most: int | None) -> None:
-        """Read no list where ``most`` is given, or where a BatchSampler of torch's says it."""
+        """Read no list if ``most`` is given, or known from torch's BatchSampler."""
         super().__init__(source, None)
         self._begun: list[Any] = []  # lists that the first epoch goes on with
         if most is None and "torch.BatchSampler" in class_names(source):
@@ -167,9 +167,9 @@ class Lists(Custom, SeededSampler):
         self.most = self._length_of_first() if most is None else most
 
     def _length_of_first(self) -> int:
-        """Return the samples of the first list, which the first epoch has all the same.
+        """Return the length of the first list, which the first epoch still gives.
 
-        Raises ValueError where it has none, or cannot be read ahead of its epoch.
+        Raises ValueError if there is no list, or none can be read before the epoch.
         """
         source = self.source
         if hasattr(source, "__next__"):
@@ -202,7 +202,7 @@ class Lists(Custom, SeededSampler):
     def check_ranks(self, world_size: int) -> None:
         """Raise ValueError for several ranks.
 
-        Lists may differ in length, so that none can be cut into parts that are known ahead.
+        Lists may differ in length, so the parts of ranks cannot be known in advance.
         """
         if world_size > 1:
             raise ValueError(
@@ -222,7 +222,7 @@ class Lists(Custom, SeededSampler):
         return super()._begin(number)
 
     def checked(self, given: list[Any], position: int) -> Any:
-        """Return lists as arrays; each fits into a slot and has samples' numbers alone."""
+        """Return lists as arrays; each fits into a slot and holds only sample numbers."""
         return [self._checked_list(one, _name(batch)) for batch, one in enumerate(given, position)]
 
     def _checked_list(self, given: Any, name: str) -> Indices:
@@ -237,19 +237,19 @@ class Lists(Custom, SeededSampler):
         return check_numbers(numbers, 0, name, self.dataset_length)
 
     def owned(self, given: Any) -> Any:
-        """Return a list that the user's code cannot change; numbers of an iterator are read now."""
+        """Copy a list that the user's code could change; read the numbers of an iterator."""
         if isinstance(given, str | tuple | range) or not is_readable(given):
             return given
         return copied(given) if hasattr(given, "__array__") else [*given]
 
 
 class Reading(Epoch):
-    """One epoch of an order of the user's, read from an iterator."""
+    """One epoch of a user's order, read from an iterator."""
 
     position: int
 
     def __init__(self, order: Custom, numbers: Any, position: int) -> None:
-        """Begin at a position, to which the source was brought."""
+        """Begin at a position that the source has reached."""
         self.gives_lists = order.gives_lists
         self.most_ahead = getattr(numbers, "most_ahead", None)
         self.turn = getattr(numbers, "turn", None)
@@ -270,7 +270,7 @@ class Reading(Epoch):
         self._note(0)
 
     def take(self, count: int) -> Any:
-        """Return what comes next, checked."""
+        """Return the next numbers or lists, checked."""
         chunk = self._read(count)
         taken = self._order.checked(chunk, self.position)
         self._note(len(chunk))
@@ -279,9 +279,9 @@ class Reading(Epoch):
         return taken
 
     def _note(self, count: int) -> None:
-        """Keep the source's state after the next ``count`` of what was read, if it is there.
+        """Keep the source's state after the next ``count`` numbers read, if it has a state.
 
-        A source that has come to its end may be back at its start, so a state of its end is none of
+        A source at its end may be back at its start, so a state taken there does not belong to
         these numbers. A state that cannot be pickled is not kept.
         """
         if not self._keeps_state or self._ahead[count:]:
@@ -304,7 +304,7 @@ class Reading(Epoch):
         return {"position": at, "of": pickle.loads(kept)} if kept else None  # noqa: S301 - our own
 
     def _read(self, count: int) -> list[Any]:
-        """Return what the iterator gives next, as it is, until that is taken."""
+        """Return the iterator's next value, unchanged, again until it is taken."""
         if self._error is not None:
             raise self._error
         try:
@@ -318,9 +318,9 @@ class Reading(Epoch):
         return chunk[:-1] if chunk and chunk[-1] is _END else chunk
 
     def _read_ahead(self, count: int) -> None:
-        """Read up to ``count``; each is copied before the next, which may be the same object.
+        """Read up to ``count`` values; each is copied, since the next may be the same object.
 
-        By C: what was read stays, where Ctrl-C comes.
+        C code reads, so that Ctrl-C loses no value.
         """
         self._own_last()
         while (missing := count - len(self._ahead)) > 0:
@@ -338,7 +338,7 @@ class Reading(Epoch):
             self._ahead[-1] = self._order.owned(self._ahead[-1])
 
     def _interrupted(self, error: BaseException) -> Exception | None:
-        """Return what is to be raised for a generator that Ctrl-C has ended before its time."""
+        """Return the error for a generator that Ctrl-C ended early."""
         if getattr(self._iterator, "gi_frame", self) is not None or (
             self._ahead and self._ahead[-1] is _END
         ):
@@ -351,14 +351,14 @@ class Reading(Epoch):
 
 
 def is_readable(source: object) -> bool:
-    """Whether it holds an order, rather than returns one when it is called."""
+    """Whether the source is an order, not a function that returns one."""
     return any(hasattr(source, name) for name in ("__iter__", "__array__", "__getitem__"))
 
 
 def array_of(order: object, name: str) -> NDArray[Any]:
     """Return an array of sample numbers.
 
-    Raises TypeError or ValueError where it has none, ``name`` says whose.
+    Raises TypeError or ValueError for anything else; ``name`` says whose numbers.
     """
     if isinstance(order, np.ma.MaskedArray):
         raise TypeError(
@@ -371,9 +371,9 @@ def array_of(order: object, name: str) -> NDArray[Any]:
 
 
 def check_numbers(given: Any, position: int, name: str, dataset_length: int | None) -> Indices:
-    """Return numbers as indices; IndexError for the first that is no sample's.
+    """Return numbers as indices; IndexError for the first that is no sample number.
 
-    ``position``: that of the first number.
+    ``position``: the position of the first number.
     """
     if isinstance(given, list) and {*map(type, given)} != {int}:
         given = [_checked_number(number, name, row) for row, number in enumerate(given, position)]

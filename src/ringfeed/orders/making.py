@@ -1,4 +1,4 @@
-"""A loader's parameters of order, understood: a sampler, and this rank's part of its epochs."""
+"""Turns a loader's parameters of order into a sampler and this rank's part of its epochs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class _Default(int):
-    """A default, told by its identity from the same number that a caller says."""
+    """A default; its identity tells it from the same number given by a caller."""
 
 
 DEFAULT_BATCH_SIZE = _Default(32)
 
 
 class AskedOrder:
-    """The loader's parameters of these names, understood together."""
+    """The loader's parameters of these names, checked together."""
 
     def __init__(  # noqa: PLR0913 - as the loader has
         self,
@@ -40,7 +40,7 @@ class AskedOrder:
         shuffle: bool | int,
         collates: bool,
     ) -> None:
-        """Check them, in this order; ``collates``: a function makes batches of the samples."""
+        """Check the parameters, in this order; ``collates``: a function makes the batches."""
         self.batch_size = self.rows = check_count("batch_size", batch_size, 1)
         """None: whole batches, or lists; ``rows``: the most samples, None: whole batches."""
         most = self.max_batch_size = check_count("max_batch_size", max_batch_size, 1)
@@ -82,7 +82,7 @@ class AskedOrder:
         )
 
     def refuse_weights(self) -> None:
-        """Raise ValueError where Keras' ``fit`` has no place for what a batch holds."""
+        """Raise ValueError if Keras' ``fit`` has no place for a leaf of the batches."""
         if self.carries_weights:
             raise ValueError(
                 "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, "
@@ -93,7 +93,7 @@ class AskedOrder:
 
     @property
     def shared_part(self) -> Part | None:
-        """The part of this rank, where there are others."""
+        """The part of this rank; None without other ranks."""
         return self.part if self.part.world_size > 1 else None
 
 
@@ -104,9 +104,9 @@ def make_sampler(
     seed: int,
     sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None,
 ) -> Sampler:
-    """Return the order that a loader's arguments ask for.
+    """Return the order for a loader's arguments.
 
-    ``length`` is the dataset's, None where unknown.
+    ``length``: of the dataset; None: unknown.
     """
     seed, window = check_seed(seed), None
     if not isinstance(shuffle, bool | np.bool_):
@@ -138,7 +138,7 @@ def make_sampler(
 
 
 def refuse_order(shuffle: object, sampler: object, why: str) -> NoReturn:
-    """Raise ValueError for the parameter that asks for an order which a dataset cannot have."""
+    """Raise ValueError for a parameter whose order the dataset cannot have."""
     parameter = sampler.parameter if isinstance(sampler, SeededSampler) else "sampler"
     given = f"shuffle={shuffle!r}" if sampler is None else f"{parameter}="
     raise ValueError(f"{given} {why}")

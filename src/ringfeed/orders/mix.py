@@ -1,4 +1,4 @@
-"""The order of a mix: which dataset each position of an epoch draws from, and which of its samples.
+"""The order of a mix: the dataset and the sample of each position of an epoch.
 
     MixSampler ──▶ MixEpoch.take(): `proportions.Pattern` says which dataset comes at each position
                                     MixSampler.samples says which of its samples comes next
@@ -52,7 +52,7 @@ class Section(NamedTuple):
     pattern: Pattern
 
     def counts_at(self, position: int) -> tuple[int, ...]:
-        """Return how often each dataset is drawn ahead of a position of the epoch."""
+        """Return how often each dataset is drawn before a position of the epoch."""
         return tuple(map(add, self.counts, self.pattern.counts(position - self.start)))
 
 
@@ -95,13 +95,13 @@ class MixSampler(Sampler):
 
     @cached_property
     def length(self) -> int | None:
-        """The draws of an epoch; None where there is no end, or where the weights may change."""
+        """The draws of an epoch; None if it has no end, or if the weights may change."""
         if callable(self.weights) or self.stop == "never":
             return None
         return sum(totals(self.weights, self.lengths, self.stop))
 
     def check_state(self, start: int, state: Any) -> None:
-        """Raise StateError for what is no state of a mix of so many datasets."""
+        """Raise StateError unless this is a state of a mix of these datasets."""
         if state is None:
             return
         each = len(self.lengths)
@@ -125,7 +125,7 @@ class MixSampler(Sampler):
     def section(
         self, start: int, counts: tuple[int, ...], weights: tuple[int, ...], rows: int
     ) -> Section:
-        """Return what an epoch draws from a position on while these weights hold."""
+        """Return an epoch's section from a position on, while these weights hold."""
         if self.stop == "never":
             amounts = [*weights]
         elif self.pure:
@@ -140,7 +140,8 @@ class MixSampler(Sampler):
     def samples(self, member: int, first: int, count: int, number: int) -> Indices:
         """Return the samples of some draws of a dataset in epoch ``number``, pass after pass.
 
-        A sample's index is its number among all datasets' samples, and as many more for each pass.
+        A sample's index is its number among the samples of all datasets; each pass adds their
+        total.
         """
         length, whole, parts = self.lengths[member], self._bases[-1], []
         for turn in range(first // length, -(-(first + count) // length)):
@@ -155,7 +156,7 @@ class MixSampler(Sampler):
 
 
 class MixEpoch(Epoch):
-    """One pass over a mix."""
+    """One epoch of a mix."""
 
     def __init__(self, sampler: MixSampler, number: int, start: int, state: Any) -> None:
         """Go on at ``start``, from an earlier `state`, or from the beginning."""
@@ -188,7 +189,7 @@ class MixEpoch(Epoch):
         self._drawn_before: tuple[int, tuple[int, ...]] = (-1, ())
 
     def _section_at(self, position: int) -> Section:
-        """Return the section of a position; one begins there where weights are new."""
+        """Return the section of a position; new weights begin a section."""
         batch, section = position // self._sampler.rows, self._sections[-1]
         if self._sampler.pure or batch == self._asked:
             return section
@@ -226,7 +227,7 @@ class MixEpoch(Epoch):
         return taken
 
     def _drawn(self, members: Indices, before: Sequence[int], counts: Sequence[int]) -> Indices:
-        """Return what is drawn from these datasets: ``counts`` draws after ``before``."""
+        """Return ``counts`` draws from these datasets, after ``before`` draws."""
         found = np.empty_like(members)
         draw = self._sampler.samples
         parts = [

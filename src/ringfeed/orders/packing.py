@@ -1,6 +1,6 @@
 """Which samples make each row of a `Pack`: functions of (seed, epoch, row).
 
-Some kilobytes are kept for an epoch.
+An epoch keeps some kilobytes.
 
 They are part of the interface, and no later version may change them. Samples of length 0 are left
 out, and n is the number of the others. Without a shuffle every epoch is alike.
@@ -71,15 +71,15 @@ class Packing(ABC):
         self._kept: dict[Any, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return it without what it can make again."""
+        """Return the state without the cached parts."""
         return {**self.__dict__, "_kept": {}}
 
     @abstractmethod
     def pieces(self, row: int, seed: int | None, epoch: int) -> Pieces:
-        """Return what a row is made of; ``seed``: that of a shuffled epoch."""
+        """Return the pieces of a row; ``seed``: of a shuffled epoch."""
 
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` returns for this key, made again only where it was forgotten.
+        """Return the cached result of ``make`` for this key, or make it again.
 
         From any thread.
         """
@@ -147,8 +147,7 @@ class FirstFit(Packing):
 def first_fit(lengths: Indices, room: int) -> Indices:
     """Return the bin of each of some descending lengths: the first that has room for it.
 
-    Equal lengths go into their bins together, so that the time is that of different lengths times
-    bins.
+    Equal lengths are placed together, so the time grows with the different lengths times the bins.
     """
     left = np.empty(0, np.int64)
     bins = [left]
@@ -167,7 +166,7 @@ def first_fit(lengths: Indices, room: int) -> Indices:
 
 
 def _shared(rooms: Indices, count: int) -> Indices:
-    """Return how many of ``count`` things go into each room, the first rooms filled first."""
+    """Return how many of ``count`` pieces go into each room; the first rooms are filled first."""
     filled = np.minimum(np.cumsum(rooms), count)
     return np.diff(filled, prepend=0)
 
@@ -230,14 +229,14 @@ class Wrapped(Packing):
         return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
     def _begin(self, seed: int | None, epoch: int) -> tuple[Indices, Indices]:
-        """Return the windows in their order, where the elements of each begin, and the end."""
+        """Return the windows in order, the first element of each, and the end."""
         windows = np.arange(self._windows)
         if seed is not None:
             windows = permute(windows, self._windows, seed, epoch)
         return windows, np.concatenate([[0], np.cumsum(self._totals[seed is not None][windows])])
 
     def _read(self, number: int, seed: int | None, epoch: int) -> tuple[Indices, Indices]:
-        """Return a window's samples in their order, and where each ends."""
+        """Return a window's samples in order, and the end of each."""
         samples = self._window(number, mixed=seed is not None)
         if seed is not None:
             own = seed_of("pack", (seed, number))

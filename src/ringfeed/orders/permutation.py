@@ -1,6 +1,6 @@
 """The shuffled order: a function of (position, length, seed, epoch), without any state.
 
-It is part of the interface, and no later version may change it. All its random bits are
+The order is part of the interface, and no later version may change it. All its random bits are
 ``derive("order", (seed, epoch, length), size)`` (see `rng`), little-endian. An epoch of
 
 - at most 4096 samples is sorted by random keys (T. Cormen and others, "Introduction to Algorithms",
@@ -68,7 +68,7 @@ def permute(positions: NDArray[np.int64] | Words, length: int, seed: int, epoch:
 
 
 def permute_few(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -> Indices:
-    """Return what `permute` does, quicker for few positions of many short epochs."""
+    """Return the result of `permute`, faster for few positions of many short epochs."""
     if length > MAX_SORTED_LENGTH:
         return permute(positions, length, seed, epoch)
     return _whole(length, seed, epoch)[positions].astype(np.int64)
@@ -82,7 +82,7 @@ def _whole(length: int, seed: int, epoch: int) -> NDArray[np.int16]:
 class Shuffled(Positional):
     """Every sample once an epoch, in an order that is a function of (seed, epoch).
 
-    Nothing else is kept.
+    It keeps no other state.
     """
 
     def __init__(self, length: int, seed: int) -> None:

@@ -61,15 +61,15 @@ def pack(indices: Indices, weights: Floats) -> Indices:
 
 
 def index_of(draw: Any) -> Any:
-    """Return the number of a draw's sample; of a sample's number, the number itself.
+    """Return a draw's sample number; a sample number is returned as it is.
 
-    Of arrays, too.
+    Arrays are allowed.
     """
     return draw & (1 << INDEX_BITS) - 1
 
 
 class PrioritizedSampler(SeededSampler):
-    """Draws samples by priorities that training tells: prioritized experience replay.
+    """Draws samples by priorities that training sets: prioritized experience replay.
 
     (T. Schaul and others, ICLR 2016.)
 
@@ -79,42 +79,42 @@ class PrioritizedSampler(SeededSampler):
             errors = train_step(sample, weight)
             sampler.update(index, abs(errors) + 1e-6)
 
-    A batch is a tuple of three: what it would be without this sampler, the numbers of its samples
-    (int64, one axis) and their weights (float32, one axis, from 0 to 1). All three are leaves in
-    the slot, so that they belong together wherever a batch goes: with samples left out by
-    ``on_error="skip"``, as copies, tensors, or elements of tf.data.
+    A batch is a tuple of three: the batch without this sampler, the numbers of its samples (int64,
+    one axis) and their weights (float32, one axis, from 0 to 1). All three lie in the slot, so that
+    their rows always match: with samples left out by ``on_error="skip"``, as copies, tensors, or
+    elements of tf.data.
 
-    n: samples of the dataset, or the room of a replay buffer that fills. At most 2**31. It takes 17
-        bytes a sample.
-    alpha: sample i comes with probability p_i**alpha / sum of all p_k**alpha. 0: all alike.
-    beta: how far weights make up for that: (N P(i))**-beta over the largest of all samples. A
-        number from 0 to 1, or a function from the number of updates so far to one. It may be
-        assigned: ``sampler.beta = 0.7`` holds for the draws that come after it.
+    n: samples of the dataset, or the capacity of a replay buffer. At most 2**31. The sampler takes
+        17 bytes a sample.
+    alpha: sample i has the probability p_i**alpha / sum of all p_k**alpha. 0: all are equal.
+    beta: how far weights correct that: (N P(i))**-beta over the largest of all samples. A number
+        from 0 to 1, or a function that returns one for the number of updates so far. It may be
+        assigned: ``sampler.beta = 0.7`` is used for all later draws.
     num_samples: how many are drawn in an epoch; by default n.
-    filled: how many samples are there at the beginning: 0 to below it, with priority 1; by default
-        n. The others come by `add`.
+    filled: how many samples exist at first, numbered from 0 and with priority 1; by default n.
+        `add` adds the others.
 
-    **How old a draw is.** Batches are drawn ahead of their use, one for each slot; with
-    ``slots="auto"``, for each that there may be. So the draws of a batch do not know the updates of
-    the ``slots - 1`` batches ahead of it; the first ``slots`` batches of an epoch know all that
-    came before the epoch. tf.data, Keras, and copies to a device take batches ahead of the training
-    step, and what they take comes on top. `pending` says how many samples the next draws do not
-    know of. A weight is that of the moment of its draw, as the formula wants it.
+    **Age of a draw.** Batches are drawn before their use, one for each slot; with ``slots="auto"``,
+    for the most slots. So a batch is drawn before the updates of the ``slots - 1`` batches before
+    it; the first ``slots`` batches of an epoch use all updates before the epoch. tf.data, Keras,
+    and copies to a device take further batches before the training step, which adds to the age.
+    `pending` is the number of samples whose updates the next draws miss. A weight is computed at
+    the moment of its draw, as in the formula.
 
     The draws are a function of (the loader's seed, epoch, position) and of the powers at that
-    moment. So runs of one seed that do the same at the same steps have the same draws, whatever
-    their workers. The number of slots is part of the run, since it says how old draws are. Powers,
+    moment. So runs with the same seed, slots and updates at the same steps have the same draws,
+    with any workers. The number of slots matters, since it decides the age of draws. Powers,
     p**alpha, may differ in their last bit between kinds of CPU.
 
-    **To go on,** keep `state_dict` beside the loader's: both taken between two batches, after the
-    update. Load both, and give the loader as many slots. The state has the last draws, those ahead
-    of the loop included, so that the rest of the run is what it would have been. StateError where
+    **To resume,** save `state_dict` with the loader's: take both between two batches, after the
+    update. Load both, and give the loader the same number of slots. The state has the last draws,
+    including those ahead of the loop, so that the run continues as without the stop. StateError if
     the loader's state was taken at another update.
 
-    Give it to one loader. All its methods are safe from any thread, also while the loader draws.
-    The loader raises ValueError where its dataset has another length than n, where ``dataset[i]``
-    is a whole batch, with several ranks, which would not know each other's updates, and where all
-    priorities are 0. TypeError or ValueError for parameters that do not fit.
+    Use one sampler per loader. All methods are safe from any thread, also while the loader draws.
+    The loader raises ValueError if the length of its dataset is not n, if ``dataset[i]`` is a whole
+    batch, with several ranks, since these do not share updates, and if all priorities are 0.
+    TypeError or ValueError for invalid parameters.
     """
 
     carries_weights = True
@@ -155,12 +155,12 @@ class PrioritizedSampler(SeededSampler):
         return self._num_samples
 
     def __repr__(self) -> str:
-        """Return what can be drawn, and how."""
+        """Return how many samples can be drawn, and alpha."""
         there = np.count_nonzero(self._tree.values)
         return f"<PrioritizedSampler: {there} of {self._count} samples, alpha={self._alpha:g}>"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: what a worker, or a file, had of it would hear of no update."""
+        """Refuse to be pickled: a copy in a worker or a file would get no updates."""
         raise TypeError(
             "a PrioritizedSampler stays in the process that trains; leave it out of what "
             "__getstate__ of the dataset returns, and save its state_dict()"
@@ -170,7 +170,7 @@ class PrioritizedSampler(SeededSampler):
 
     @property
     def beta(self) -> float | Callable[[int], float]:
-        """How far weights make up for the priorities: 0 to 1, or a function of the updates."""
+        """How far weights correct the priorities: 0 to 1, or a function of the updates."""
         return self._beta
 
     @beta.setter
@@ -182,17 +182,17 @@ class PrioritizedSampler(SeededSampler):
         )
 
     def update(self, indices: ArrayLike, priorities: ArrayLike) -> None:
-        """Give samples new priorities, such as the absolute TD errors and a little more.
+        """Set new priorities of samples, such as the absolute TD errors plus a small constant.
 
-        indices: as they came with the batch, in any order; of one that comes twice the last counts.
-        priorities: as many numbers of 0 or more. They hold for all later draws, at once.
+        indices: those of the batch, in any order; if an index comes twice, the last counts.
+        priorities: one number of 0 or more per index. All later draws use them.
 
-        A sample of priority 0 is not there any more, and only `add` brings it back: an update that
-        comes late, for a sample that was removed meanwhile, does nothing.
+        Priority 0 removes a sample, and only `add` restores it: a late update of a removed sample
+        does nothing.
 
         Raises IndexError for an index that is no sample; ValueError for priorities that are NaN,
-        infinite, negative, or more or fewer than the indices; TypeError for what are no numbers.
-        Nothing has changed then.
+        infinite, negative, or not as many as the indices; TypeError for values that are no numbers.
+        After an error nothing has changed.
         """
         samples = checked_indices(indices, self._count)
         powers = checked_powers(priorities, samples.size, self._alpha)
@@ -203,10 +203,10 @@ class PrioritizedSampler(SeededSampler):
             self._answered += samples.size
 
     def add(self, indices: ArrayLike, priorities: ArrayLike | None = None) -> None:
-        """Let samples be drawn that were written, for the first time or anew; call it afterwards.
+        """Make samples available for draws; call it after writing or overwriting them.
 
-        indices: one or several. priorities: by default the highest so far, 1 at first, so that what
-        is new comes soon. Raises what `update` raises.
+        indices: one or several. priorities: by default the highest so far, 1 at first, so that new
+        samples come soon. Raises the errors of `update`.
         """
         samples = checked_indices(indices, self._count)
         powers = (
@@ -216,10 +216,10 @@ class PrioritizedSampler(SeededSampler):
             self._put(samples, np.full(samples.size, self._most) if powers is None else powers)
 
     def remove(self, indices: ArrayLike) -> None:
-        """Leave samples out until `add`: those that the program is about to overwrite, say.
+        """Leave samples out until `add`, for example before the program overwrites them.
 
-        Batches that were drawn before, at most ``slots``, may still have them. Raises what `update`
-        raises for indices.
+        Batches drawn before, at most ``slots``, may still have them. Raises the errors of `update`
+        for indices.
         """
         samples = checked_indices(indices, self._count)
         with self._lock:
@@ -232,9 +232,9 @@ class PrioritizedSampler(SeededSampler):
 
     @property
     def pending(self) -> int:
-        """Samples drawn in this epoch and not updated since: what the next draws do not know.
+        """Samples drawn in this epoch and not updated since: the next draws miss these updates.
 
-        In a loop that updates every batch, right after the update, it is ``slots - 1`` batches.
+        If a loop updates every batch, this is ``slots - 1`` batches right after an update.
         Samples that failed count until the epoch's end.
         """
         return max(self._taken - self._answered, 0)
@@ -268,9 +268,9 @@ class PrioritizedSampler(SeededSampler):
     def begin(self, epoch: DrawEpoch, state: Any) -> None:
         """Make an epoch the newest.
 
-        One that goes on from a state keeps the draws that were made ahead of it.
+        An epoch that continues from a state keeps the draws made in advance.
 
-        StateError where the loader's state is of another moment.
+        StateError if the loader's state was taken at another moment.
         """
         number, start = epoch.number, epoch.position
         with self._lock:
@@ -295,7 +295,7 @@ class PrioritizedSampler(SeededSampler):
             self._newest = epoch
 
     def draw(self, epoch: DrawEpoch, count: int) -> Indices:
-        """Return an epoch's next draws: those that are known, then others by present powers."""
+        """Return an epoch's next draws: kept ones first, then new ones by the current powers."""
         with self._lock:
             if epoch is not self._newest:
                 return self._drawn(epoch, epoch.position, count)
@@ -331,10 +331,10 @@ class PrioritizedSampler(SeededSampler):
     # ---- where it is ----
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the priorities and what draws depend on, as arrays: ``np.savez(file, **state)``.
+        """Return the priorities and the state of the draws, as arrays: ``np.savez(file, **state)``.
 
-        Take it between two batches, after the update, together with the loader's. It takes 8 bytes
-        a sample.
+        Take it between two batches, after the update, together with the loader's. It has 8 bytes a
+        sample.
         """
         with self._lock:
             kept, beta = self._kept, np.nan if callable(self._beta) else self._beta
@@ -344,9 +344,9 @@ class PrioritizedSampler(SeededSampler):
             return {name: np.asarray(value) for name, value in found.items()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Be as when ``state`` was taken; beta too, where it is a number now and was one then.
+        """Restore ``state``; also beta, if it is a number both now and in the state.
 
-        Do it ahead of the epoch that is to go on. StateError for a state of another sampler.
+        Call it before the epoch that is to continue. StateError for a state of another sampler.
         """
         found = checked_state(state, self._count, self._alpha)
         with self._lock:
@@ -375,7 +375,7 @@ class PrioritizedOrder(Sampler):
     def epoch(self, number: int, start: int = 0, state: Any = None) -> DrawEpoch:
         """Return epoch ``number`` from position ``start`` on.
 
-        ``state``: the sampler's updates before that.
+        ``state``: the number of updates before that.
         """
         key = key_of("prioritized", (self._seed, number, self._count))
         return DrawEpoch(self.sampler, key, number, start, state)
@@ -386,23 +386,23 @@ class PrioritizedOrder(Sampler):
         return self.sampler.updates
 
     def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - any start will do
-        """Raise StateError for what is no number of updates.
+        """Raise StateError unless the state is a number of updates.
 
-        An epoch that was begun by `skip` has none.
+        An epoch begun by `skip` has no state.
         """
         if state is not None and not (type(state) is int and state >= 0):
             refuse(state, "expected the updates of a PrioritizedSampler, an int of 0 or more")
 
 
 class DrawEpoch(Epoch):
-    """One pass. Its draws depend on the moment at which they are asked for."""
+    """One epoch. Its draws depend on the moment at which they are made."""
 
     position: int
 
     def __init__(
         self, sampler: PrioritizedSampler, key: Words, number: int, start: int, state: Any
     ) -> None:
-        """Begin at a position, with the draws that the sampler has kept from there on."""
+        """Begin at a position, with the draws that the sampler kept from there on."""
         self.number = number
         """Of this epoch."""
         self.position = start
@@ -412,7 +412,7 @@ class DrawEpoch(Epoch):
         sampler.begin(self, state)
 
     def take(self, count: int) -> Indices:
-        """Return the next draws; where Ctrl-C comes, the next call returns them."""
+        """Return the next draws; after Ctrl-C, the next call returns them."""
         taken = self._sampler.draw(self, max(min(count, len(self._sampler) - self.position), 0))
         self.position += taken.size
         return taken
@@ -425,7 +425,7 @@ class DrawEpoch(Epoch):
 class _Kept(NamedTuple):
     """The newest draws of an epoch: those ahead of the loop, above all.
 
-    A signal handler may look at any moment.
+    A signal handler may read them at any moment.
     """
 
     number: int  # of the epoch
@@ -443,16 +443,16 @@ class _Kept(NamedTuple):
 
 
 class SumTree:
-    """Numbers of 0 or more, their sum, their least, and the number that a point lies in.
+    """Numbers of 0 or more, with their sum and least, and a search for a point's number.
 
         sums     10
                 4   6        a number is the sum of the two below it
                1 3 6 0       the numbers
 
-    A point goes down to one of the two, in O(log n). Each sum is that of its own two numbers and of
-    nothing that was there before. So the tree depends on the numbers alone, not on the order in
-    which they came, and does not drift. It takes 17 bytes a number. Changes are added up when
-    something is asked for. Not thread-safe.
+    The search for a point descends from sum to sum, in O(log n). Each sum is computed anew from the
+    two numbers below it. So the tree depends only on the current numbers, not on the order of
+    changes, and rounding errors do not add up. It takes 17 bytes a number. Sums are updated at the
+    next query. Not thread-safe.
     """
 
     def __init__(self, size: int) -> None:
@@ -468,7 +468,7 @@ class SumTree:
         self._changed: list[Indices] = []
 
     def put(self, indices: Indices, values: Floats) -> None:
-        """Change some numbers; where an index comes twice, the last one counts."""
+        """Change some numbers; if an index comes twice, the last one counts."""
         self._changed.append(indices)  # first: what breaks off in between is added up all the same
         self.values[indices] = values
 
@@ -485,8 +485,7 @@ class SumTree:
     def find(self, points: Floats) -> Indices:
         """Return the number of each point: the first whose sum with those before exceeds it.
 
-        Points are from 0 to below the total. A number of 0 has none, whatever was rounded on the
-        way.
+        Points are from 0 to below the total. A number of 0 is never found, in spite of rounding.
         """
         self._add_up()
         found, points = np.zeros(points.size, np.int64), points.copy()
@@ -510,7 +509,7 @@ class SumTree:
 def _update(
     levels: list[Floats], changed: Indices, side: int, combine: Callable[[Floats], Floats]
 ) -> None:
-    """Make anew what depends on changed numbers; each is made of ``side`` of the level below."""
+    """Recompute the nodes above changed numbers, each from ``side`` of the level below."""
     for below, above in pairwise(levels):
         groups = below.reshape(-1, side)
         changed = changed // side
@@ -540,7 +539,7 @@ def checked_indices(indices: ArrayLike, count: int) -> Indices:
 
 
 def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
-    """Return as many priorities to the power of ``alpha``; above 0 where they are."""
+    """Return the priorities to the power of ``alpha``; a priority above 0 stays above 0."""
     axis, name = f"({count},): one for each index", "priorities"
     given = checked_array(
         "priorities are", np.atleast_1d(np.asarray(priorities)), "biuf", "numbers", axis
@@ -564,7 +563,7 @@ _CHANGED = "it was changed since"
 
 
 def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a sampler's state; StateError where it is of another sampler."""
+    """Return the arrays of a sampler's state; StateError if the state is of another sampler."""
     expected = "expected what PrioritizedSampler.state_dict() returned"
     if not isinstance(state, Mapping):
         raise StateError(f"the sampler's state is a {type(state).__name__}, {expected}")
@@ -586,7 +585,7 @@ def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any
 
 
 def _check_values(kept: Mapping[str, NDArray[Any]], count: int) -> None:
-    """Raise StateError for what would be drawn or counted wrongly, later."""
+    """Raise StateError for values that would cause wrong draws or counts later."""
     powers, draws = kept["powers"], kept["draws"]
     if not (np.isfinite(powers) & (powers >= 0)).all():
         _refuse("has powers that are negative or not finite", _CHANGED)

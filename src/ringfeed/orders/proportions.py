@@ -1,4 +1,4 @@
-"""Which dataset each position of a mix draws from.
+"""The dataset from which each position of a mix draws.
 
 It is part of the interface, and no later version may change it.
 
@@ -67,7 +67,7 @@ NARROW = 2**50  # times CHUNK, still 63 bits
 def shares_of(weights: Any, count: int, name: str = "weights") -> tuple[int, ...]:
     """Return weights as integers in the same proportions.
 
-    Raises ValueError or TypeError for what are none, by ``name``.
+    Raises ValueError or TypeError for invalid weights, with their ``name``.
     """
     try:
         given = [*(weights.tolist() if hasattr(weights, "tolist") else weights)]
@@ -112,8 +112,8 @@ def rounded(parts: Sequence[Fraction], total: int, first: Sequence[bool] = ()) -
 
     Parts that are ``first`` come ahead of others.
 
-    Where parts below 0 leave the others too much, each gives up one in turn, the smallest remainder
-    first.
+    If negative parts leave the others too much, each other part gives up one in turn, the smallest
+    remainder first.
     """
     found = [max(part.__floor__(), 0) for part in parts]
     order = sorted(
@@ -145,7 +145,7 @@ def totals(weights: Sequence[int], left: Sequence[int], stop: str) -> list[int]:
 
 
 class Pattern:
-    """Which dataset each position draws from: of so many draws in all, or over and over."""
+    """The dataset from which each position draws: for given totals, or repeated without end."""
 
     def __init__(
         self, amounts: Sequence[int], weights: Sequence[int], rows: int, block: int, *, ends: bool
@@ -206,7 +206,7 @@ class Pattern:
         return np.concatenate([np.diff(cumulated).astype(np.int64), last])
 
     def counts(self, position: int) -> list[int]:
-        """Return how often each dataset is drawn ahead of a position."""
+        """Return how often each dataset is drawn before a position."""
         if self.draws is not None and position >= self.draws:
             return [*self.amounts]
         blocks, rest = divmod(position, self.rows)

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as frameworks and launchers have it.
+"""The rank of this process, as frameworks and launchers know it.
 
     torch.distributed    once initialized                        its module, if it is imported
     jax.distributed      once initialized                        its module, too
@@ -7,7 +7,7 @@
     torchrun             RANK, WORLD_SIZE                        the environment
     Open MPI             OMPI_COMM_WORLD_RANK, ..._SIZE          the environment; also MPICH
 
-Nothing is imported here: what the program has not imported cannot have been initialized.
+Nothing is imported here: a module that the program has not imported is not initialized.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NOTHING = (
 
 
 def find() -> tuple[int, int, str]:
-    """Return rank, world size, and the names of all that know them.
+    """Return rank, world size, and the names of all sources that know them.
 
-    Raises ValueError where these differ, or none does.
+    Raises ValueError if the sources differ, or none knows.
     """
     found = {name: said for name, look in _KNOWN_BY.items() if (said := look()) is not None}
     for name, (rank, world_size) in found.items():
@@ -61,7 +61,7 @@ def _torch() -> tuple[int, int] | None:
 
 
 def _jax() -> tuple[int, int] | None:
-    """Read what `jax.distributed.initialize` was given.
+    """Read the arguments of `jax.distributed.initialize`.
 
     ``jax.process_index()`` would start JAX's backend, too.
     """

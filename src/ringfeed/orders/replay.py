@@ -1,4 +1,4 @@
-"""What is done once more to come to a place in an epoch, with a warning if that takes long."""
+"""A warning if a replay, which repeats reading up to a place in an epoch, takes long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Replay:
     """Warns once, at the user's line, when a replay has taken a second."""
 
     def __init__(self, what: str, remedy: str, since_s: float | None = None) -> None:
-        """``what``: is done once more, in words; ``remedy``: how to do without.
+        """``what``: the replay in words; ``remedy``: how to avoid it.
 
         ``since_s``: by `clock`, now.
         """
@@ -24,7 +24,7 @@ class Replay:
         self.is_told = False
 
     def note(self, done: int, total: int) -> None:
-        """Note how far it is."""
+        """Note the progress of the replay."""
         if not self.is_told and (passed_s := clock() - self._since_s) > PATIENCE_S:
             self.is_told = True
             message = (

@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sample, whichever worker makes it.
+"""Random numbers that depend on the sample, not on the worker that makes it.
 
     rng          the Generator of the sample being made: a function of (seed, epoch, sample index)
     installed    the SampleContext of this thread, kept up to date by the worker; making: of a task
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 
 class SampleContext:
-    """Says which sample a thread is making; one per worker thread, changed in place.
+    """The sample that a thread is making; one context per worker thread, changed in place.
 
     Storing ``index`` begins the stream of that sample, also when the same index is stored again;
     another ``epoch`` or ``seed`` does so too. All are integers of 0 or more, index and epoch below
-    2**64; an index of None is a time when many samples are made at once, and none may draw. A tuple
-    of indices is a batch.
+    2**64; an index of None means that many samples are made at once, and none may draw. A tuple of
+    indices is a batch.
     """
 
     __slots__ = ("epoch", "index", "seed")
@@ -64,8 +64,8 @@ class SampleContext:
 class _Drawn(int):
     """A sample's index that carries its Generator.
 
-    ``rng()`` puts it where the worker had put the plain index; the next plain index ends the
-    stream, so that the worker's store needs no code of ours.
+    ``rng()`` stores it in place of the worker's plain index; the next plain index ends the stream,
+    so that the worker only stores an index.
     """
 
     seed: int
@@ -90,22 +90,22 @@ Its own tasks inherit it.
 
 
 def has_drawn() -> bool:
-    """Whether what this thread is making has asked for its Generator."""
+    """Whether this thread's sample or batch has used its Generator."""
     return installed.context is not None and isinstance(installed.context.index, _Drawn)
 
 
 def rng() -> np.random.Generator:
     """Return the random Generator of the sample being made.
 
-    Inside ``dataset[i]``, called by a loader, it depends on the loader's seed, the epoch and ``i``
-    alone, never on the worker or on what was drawn for other samples. Every call for one sample
-    gives the same object, so that draws go on. Call it for each sample instead of keeping it.
-    Inside ``batch_transform`` it depends on the seed, the epoch and the indices of the batch's
-    samples in their order.
+    Inside ``dataset[i]``, called by a loader, its numbers depend only on the loader's seed, the
+    epoch and ``i``, never on the worker or on draws of other samples. All calls for one sample
+    return the same object, so that draws continue. Call it for each sample instead of keeping the
+    Generator. Inside ``batch_transform`` the numbers depend on the seed, the epoch and the indices
+    of the batch's samples in their order.
 
-    Tasks that an ``async def __getitem__`` starts have it, too, and so has ``asyncio.to_thread``.
-    Elsewhere, and in threads that ``dataset[i]`` starts itself, it is a new
-    ``numpy.random.default_rng()``, seeded by the operating system: different in every call.
+    Tasks that an ``async def __getitem__`` starts, and ``asyncio.to_thread``, get the sample's
+    Generator, too. Elsewhere, and in threads that ``dataset[i]`` itself starts, every call returns
+    a new ``numpy.random.default_rng()``, seeded by the operating system.
     """
     context = installed.context or making.get()
     if context is None:
@@ -151,9 +151,9 @@ def reseed(context: SampleContext) -> None:
 def scatter(seed: int, worker: int, start: int) -> None:
     """Make the legacy states of this process differ from those of every other worker.
 
-    ``start`` counts the processes started in the place of ``worker``, so that a replacement does
-    not repeat its predecessor. A module not imported yet is left alone: the operating system seeds
-    it when it is.
+    ``start`` counts the processes started as ``worker``, so that a replacement does not repeat the
+    numbers of the dead one. A module that is not imported is left alone: the operating system seeds
+    it at its import.
     """
     _seed_legacy("worker", (seed, worker, start))
 
@@ -172,7 +172,7 @@ class _Torch:
 
     Nothing is imported for this.
 
-    Torch that is not here yet is seeded as soon as it is imported: in the midst of a sample, say.
+    If torch is not imported yet, it is seeded at its import, even in the middle of a sample.
     """
 
     seed = 0  # the newest to seed with
@@ -182,13 +182,13 @@ class _Torch:
 
     @classmethod
     def seed_with(cls, seed: int) -> None:
-        """Seed torch with this number, now or when it comes."""
+        """Seed torch with this number, now or at its import."""
         cls.seed = seed
         cls.when_here(cls._seed)
 
     @classmethod
     def when_here(cls, call: Callable[[], object]) -> None:
-        """Call it now where torch is imported, else once, as soon as it is."""
+        """Call the function now if torch is imported, or else once, at its import."""
         if "torch" in sys.modules:
             call()
             return
@@ -209,7 +209,7 @@ class _Torch:
 
     @classmethod
     def find_spec(cls, name: str, *_: Any) -> ModuleSpec | None:
-        """Find nothing but torch, as it would be found without this."""
+        """Find only torch, as it is found without this finder."""
         if name != "torch" or cls not in sys.meta_path:
             return None
         from importlib.util import find_spec  # noqa: PLC0415 - only for torch
@@ -278,7 +278,7 @@ def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint6
 
 
 class _Stream:
-    """What seeds Philox in place of a SeedSequence: the key, and children for ``spawn()``.
+    """Seeds Philox instead of a SeedSequence: holds the key, and children for ``spawn()``.
 
     ``Philox(key=...)`` reads entropy from the operating system, takes four times as long and
     refuses spawn().

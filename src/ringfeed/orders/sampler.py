@@ -1,13 +1,13 @@
-"""Which sample comes when: an epoch hands out sample numbers, in order and in constant memory.
+"""The order of samples: an epoch gives sample numbers, in constant memory.
 
     Sequential         0, 1, 2, ...
     Positional         a function of (epoch, position), as is `permutation.Shuffled`
-    SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see
+    SeededSampler      a user's sampler=, which a loader binds to its dataset and seed: see
                        `weighted`, `subsets`, `windows` and `prioritized`
 
 A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9,
-seed=0).epoch(3).take(128)``. One that goes on where it was left begins at a position: ``.epoch(3, 5
-* 10**8)``. What a position alone does not say, the epoch keeps: see `Epoch.state`.
+seed=0).epoch(3).take(128)``. To continue, an epoch begins at a position: ``.epoch(3, 5 * 10**8)``.
+`Epoch.state` holds what the position does not determine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IndicesAt: TypeAlias = "Callable[[int, int, int], Indices]"
 
 
 class Epoch(ABC):
-    """One pass over the samples."""
+    """One epoch's sample numbers."""
 
     position: int | None = None
     """What comes next, where an order may give more than its length."""
@@ -56,24 +56,24 @@ class Epoch(ABC):
 
         Fewer at the end of the epoch, then none.
 
-        An epoch moves in the last steps of a call, which are assignments alone. So where Ctrl-C
-        comes, it has given nothing, and the next call gives the same numbers.
+        An epoch updates its position last, by assignments only, so that Ctrl-C leaves it unchanged:
+        the next call gives the same numbers.
         """
 
     def state(self, position: int) -> Any:  # noqa: ARG002 - for most orders it says all
-        """Return what `Sampler.epoch` needs besides this position to go on there, as JSON has it.
+        """Return the JSON that `Sampler.epoch` needs, with this position, to continue here.
 
         None: nothing.
         """
         return None
 
     def part_of(self, shard: Part) -> Epoch | None:  # noqa: ARG002 - for orders that can do it
-        """Return a rank's part, where an epoch can make it without the other ranks' parts."""
+        """Return a rank's part, if the epoch can make it without the other ranks' parts."""
         return None
 
 
 class Sampler(ABC):
-    """What a loader needs to know of an order."""
+    """The interface of an order to the loader."""
 
     order: str
     """A short name for this order, beside seed and length: at most 40 characters."""
@@ -95,7 +95,7 @@ class Sampler(ABC):
 
     @property
     def length(self) -> int | None:
-        """Samples in an epoch, or batches where it gives lists; None where that is not known."""
+        """Samples in an epoch, or batches if it gives lists; None: unknown."""
         return self._length
 
     @property
@@ -108,7 +108,7 @@ class Sampler(ABC):
         return shard.padding(samples)
 
     def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - most need no state
-        """Raise StateError unless `epoch` can go on at position ``start`` with this state."""
+        """Raise StateError unless `epoch` can continue at position ``start`` with this state."""
         if state is not None:
             from ringfeed.orders.checks import refuse  # noqa: PLC0415 - only for a wrong state
 
@@ -118,17 +118,17 @@ class Sampler(ABC):
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Any:
         """Return epoch ``number`` without its first ``start`` samples.
 
-        ``state``: what `Epoch.state` said there.
+        ``state``: the result of `Epoch.state` there.
         """
 
 
 class Positional(Sampler):
-    """An order whose every sample is a function of (epoch, position)."""
+    """An order in which each sample is a function of (epoch, position)."""
 
     def __init__(
         self, order: str, length: int | None, indices_at: IndicesAt, chunk: int = CHUNK
     ) -> None:
-        """Ask ``indices_at`` for ``chunk`` positions at least: one takes nearly as long."""
+        """Request at least ``chunk`` positions from ``indices_at``: one takes nearly as long."""
         self.order, self._length = order, length
         self._indices_at, self._chunk = indices_at, chunk
 
@@ -139,7 +139,7 @@ class Positional(Sampler):
 
 
 class PositionalEpoch(Epoch):
-    """One pass, read a chunk at a time."""
+    """One epoch, read a chunk at a time."""
 
     def __init__(
         self, indices_at: Callable[[int, int], Indices], length: int, start: int, chunk: int
@@ -161,7 +161,7 @@ class PositionalEpoch(Epoch):
 
 
 class Sequential(Positional):
-    """0, 1, 2, ... in every epoch; without end where a dataset has no length, and itself no end."""
+    """0, 1, 2, ... in every epoch; without end if the dataset has neither length nor end."""
 
     counts_up = True
     why_no_length = "dataset has no len(), and goes on without end"
@@ -173,7 +173,7 @@ class Sequential(Positional):
 class SeededSampler(ABC):
     """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders.
 
-    It does not change.
+    Loaders do not change it.
     """
 
     parameter = "sampler"
@@ -185,11 +185,11 @@ class SeededSampler(ABC):
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples, None: unknown.
 
-        Raises ValueError where it does not fit.
+        Raises ValueError if the order does not fit the dataset.
         """
 
     def check_ranks(self, world_size: int) -> None:  # noqa: B027 - most orders fit all ranks
-        """Raise ValueError where several ranks cannot share it."""
+        """Raise ValueError if several ranks cannot share this order."""
 
 
 def check_integer(
@@ -219,5 +219,5 @@ def check_seed(seed: object) -> int:
 
 
 def draw_seed() -> int:
-    """Return a seed of the operating system's, of 53 bits: any reader of JSON keeps them."""
+    """Return a seed from the operating system, of 53 bits, which every reader of JSON keeps."""
     return int.from_bytes(os.urandom(7), "little") >> 3

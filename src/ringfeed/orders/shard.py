@@ -1,17 +1,17 @@
-"""Several processes that train together: which one this is, and its part of an order.
+"""The rank of a process among several that train together, and its part of an order.
 
     global order     0 1 2 3 4 5 6 7 8 9 10     of any `Sampler`, the same on every rank
     global batch     0 1 2 3 | 4 5 6 7 | 8 9 10     world_size * rows samples; 2 ranks of 2 rows
     rank 0           0 1     | 4 5     | 8 9
     rank 1               2 3 |     6 7 |     10 8
 
-Positions are those of the global order: the state of an epoch is the same on every rank, and
-another number of ranks can go on from it.
+Positions count the global order: the state of an epoch is the same on every rank, and another
+number of ranks can continue from it.
 
-A last global batch that is not full is cut into parts of equal size, as far as that goes: some
-parts may have one row less. With "pad" each of these has one more row, at its end. It repeats a
-sample of the same global batch: the first for the first such part, the second for the second, and
-so on. With "keep" they stay shorter, and with "drop" the global batch is left out.
+An incomplete last global batch is split evenly: some parts may have one row less. "pad" adds a row
+at the end of each shorter part. The row repeats a sample of the same global batch: the first sample
+for the first such part, the second for the second, and so on. With "keep" these parts stay shorter,
+and with "drop" the global batch is left out.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ AT_ONCE = (
 
 
 class Shard(NamedTuple):
-    """Which of several processes that train together this one is: the loader's ``shard=``.
+    """The rank of this process among those that train together: the loader's ``shard=``.
 
-    rank: from 0 on. world_size: how many there are.
-    uneven: "pad", "keep" or "drop" a last global batch that is not full; see
-        docs/settings.md.
-    found: what says so, with ``shard="auto"``.
+    rank: from 0 on. world_size: the number of ranks.
+    uneven: "pad", "keep" or "drop" an incomplete last global batch: see docs/settings.md.
+    found: the sources of the rank, with ``shard="auto"``.
     """
 
     rank: int
@@ -54,9 +53,9 @@ class Shard(NamedTuple):
 
     @classmethod
     def find(cls, uneven: Uneven = "pad") -> Shard:
-        """Return what all that knows the rank of this process says.
+        """Return the rank of this process that launchers and frameworks agree on.
 
-        Raises ValueError where nothing does, or they differ.
+        Raises ValueError if none knows the rank, or they differ.
 
         ``shard="auto"`` is short for ``shard=Shard.find()``.
         """
@@ -67,9 +66,9 @@ class Shard(NamedTuple):
 
     @classmethod
     def of(cls, shard: object) -> Shard:
-        """Understand the loader's parameter of this name.
+        """Return the Shard for the loader's parameter ``shard``.
 
-        Raises TypeError or ValueError for what does not fit.
+        Raises TypeError or ValueError for an invalid value.
         """
         if isinstance(shard, str) and shard == AUTO:
             return cls.find()
@@ -87,7 +86,7 @@ class Shard(NamedTuple):
         return cls(number, count, this.uneven, this.found)
 
     def check(self, sampler: object, seed: object) -> None:
-        """Refuse what has no global batches, or others on each rank, by ValueError.
+        """Raise ValueError for orders without global batches, or with different ones on each rank.
 
         The loader's own parameters.
         """
@@ -118,11 +117,11 @@ class Part(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Samples of a global batch: what the position moves by with each batch of a rank."""
+        """Samples of a global batch: each batch of a rank moves the position by this."""
         return self.world_size * self.rows
 
     def batches(self, samples: int) -> int:
-        """Return how many batches this rank has of so many samples.
+        """Return how many batches this rank has for this number of samples.
 
         The last may be shorter, or padded.
         """
@@ -130,15 +129,15 @@ class Part(NamedTuple):
         return samples // self.step + (end - begin + padding > 0)
 
     def global_batches(self, samples: int) -> int:
-        """Return how many batches the rank has that has most."""
+        """Return the largest number of batches of any rank."""
         return samples // self.step + (samples % self.step > 0 and self.uneven != "drop")
 
     def padding(self, samples: int) -> int:
-        """Return how many rows, 0 or 1, pad this rank's last batch of so many samples."""
+        """Return how many rows, 0 or 1, pad this rank's last batch for this number of samples."""
         return self._cut(samples % self.step)[2]
 
     def part_of(self, epoch: Epoch) -> Epoch:
-        """Return this rank's part of an epoch, from where the epoch is."""
+        """Return this rank's part of an epoch, from the epoch's position on."""
         if self.world_size == 1:
             return epoch
         return epoch.part_of(self) or _PartOfEpoch(self, epoch)
@@ -148,7 +147,7 @@ class Part(NamedTuple):
         return self.part_of(sampler.epoch(number))
 
     def select(self, samples: Indices) -> Indices:
-        """Return this rank's rows of some global batches; the last may be not full."""
+        """Return this rank's rows of some global batches; the last may be incomplete."""
         full = len(samples) // self.step * self.step
         own = samples[:full].reshape(-1, self.world_size, self.rows)[:, self.rank].reshape(-1)
         rest = samples[full:]
@@ -201,7 +200,7 @@ class _PartOfEpoch(Epoch):
         return own[:count]
 
     def _read(self, count: int) -> None:
-        """Read some global batches; where Ctrl-C comes, the next call shares them out."""
+        """Read some global batches; after Ctrl-C, the next call splits them."""
         if not self._found:
             self._found.extend(zip((count,), map(self._whole.take, (count,)), strict=True))
         asked, samples = self._found[0]
@@ -209,5 +208,5 @@ class _PartOfEpoch(Epoch):
         self._own, self._found, self._is_over = [*self._own, own], [], is_over
 
     def state(self, position: int) -> Any:
-        """Return what the global order needs, besides this position of it, to go on there."""
+        """Return the state that the global order needs, with this position, to continue."""
         return self._whole.state(position)

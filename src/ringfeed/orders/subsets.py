@@ -1,6 +1,6 @@
 """Samples that the user chooses, `SubsetSampler`, or classes in proportion, `StratifiedSampler`.
 
-The orders are part of the interface, and no later version may change them.
+Both orders are part of the interface, and no later version may change them.
 
 A shuffled subset of m indices comes in the order of ``permute(positions, m, seed, epoch)`` over
 their places.
@@ -47,14 +47,13 @@ MOST_LABELS = 2**31
 class SubsetSampler(SeededSampler):
     """Takes some samples of a dataset: ``Loader(dataset, sampler=SubsetSampler(train_indices))``.
 
-    indices: which samples, each as often as it stands there: an array of integers of one axis, or
-        an iterable, which is copied, 8 bytes each; a ``range`` takes no memory.
-    shuffle: whether each epoch has them in a new order, a function of (the loader's seed, epoch,
-        position); or else in the order in which they are given. Either can be read at any position
-        at once.
+    indices: the samples, each as often as its index occurs: an array of integers of one axis, or an
+        iterable, which is copied, 8 bytes an index; a ``range`` takes no memory.
+    shuffle: True: a new order each epoch, a function of (the loader's seed, epoch, position);
+        False: the order of ``indices``. Reading can begin at any position at once.
 
-    Raises TypeError for what are no integers, ValueError for more than one axis, and in a loader
-    IndexError for an index that its dataset does not have.
+    Raises TypeError for indices that are no integers, ValueError for more than one axis, and in a
+    loader IndexError for an index that its dataset does not have.
     """
 
     def __init__(
@@ -79,11 +78,11 @@ class SubsetSampler(SeededSampler):
         self._order = f"subset:{digest(given, 'shuffled' if shuffle else '')}"
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of indices."""
         return len(self._indices)
 
     def __repr__(self) -> str:
-        """Return how many there are, and their order."""
+        """Return the number of indices, and their order."""
         return (
             f"<SubsetSampler: {len(self)} indices, "
             f"{'shuffled' if self._shuffle else 'in their order'}>"
@@ -114,20 +113,20 @@ class SubsetSampler(SeededSampler):
 
 
 class StratifiedSampler(SeededSampler):
-    """Keeps the classes of a dataset in proportion: ``sampler=StratifiedSampler(labels)``.
+    """Gives each batch the classes in proportion: ``sampler=StratifiedSampler(labels)``.
 
     labels: the class of each sample: an array of one axis, or a list, of integers or of strings.
 
-    Every sample comes once an epoch, and any batch, like any other run of the order, has the
-    classes as the dataset has them: among the first k samples of an epoch, a class with n_c of the
-    dataset's n samples has less than one sample more or fewer than k * n_c / n, and so among any k
-    in a row less than two. Which class comes where is the same in every epoch, the samples of each
-    class come in a new order. The order is a function of (the loader's seed, epoch, position),
-    which `orders.subsets` writes down, and can be read at any position at once. It takes 16 bytes a
-    label, and while an epoch is read up to 24 more, or 96 kB a class where that is less. To make
-    one takes about 1 µs a label.
+    Every sample comes once an epoch, and each batch has the classes in the proportions of the
+    dataset: a class with n_c of the dataset's n samples differs from its share k * n_c / n by less
+    than one sample among the first k of an epoch, and so by less than two among any k in a row. The
+    class at each position is the same in every epoch; the samples of each class come in a new
+    order. The order is a function of (the loader's seed, epoch, position); `orders.subsets` defines
+    it, and reading can begin at any position at once. It takes 16 bytes a label, and while an epoch
+    is read up to 24 more, or 96 kB a class if that is less. Making the sampler takes about 1 µs a
+    label.
 
-    Raises TypeError for labels that are neither all integers nor all strings, ValueError for none,
+    Raises TypeError unless the labels are all integers or all strings, ValueError for no labels,
     for more than one axis, for more than 2**31, and in a loader whose dataset has another length.
     """
 
@@ -146,7 +145,7 @@ class StratifiedSampler(SeededSampler):
         return self._members.size
 
     def __repr__(self) -> str:
-        """Return how many labels of how many classes there are."""
+        """Return the numbers of labels and of classes."""
         return f"<StratifiedSampler: {len(self)} labels of {self._classes} classes>"
 
     def bind(self, length: int | None, seed: int) -> Sampler:

@@ -48,22 +48,22 @@ LN_2 = 0.6931471805599453
 class WeightedSampler(SeededSampler):
     """Draws samples by weight: ``sampler=ringfeed.orders.WeightedSampler(weights)``.
 
-    weights: a number of 0 or more for each sample of the dataset, of any sum: an array of one axis,
-        or a list. They are copied.
-    num_samples: how many are drawn in an epoch; by default as many as there are weights, or,
-        without replacement, as there are weights above 0.
-    replacement: whether a sample may be drawn again in the same epoch. Without, each draw is by the
-        weights of the samples that are left.
+    weights: a number of 0 or more for each sample of the dataset, with any sum: an array of one
+        axis, or a list. They are copied.
+    num_samples: draws per epoch; by default the number of weights or, without replacement, of
+        weights above 0.
+    replacement: whether a sample may be drawn again in the same epoch. Without replacement, each
+        draw uses the weights of the samples that are left.
 
-    Each epoch draws anew. The order is a function of (the loader's seed, epoch, position), the same
-    on every machine: `orders.weighted` says which. With replacement it can be read at any position
-    at once; it takes 8 bytes a weight. Without, an epoch begins by sorting all keys, also where it
-    goes on in its midst; it takes 8 bytes a weight, and 24 more for each epoch that is read. A
-    weight below 2**-53 of the sum of all may come out as 0, with replacement.
+    Each epoch has new draws. The order is a function of (the loader's seed, epoch, position), the
+    same on every machine; `orders.weighted` defines it. With replacement, reading can begin at any
+    position at once, and the sampler takes 8 bytes a weight; a weight below 2**-53 of the sum of
+    all may count as 0. Without replacement, each epoch, even a continued one, begins by sorting all
+    keys; it takes 8 bytes a weight, and 24 more for each epoch that is read.
 
-    Raises TypeError for what is no array of numbers. ValueError for weights that are NaN, infinite
-    or negative, for none above 0, for a ``num_samples`` below 1 or, without replacement, above the
-    number of weights that are not 0; and in a loader whose dataset has another length.
+    Raises TypeError for weights that are no numbers. ValueError for weights that are NaN, infinite
+    or negative, for no weight above 0, for a ``num_samples`` below 1 or, without replacement, above
+    the number of weights above 0; and in a loader whose dataset has another length.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WeightedSampler(SeededSampler):
         return self._num_samples
 
     def __repr__(self) -> str:
-        """Return how many are drawn of how many."""
+        """Return the numbers of draws and of weights."""
         without = "" if self._replacement else " without replacement"
         return f"<WeightedSampler: {self._num_samples} draws of {self._count} weights{without}>"
 

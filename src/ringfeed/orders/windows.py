@@ -1,4 +1,4 @@
-"""A shuffle for storage that is read in order: `WindowShuffle`.
+"""A shuffle for storage that reads fastest in order: `WindowShuffle`.
 
 The order is part of the interface, and no later version may change it. With n samples in blocks of
 b and windows of k = window // b blocks, an epoch is made in two steps, each a function of the
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 
 
 class WindowShuffle(SeededSampler):
-    """Shuffles blocks of samples that lie side by side, and samples within windows of blocks.
+    """Shuffles blocks of neighbouring samples, and the samples within windows of blocks.
 
         loader = ringfeed.Loader(dataset, sampler=ringfeed.orders.WindowShuffle(10_000, block=100))
 
-    Files on disks and networks are read quickest in order. Here the dataset is cut into blocks of
-    ``block`` samples; the blocks come in a new order each epoch, ``window // block`` of them at a
-    time, and the samples of these come mixed. So a page cache that holds ``window`` samples reads
-    each block once, from its first sample to its last. Every sample comes once an epoch.
+    Reading files on disks and networks is fastest in order. Here the dataset is cut into blocks of
+    ``block`` samples. The blocks come in a new order each epoch; each window mixes the samples of
+    ``window // block`` blocks. So with a page cache for ``window`` samples, each block is read
+    once, from its first sample to its last. Every sample comes once an epoch.
 
-    window: samples that are mixed with one another: 2 or more. Where it is no multiple of
-        ``block``, the next one below counts.
-    block: samples that lie side by side: 1 to ``window``. By default the square root of ``window``,
-        so that as many blocks are mixed as each has samples. Give the number of samples in a chunk
-        of your storage, where it has any; ``block=window`` mixes neighbours alone.
+    window: the number of samples that are mixed: 2 or more, rounded down to a multiple of
+        ``block``.
+    block: neighbouring samples per block: 1 to ``window``. By default the square root of
+        ``window``, so that a window has as many blocks as a block has samples. If your storage has
+        chunks, give the number of samples per chunk; ``block=window`` mixes only neighbours.
 
     ``Loader(dataset, shuffle=10_000)`` is short for
     ``sampler=ringfeed.orders.WindowShuffle(10_000)``.
 
-    There is no buffer and nothing to save: the order is a function of (the loader's seed, epoch,
-    position), which `orders.windows` writes down, and memory is that of one window of up to 4096
-    samples. Any position takes at most the work of a window.
+    There is no buffer and no state to save: the order is a function of (the loader's seed, epoch,
+    position), which `orders.windows` defines. It takes memory for one window of up to 4096 samples.
+    Beginning at any position takes at most the work of a window.
 
-    Raises TypeError for what is no integer, ValueError for a window below 2, for a block below 1 or
+    Raises TypeError for values that are no integers, ValueError for a window below 2, for a block below 1 or
     above the window, and in a loader whose dataset has no length.
     """
 
@@ -73,7 +73,7 @@ class WindowShuffle(SeededSampler):
             )
 
     def __repr__(self) -> str:
-        """Return the call that makes it."""
+        """Return the call that makes this sampler."""
         return f"WindowShuffle({self._window}, block={self._block})"
 
     def bind(self, length: int | None, seed: int) -> Sampler:
@@ -95,7 +95,7 @@ class WindowShuffle(SeededSampler):
 
 
 class _Windows:
-    """One epoch. A place is a position before the samples of its window are mixed."""
+    """One epoch. A place is a position before its window is mixed."""
 
     def __init__(self, length: int, block: int, blocks: int, seed: int, number: int) -> None:
         self._length, self._block, self._blocks = length, block, blocks  # of a window
