@@ -371,11 +371,16 @@ format: .venv/with-lint ## rewrite Python and C in the house's style
 # SECONDS_LONG is how long; a seed that fails is printed, and `python tests/support/fuzz.py --seed N` replays it.
 SECONDS_LONG ?= 120
 ROUNDS ?= 1000
-fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); ROUNDS=1000 programs of each face against a plain loop (--face torch needs torch); new examples for the laws
+# Those of torch's face start workers of torch's class, too, anew for each epoch.
+TORCH_ROUNDS ?= 100
+fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); ROUNDS=1000 programs of each face against a plain loop, TORCH_ROUNDS=100 of torch's, where it is installed; new examples for the laws
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG)
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG) --unkillable
 	$(PY) tests/support/differential.py --rounds $(ROUNDS)
 	for face in keras share; do $(PY) tests/support/differential.py --face $$face --rounds $(ROUNDS) || exit 1; done
+	if $(PY) -c 'import importlib.util as i, sys; sys.exit(not i.find_spec("torch"))'; \
+	then $(PY) tests/support/differential.py --face torch --rounds $(TORCH_ROUNDS); \
+	else echo "== without torch: programs of its face are left out"; fi
 	$(PY) -m pytest -q --hypothesis-profile=new -m hypothesis $(CORE:%=tests/%)
 
 LOADERS ?= 1000

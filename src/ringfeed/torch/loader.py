@@ -36,9 +36,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     and so are order, values, dtypes and containers of the batches: the same for the same generator,
     whose state is the same afterwards. What differs:
 
-    - Workers write batches straight into ``prefetch_factor * num_workers + 1`` slots; a tensor
-      keeps its slot. Where kept tensors hold every slot but one, batches are private copies, with
-      one `SlotsHeldWarning`.
+    - Workers write batches straight into ``prefetch_factor * num_workers + 1`` slots, three at
+      least; a tensor keeps its slot. Where kept tensors hold every slot but one, batches are
+      private copies, with one `SlotsHeldWarning`.
     - The numbers that a sample draws from torch, ``numpy.random`` and ``random`` depend on the
       epoch's base seed and the sample's index: with ``num_workers`` above 0 they do not depend on
       the workers. What ``__getitems__`` draws depends on the indices of its batch.
