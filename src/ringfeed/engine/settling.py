@@ -48,6 +48,7 @@ class Settler:
         self._engine: Engine = weakref.proxy(engine)
         self._wait_ns = engine.timeout_ns  # for a framework
         self._has_warned = False
+        self._is_in_vain = False  # what garbage and a short wait can do was tried once
         self.begin()
 
     def begin(self) -> None:
@@ -138,14 +139,16 @@ class Settler:
         """Whether a batch just taken may keep its slot; warns once if views are in the way."""
         if lease is None or lease.has_room():
             return True
+        is_quiet = builder is not None and builder.is_quiet
         *held, _ = self._engine.observer.held_since_ns()  # the newest is the lease's own
-        if len(held) == 1 and held[0] != self._watched_ns and not self._keeps:
+        if len(held) == 1 and held[0] != self._watched_ns and not (self._keeps or is_quiet):
             self._lets_go, self._watched_ns = self._watched_ns > 0, held[0]
             return self._lets_go
         if not held or self._makes_room(lease, builder, len(held)):
             return lease.has_room()
         self.distrust()
-        if not self._has_warned and self._engine.ring.look() not in OVER:
+        self._is_in_vain = True
+        if not (self._has_warned or is_quiet) and self._engine.ring.look() not in OVER:
             del lease  # else a warning that is raised would hold the slot by its traceback
             self._has_warned = True
             self._warn("" if builder is None else builder.copied_by)
@@ -154,11 +157,8 @@ class Settler:
     def _makes_room(self, lease: Lease, builder: BatchBuilder | None, held: int) -> bool:
         """Get a slot without the caller: open another, or wait for a framework to release one."""
         engine, began_ns, waited_ns = self._engine, _ring.now_ns(), 0
-        if not self._has_warned:  # once in vain is enough
-            while engine.resizer is not None and engine.resizer.open_another():
-                if lease.has_room():
-                    return True
-            if lease.wait_room(SOON_NS):
+        while engine.resizer is not None and engine.resizer.open_another():
+            if lease.has_room():
                 return True
         while (
             builder is not None
@@ -171,7 +171,7 @@ class Settler:
             waited_ns = _ring.now_ns() - began_ns
         if waited_ns:
             self._wait_ns = SOON_NS  # until that was not in vain
-        if not self._has_warned:
+        if not self._is_in_vain and not lease.wait_room(SOON_NS):
             gc.collect()  # tens of milliseconds beside a framework
         return lease.has_room()
 

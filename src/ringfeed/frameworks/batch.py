@@ -106,6 +106,9 @@ class TensorBuilder(BatchBuilder):
     private arrays of these leaves in the place of a plain copy, and ``extra`` more leaves of the
     views of a batch, which come last. What comes beside the values of leaves with a form stands
     before these: see `forms`. ``pack`` makes another structure than that of a sample.
+
+    With ``outstanding``, of all builders of a loader that is read by those who keep batches, a
+    builder is quiet: it gives leaves, which the caller finishes, and copies without a warning.
     """
 
     def __init__(  # noqa: PLR0913 - what a batch is made of
@@ -117,6 +120,7 @@ class TensorBuilder(BatchBuilder):
         own: Own | None = None,
         extra: Extra | None = None,
         pack: Callable[[Sequence[Any]], Any] | None = None,
+        outstanding: Outstanding | None = None,
     ) -> None:
         leaves, offsets, own = info.spec.leaves, info.offsets, own or {}
         self.framework = framework
@@ -156,26 +160,33 @@ class TensorBuilder(BatchBuilder):
         self._is_plain = (
             len(self.over_slot) == len(leaves) and extra is None and not self._join.beside
         )
-        self._kept = [number for number in self.over_slot if number not in cast.numbers]
-        self._outstanding = Outstanding(info.slots)
+        self.is_quiet = self.waits_for_slots = outstanding is not None
+        self._kept = [n for n in self.over_slot if self.is_quiet or n not in cast.numbers]
+        self._outstanding = outstanding or Outstanding()
 
     def __call__(self, lease: Lease, rows: int) -> Any:
         """Return the batch; its tensors hold the slot by themselves, but for those that are cast or copied."""
-        leaves = self.leaves(lease, rows)
-        if self.framework.is_computing is not None:
+        leaves, framework = self.leaves(lease, rows), self.framework
+        if framework.is_computing is not None or framework.in_cycles:
             self._outstanding.add(lease.slot, [leaves[number] for number in self._kept])
-        return self.finish(leaves)
+        if framework.in_cycles:
+            gc.collect(0)  # tens of microseconds, and otherwise most slots wait for it
+        return leaves if self.is_quiet else self.finish(leaves)
 
     def private(self, lease: Lease, rows: int) -> Any:
         """Return the batch as copies."""
-        return self.finish(self.leaves(lease, rows, private=True))
+        leaves = self.leaves(lease, rows, private=True)
+        self._outstanding.copied += 1
+        return leaves if self.is_quiet else self.finish(leaves)
 
     def lets_go_later(self, waited_s: float, held: int) -> bool:
         """Whether the program has no tensor of some held slot any more, so that the framework may still read it."""
-        is_computing = self.framework.is_computing
-        if is_computing is None or self._outstanding.in_hand(self.framework) >= held:
+        framework = self.framework
+        if framework.in_cycles and not waited_s:
+            return self._outstanding.collects(framework)
+        if framework.is_computing is None or self._outstanding.in_hand(framework) >= held:
             return False
-        return waited_s < self.framework.in_flight_s or is_computing()
+        return waited_s < framework.in_flight_s or framework.is_computing()
 
     def leaves(self, lease: Lease, rows: int, *, private: bool = False) -> list[Any]:
         """The tensors over the slot, in the order of the spec, and copies of the leaves that cannot be.
@@ -225,18 +236,16 @@ def _can_be_over_slot(leaf: Leaf, framework: Framework) -> bool:
 
 
 class Outstanding:
-    """The tensors that the program was given over the slots of one loader, and whether there is room for more."""
+    """The tensors that the program was given over the slots of one loader, and the copies in their place."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self) -> None:
         self.copied = 0
         """Batches that were handed out as copies, because every other slot was held."""
-        self._slots = slots
-        self._hopeful = self._all_helps = True
+        self._all_helps = True
         self._tensors: dict[int, list[weakref.ref[Any]]] = {}  # of the last batch in each slot
 
     def add(self, slot: int, tensors: Sequence[Any]) -> None:
         """Count a batch in, until the last of its tensors is gone."""
-        self._hopeful = True
         self._tensors[slot] = list(map(weakref.ref, tensors))
 
     def in_hand(self, framework: Framework) -> int:
@@ -244,58 +253,18 @@ class Outstanding:
         slots = [*self._tensors.values()]  # at once: another thread may add one
         return sum(any(_is_in_hand(tensor, framework) for tensor in tensors) for tensors in slots)
 
-    def has_room(self, lease: Lease, framework: Framework) -> bool:
-        """Whether a slot is left to be filled beside the leased one, just taken; counts a copy if not.
-
-        Slots in flight are waited for, since they come back by themselves; those of living tensors
-        may never.
-        """
-        if framework.in_cycles and self.in_hand(framework):
-            gc.collect(0)  # tens of microseconds, and otherwise most slots wait for it
-        if lease.has_room():
-            return True
-        # One attempt in vain is enough, until some slot has come back by itself.
-        self._hopeful = self._hopeful and (
-            self._collects(lease, framework) or self._waits(lease, framework)
-        )
-        self.copied += not self._hopeful
-        return self._hopeful
-
-    def _collects(self, lease: Lease, framework: Framework) -> bool:
+    def collects(self, framework: Framework) -> bool:
         """Whether collecting garbage makes room: that of late, or all of it, until that was once in vain."""
-        if self.in_hand(framework):
-            gc.collect(1)
-            if framework.in_cycles and self._all_helps and not lease.has_room():
-                # A batch is old for the collector where it came by while a step had the batch in
-                # such a cycle.
-                gc.collect()
-                self._all_helps = lease.has_room()
-        return lease.has_room()
-
-    def _waits(self, lease: Lease, framework: Framework) -> bool:
-        """Whether waiting for the slots in flight makes room, if there are any beside the leased one."""
-        in_flight = self._slots - 1 - self.in_hand(framework)
-        return in_flight > 0 and lease.wait_room(int(framework.in_flight_s * 1e9))
+        before = self.in_hand(framework)
+        gc.collect(1)
+        if self._all_helps and self.in_hand(framework) == before:
+            # A batch is old for the collector where it came by while a step had the batch in such a
+            # cycle.
+            gc.collect()
+            self._all_helps = self.in_hand(framework) < before
+        return self.in_hand(framework) < before
 
 
 def _is_in_hand(reference: weakref.ref[Any], framework: Framework) -> bool:
     tensor = reference()
     return tensor is not None and framework.has_memory(tensor)
-
-
-class QuietBuild:
-    """A `BuildBatch` for callers that keep batches: private copies, without a word, where a slot must be left."""
-
-    def __init__(self, builder: TensorBuilder, outstanding: Outstanding) -> None:
-        self._builder = builder
-        self._outstanding = outstanding
-        self.is_computing = builder.is_computing
-
-    def __call__(self, lease: Lease, rows: int) -> list[Any]:
-        """Return the leaves of a batch: over the slot if another is left to be filled, else private."""
-        builder = self._builder
-        if not builder.over_slot or not self._outstanding.has_room(lease, builder.framework):
-            return builder.leaves(lease, rows, private=True)
-        leaves = builder.leaves(lease, rows)
-        self._outstanding.add(lease.slot, [leaves[number] for number in builder.over_slot])
-        return leaves

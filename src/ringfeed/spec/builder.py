@@ -16,6 +16,8 @@ class BatchBuilder:
 
     waits_for_slots = False
     """Whether to wait up to ``timeout_s``, not a second, for slots that views hold."""
+    is_quiet = False
+    """Whether its caller keeps batches as it likes, and is given copies without a warning."""
     copied_by = ""
     """How a user copies what is to be kept."""
     is_computing: Callable[[], bool] | None = None

@@ -16,7 +16,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ringfeed._callers import frame_above
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import LoaderFacts
-from ringfeed.frameworks.batch import Outstanding, QuietBuild, TensorBuilder, without_lists
+from ringfeed.frameworks.batch import Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import NOTHING
 from ringfeed.frameworks.keras.arguments import check_call, iterator_in_the_making, iterator_of
 from ringfeed.frameworks.keras.backends import (
@@ -59,7 +59,7 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         _check_structure(info.spec.tree)
         check_forms(info.spec.leaves)
         self._casts = keras_casts(info.spec, cast)
-        self._outstanding = Outstanding(info.slots)
+        self._outstanding = Outstanding()
         self._own_place = Place(stream, _weigher(info.spec, class_weight))
         self._places: weakref.WeakKeyDictionary[EpochIterator, Place] = weakref.WeakKeyDictionary()
 
@@ -159,11 +159,19 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         if isinstance(tree, Array) and source.whole and not source.streams:
             tree = (tree,)  # as Keras has the batches of a PyDataset
         pack = _packer(tree, list(_extra(place).values()))
-        return TensorBuilder(self._info, memory, cast=cast, own=own, extra=place.weights, pack=pack)
+        return TensorBuilder(
+            self._info,
+            memory,
+            cast=cast,
+            own=own,
+            extra=place.weights,
+            pack=pack,
+            outstanding=self._outstanding,
+        )
 
     def _epoch(self, place: Place, builder: TensorBuilder) -> KerasEpoch:
         """One epoch: the leaves of each batch, over the slots where that can be."""
-        return KerasEpoch(self._stream, QuietBuild(builder, self._outstanding), place)
+        return KerasEpoch(self._stream, builder, place)
 
     # ---- the hooks, where Keras calls them ----
 

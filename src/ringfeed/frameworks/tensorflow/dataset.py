@@ -30,7 +30,6 @@ from ringfeed.frameworks.base import Epoch
 from ringfeed.frameworks.batch import (
     Framework,
     Outstanding,
-    QuietBuild,
     TensorBuilder,
     without_lists,
 )
@@ -122,7 +121,8 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
         None if stream.runner.position.is_amid else stream.exact_length,
         leaf_specs(info),
     )
-    builder = TensorBuilder(info, OVER_SLOTS, pack=Spec(without_lists(info.spec.tree)).unflatten)
+    pack = Spec(without_lists(info.spec.tree)).unflatten
+    builder = TensorBuilder(info, OVER_SLOTS, pack=pack, outstanding=Outstanding())
     finish = TensorFlowCasts(casts, leaves) if casts else None
     batches = Batches(
         partial(_private_epoch, stream, builder, count), count, leaves, builder.pack, finish
@@ -136,7 +136,7 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
 def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
     """An epoch of arrays, which `numpy_function` makes tensors of without a copy, since they begin at 64 bytes."""
     check_whole(stream, count)
-    return Epoch(stream, QuietBuild(builder, Outstanding(stream.info.slots)))
+    return Epoch(stream, builder)
 
 
 def leaf_specs(
