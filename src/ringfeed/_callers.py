@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
 FRAMEWORKS = ("tensorflow", "tf_keras", "keras", "torch", "jax", "jaxlib", "flax")
@@ -16,6 +17,13 @@ def frame_above(count: int) -> FrameType:
     """Return the frame so many above the function that asks."""
     # It is documented, and traceback.walk_stack() takes several times as long.
     return sys._getframe(count + 1)  # noqa: SLF001
+
+
+def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame, and all that called it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def frames_by_thread() -> dict[int, FrameType]:
@@ -33,12 +41,10 @@ def callers_depth() -> int:
 def users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
     """Return the innermost frame of the user's code, else of a framework, and its number from 1."""
     last_resort: tuple[FrameType | None, int] = None, 1
-    depth = 1
-    while frame is not None:
-        root = str(frame.f_globals.get("__name__")).partition(".")[0]
+    for depth, above in enumerate(frames_from(frame), start=1):
+        root = str(above.f_globals.get("__name__")).partition(".")[0]
         if root not in NOT_THE_USERS:
-            return frame, depth
+            return above, depth
         if root != "ringfeed" and last_resort[0] is None:
-            last_resort = frame, depth
-        frame, depth = frame.f_back, depth + 1
+            last_resort = above, depth
     return last_resort

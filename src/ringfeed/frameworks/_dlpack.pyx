@@ -32,8 +32,10 @@ cdef extern from "export/dlpack.h":
 cdef const char *NAME = "dltensor"
 
 
-def capsule(Lease lease not None, uint64_t offset, tuple shape not None, uint8_t code, uint8_t bits):
-    """Return a DLPack capsule over the array at `offset` of the slot; it holds the slot by itself, in plain C."""
+def capsule(
+    Lease lease not None, uint64_t offset, tuple shape not None, uint8_t code, uint8_t bits
+):
+    """Return a DLPack capsule over the array at `offset`; it holds the slot by itself, in C."""
     cdef rf_field field
     cdef uint64_t size = (bits + 7) // 8
     if len(shape) > <Py_ssize_t>c.RF_MAX_AXES:
@@ -45,7 +47,9 @@ def capsule(Lease lease not None, uint64_t offset, tuple shape not None, uint8_t
         field.shape[axis] = length
         size *= <uint64_t>length
     if offset + size > lease.ring.geometry.failures_at:
-        raise ValueError(f"an array of {size} bytes at {offset} does not lie within the slot's fields")
+        raise ValueError(
+            f"an array of {size} bytes at {offset} does not lie within the slot's fields"
+        )
     cdef rf_dlpack *export = <rf_dlpack *>lease.export(<const c.rf_field *>&field)
     if export == NULL:
         raise MemoryError
@@ -53,7 +57,7 @@ def capsule(Lease lease not None, uint64_t offset, tuple shape not None, uint8_t
 
 
 cdef void delete(object capsule) noexcept:
-    """Delete an export that no framework has taken: a framework that takes one renames its capsule."""
+    """Delete an export that no framework has taken: one that takes it renames the capsule."""
     cdef rf_dlpack *export
     if PyCapsule_IsValid(capsule, NAME):
         export = <rf_dlpack *>PyCapsule_GetPointer(capsule, NAME)
@@ -61,7 +65,7 @@ cdef void delete(object capsule) noexcept:
 
 
 def shape_of(Lease lease not None, uint64_t offset, tuple most not None):
-    """Return the shape that a leaf has in the batch of a lease, if it varies up to `most`; without the rows."""
+    """Return the shape of a row in the batch of a lease, where it varies up to `most`."""
     cdef cnp.npy_intp limits[33]
     cdef cnp.npy_intp shape[33]
     cdef int axis

@@ -1,4 +1,4 @@
-"""The door between a loader and the frameworks: what they may know of it, and how they take its batches.
+"""What frameworks may know of a loader, and how they take its batches.
 
     Loader ── BatchStream ──▶ torch, jax: Epochs
                         └───▶ tensorflow, keras: Epoch, begun ahead of the step
@@ -46,7 +46,7 @@ class LoaderInfo:
 
 @dataclass(frozen=True)
 class BatchStream:
-    """A loader, as frameworks take it. Made for each of them, since a loader must not refer to itself.
+    """A loader as frameworks take it; each gets one, since a loader must not refer to itself.
 
     loader: lives as long as its streams. runner: runs its epochs, and knows where it is in its
         order.
@@ -86,13 +86,16 @@ class BatchStream:
         )
 
     def set_epoch(self, epoch: int, seed: int | None = None) -> None:
-        """Make the next epoch the one of this number; of this seed where the loader has drawn its own."""
+        """Make the next epoch the one of this number.
+
+        ``seed`` is taken by a loader that has drawn its own.
+        """
         self.runner.position.set_epoch(epoch)
         if seed is not None and self.seed_is_drawn:
             self.runner.set_seed(seed)
 
     def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
+        """Return the epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
         position = self.runner.position
         place = position.next
         try:
@@ -127,7 +130,7 @@ class LoaderFacts:
         return True
 
     def __len__(self) -> int:
-        """Return the batches of an epoch; TypeError, with the reason, where the loader cannot know."""
+        """Return the batches of an epoch; TypeError says why the loader cannot know."""
         return len(self._stream.loader)
 
     def __repr__(self) -> str:
@@ -136,14 +139,14 @@ class LoaderFacts:
 
 
 class Epochs(LoaderFacts):
-    """Every ``iter()`` is the loader's next epoch; as long as the loader. What `to_torch` and `to_jax` return."""
+    """What `to_torch` and `to_jax` return: every ``iter()`` is the loader's next epoch."""
 
     def __init__(self, stream: BatchStream, begin: Callable[[], Iterator[Any]]) -> None:
         self._stream = stream
         self._begin = begin
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch; an older iterator of the loader raises SupersededError at its next ``next()``."""
+        """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
         return self._stream.begin(self._begin)
 
     @property
@@ -161,17 +164,22 @@ class Epochs(LoaderFacts):
         return Repeated(self, check_count("epochs", epochs, 0))
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
-        """Return where the user's code is: see `Loader.state_dict`. What is copied ahead to a device does not count."""
+        """Return where the user's code is: see `Loader.state_dict`.
+
+        What is copied ahead to a device does not count.
+        """
         found: dict[str, Any] = self._stream.loader.state_dict(batches=batches)
         return found
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Have the next ``iter()`` go on where ``state`` was taken: see `Loader.load_state_dict`."""
+        """Go on where ``state`` was taken at the next ``iter()``: see `Loader.load_state_dict`."""
         self._stream.loader.load_state_dict(state, strict=strict)
 
 
 class Epoch:
-    """The loader's next epoch as a framework asks for it: ahead of the step, which alone knows how far training is.
+    """The loader's next epoch, read ahead of the step by a framework.
+
+    Only the training loop knows how far training is.
 
     It is begun by the first ``next()``, which gives what ``build`` makes of a batch. An error of
     the loader does not end the epoch: the next ``next()`` goes on as the loader does. ``build``

@@ -1,9 +1,11 @@
-"""A batch of a framework's tensors: over the slot itself, or over private copies; no framework is imported here.
+"""A batch of a framework's tensors: over the slot itself, or over private copies.
+
+No framework is imported here.
 
     ring       slot 0   slot 1   slot 2   slot 3
     this batch                            held     taken just now, not yet handed out
     Python     held                                a tensor that the program still refers to
-    in flight           held     held              no tensor is left, but the framework still computes with them
+    in flight           held     held              no tensor is left; the framework still computes
 
 A tensor over a slot holds the slot by itself, and gives it back from C. One slot at least is never
 held, so that the workers always have one to fill: a batch that would take the last is handed out as
@@ -100,15 +102,17 @@ class TensorBuilder(BatchBuilder):
     """Makes batches of one framework's tensors.
 
         slot ──── from_dlpack ─────────────▶ leaves ── finish: cast, pack ──▶ batch
-          └────── copy, from_numpy ──────────▲    leaves that cannot be over the slot; all of a private batch
+          └────── copy, from_numpy ──────────▲    leaves that cannot be over the slot
+                                                  and all of a private batch
 
     ``cast`` is done by the framework, to leaves over the slot or to copies; ``own`` makes the
     private arrays of these leaves in the place of a plain copy, and ``extra`` more leaves of the
     views of a batch, which come last. What comes beside the values of leaves with a form stands
     before these: see `forms`. ``pack`` makes another structure than that of a sample.
 
-    With ``outstanding``, of all builders of a loader that is read by those who keep batches, a
-    builder is quiet: it gives leaves, which the caller finishes, and copies without a warning.
+    Where a loader's batches may be kept, as by Keras and tf.data, its builders share one
+    ``outstanding``. Such a builder is quiet: it gives leaves, which its caller finishes, and copies
+    without a warning.
     """
 
     def __init__(  # noqa: PLR0913 - what a batch is made of
@@ -149,7 +153,7 @@ class TensorBuilder(BatchBuilder):
         self.over_slot = [
             n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)
         ]
-        """The numbers of the leaves that are tensors over the slot, at least until they are cast."""
+        """The numbers of the leaves that are tensors over the slot, until they are cast."""
         self.on_host = frozenset(
             n for n, leaf in enumerate(self._join.owners) if framework.on_host(leaf)
         )
@@ -165,7 +169,7 @@ class TensorBuilder(BatchBuilder):
         self._outstanding = outstanding or Outstanding()
 
     def __call__(self, lease: Lease, rows: int) -> Any:
-        """Return the batch; its tensors hold the slot by themselves, but for those that are cast or copied."""
+        """Return the batch; its tensors hold the slot, but for those that are cast or copied."""
         leaves, framework = self.leaves(lease, rows), self.framework
         if framework.is_computing is not None or framework.in_cycles:
             self._outstanding.add(lease.slot, [leaves[number] for number in self._kept])
@@ -180,7 +184,7 @@ class TensorBuilder(BatchBuilder):
         return leaves if self.is_quiet else self.finish(leaves)
 
     def lets_go_later(self, waited_s: float, held: int) -> bool:
-        """Whether the program has no tensor of some held slot any more, so that the framework may still read it."""
+        """Whether the framework may still read a held slot of which the program has no tensor."""
         framework = self.framework
         if framework.in_cycles and not waited_s:
             return self._outstanding.collects(framework)
@@ -189,7 +193,7 @@ class TensorBuilder(BatchBuilder):
         return waited_s < framework.in_flight_s or framework.is_computing()
 
     def leaves(self, lease: Lease, rows: int, *, private: bool = False) -> list[Any]:
-        """The tensors over the slot, in the order of the spec, and copies of the leaves that cannot be.
+        """The tensors over the slot, in the order of the spec; leaves that cannot be are copies.
 
         ``private``: all as copies.
         """
@@ -217,10 +221,13 @@ class TensorBuilder(BatchBuilder):
 
     def _private(self, number: int, view: AnyArray, beside: AnyArray | None) -> AnyArray:
         """Return a leaf of a batch as an array of its own."""
-        return as_objects(view, beside) if number in self._strings else self._copiers[number](view)  # type: ignore[arg-type]
+        if number in self._strings:
+            assert beside is not None
+            return as_objects(view, beside)
+        return self._copiers[number](view)
 
     def _besides(self, lease: Lease, rows: int) -> dict[int, AnyArray]:
-        """Return what comes beside values, by the leaf; all leaves are one array each from then on."""
+        """Return what comes beside values, by the leaf; afterwards each leaf is one array."""
         besides = self._fields.besides(lease, rows)
         for number, leaf, offset, capacity in self._filled_up:
             fill_up(lease, leaf, offset, capacity)
@@ -236,7 +243,7 @@ def _can_be_over_slot(leaf: Leaf, framework: Framework) -> bool:
 
 
 class Outstanding:
-    """The tensors that the program was given over the slots of one loader, and the copies in their place."""
+    """The tensors that the program was given over a loader's slots, and how many are copies."""
 
     def __init__(self) -> None:
         self.copied = 0
@@ -254,7 +261,7 @@ class Outstanding:
         return sum(any(_is_in_hand(tensor, framework) for tensor in tensors) for tensors in slots)
 
     def collects(self, framework: Framework) -> bool:
-        """Whether collecting garbage makes room: that of late, or all of it, until that was once in vain."""
+        """Whether collecting garbage makes room: all of it until that was in vain."""
         before = self.in_hand(framework)
         gc.collect(1)
         if self._all_helps and self.in_hand(framework) == before:

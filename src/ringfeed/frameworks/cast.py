@@ -1,4 +1,4 @@
-"""What ``cast=`` makes of the leaves of a batch: looked at before anything runs, and carried out by NumPy.
+"""What ``cast=`` makes of the leaves of a batch: checked before anything runs, done by NumPy.
 
     slot       uint8 ──────────── a quarter of what float32 would take
     hand-over  a tensor over the slot, or a copy of it on the device
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ringfeed.spec.forms import Form
 
     CastTree: TypeAlias = "str | Cast | Mapping[Any, Any] | Sequence[Any] | None"
-    """A dtype's name or a Cast, for every uint8 leaf; or the sample's structure of these and of None."""
+    """A dtype's name or a Cast, for every uint8 leaf; or a sample's structure of these and None."""
     Casts: TypeAlias = "dict[int, Cast]"
-    """The casts by the number of their leaf, in order; of leaves that stay as they are there is none."""
+    """The casts by the number of their leaf, in order; other leaves stay as they are."""
     Check: TypeAlias = Callable[[Casts, Sequence[Leaf], str], None]
     Step: TypeAlias = "tuple[Callable[[Any, Any], Any], AnyArray]"
 
@@ -52,7 +52,7 @@ _REMEDY = "write it in the structure of the sample, with None for what stays as 
 
 
 def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = None) -> Casts:
-    """The casts that ``asked`` means for the leaves of a spec, for ``method``, which is named in every refusal.
+    """The casts that ``asked`` means for the leaves of a spec; every refusal names ``method``.
 
     ``check`` refuses what the framework cannot do, also where the leaf is already what it is cast
     to.
@@ -211,7 +211,7 @@ def _check_form(cast: Cast, leaf: Leaf, form: Form, where: str) -> None:
 
 
 def steps_of(cast: Cast) -> list[Step]:
-    """What is done to a new tensor of the cast's dtype and layout, one after the other, with numbers as float64."""
+    """The steps of a cast on a new tensor of its dtype and layout; numbers are float64."""
     given = [(operate, getattr(cast, name)) for name, operate in _STEPS.items()]
     return [(operate, _number(cast, value)) for operate, value in given if value is not None]
 
@@ -281,7 +281,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 class Chosen:
-    """Casts some of the leaves of each batch, in their place in the list: no view of a slot outlives its cast."""
+    """Casts some leaves of each batch, in their place: no view of a slot outlives its cast."""
 
     def __init__(self, casters: Mapping[int, Callable[[Any], Any]]) -> None:
         """Cast each leaf by the caster of its number."""

@@ -1,4 +1,6 @@
-"""Batches on another device, copied ahead of the step that wants them; no framework is imported here.
+"""Batches on another device, copied ahead of the step that wants them.
+
+No framework is imported here.
 
     step k is computed              ──────────────────────────
     batch k + 1 is copied           ───────────  its slot comes back at the `next()` after this
@@ -34,10 +36,10 @@ AHEAD = 1  # more would take memory of the device; the ring already evens out wh
 
 
 class DevicePrefetcher:
-    """The loader's next epoch. Dropping it before the end breaks the epoch off, when its copies have passed."""
+    """The loader's next epoch. Dropped before its end, it waits for its copies and breaks off."""
 
     def __init__(self, stream: BatchStream, device: Device, builder: TensorBuilder) -> None:
-        """Copy the leaves that ``builder`` makes; it finishes the copies when the step asks for them."""
+        """Copy the leaves that ``builder`` makes, and finishes when the step asks for them."""
         self._slots = stream.slots
         self._device: Any = device  # of two frameworks, whose tensors and events differ
         self._builder = builder
@@ -86,13 +88,13 @@ class DevicePrefetcher:
         self._slots.wait(self._most if ready else 0)
         try:
             found = next(self._batches)
-        except Exception as error:  # noqa: BLE001 - the end of the epoch, too, and all that a dataset raises
+        except Exception as error:  # noqa: BLE001 - the end, and all that a dataset raises
             found = error.with_traceback(None)  # which refers to the lease
         progress = self._batches.progress
         self._queue.append((found, progress.given, progress.is_over))
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit.
+        """Give back the slots that the copies read; at exit the engine has done so.
 
         The garbage collector may have called: what is waited for is the device, which needs no
         thread of ours, or lock.
@@ -102,7 +104,7 @@ class DevicePrefetcher:
 
 
 class _CopyAhead:
-    """Begins to copy a batch, but for what stays here; its slot is held until the copy has passed."""
+    """Begins to copy a batch; its slot is held until the copy has passed."""
 
     def __init__(self, slots: DeviceSlots, device: Any, builder: TensorBuilder) -> None:
         self._slots = slots

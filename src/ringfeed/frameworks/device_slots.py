@@ -1,4 +1,6 @@
-"""A loader's slots as devices use them: a copy keeps its slot until it has passed, and drivers register the slots.
+"""A loader's slots as devices use them: copies read them, and drivers register them.
+
+A copy keeps its slot until it has passed.
 
 A GPU copies registered memory by itself, at the speed of the bus and beside the program. Memory
 that is not registered goes through a buffer of the driver's, by the hand of the calling thread.
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Lease, Ring
 
     Event: TypeAlias = "torch.cuda.Event | JaxEvent"
-    """The moment after which a copy no longer reads its slot. If it raises, the copy is over, too."""
+    """The moment after which a copy no longer reads its slot. An event that raises ends it, too."""
     Registrar: TypeAlias = "tuple[Callable[[int, int], object], Callable[[int], object]]"
-    """Registers (address, size) with a driver, and undoes it by the address; or raises RuntimeError."""
+    """Registers (address, size) with a driver; undoes it by the address. Raises RuntimeError."""
     Copy: TypeAlias = "tuple[Lease, Event]"
 
 
@@ -112,7 +114,7 @@ class DeviceSlots:
         engine.on_stop += [self.wait, self._release]
 
     def register(self, registrar: Registrar) -> None:
-        """Register the slots of the ring that runs, once; where that fails, a warning says so and copies go on."""
+        """Register the slots of the ring that runs, once; a warning says where that fails."""
         if self._ring is None or self._unregister is not None or not self._registers:
             return
         register, self._unregister = registrar
@@ -140,7 +142,7 @@ class DeviceSlots:
         self._ring = None
 
     def _undo(self) -> None:
-        """Unregister every slot; a failure is a warning, since the caller that ends a loader cannot mend it."""
+        """Unregister every slot; a failure is a warning, since no caller can mend it."""
         unregister, self._unregister = self._unregister, None
         registered, self._registered = self._registered, []
         if unregister is None or self._forks != Forks.count:

@@ -40,10 +40,10 @@ class Exports:
         ]
         self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable or leaf.form]
         self._last: tuple[int, list[tuple[int, tuple[int, ...], int, int]]] = -1, []
-        """The rows of a batch, and what its lease takes: in one word, since threads may share an iterator."""
+        """The rows of a batch and its fields, in one word: threads may share an iterator."""
 
     def capsules(self, lease: Lease, rows: int) -> list[object]:
-        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its framework lets go.
+        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot by itself.
 
         Of a leaf with a form, over its values: `Fields.besides`, or `Fields.views`, comes first,
         and makes them.
@@ -69,7 +69,7 @@ def _shape_now(lease: Lease, rows: int, offset: int, most: tuple[int, ...]) -> t
 
 
 class Exported:
-    """One capsule behind the protocol, for a framework that takes an object and not a capsule. It can be taken once."""
+    """A capsule behind the protocol, for frameworks that take an object; it can be taken once."""
 
     def __init__(self, capsule: object) -> None:
         """Hand out ``capsule``."""
@@ -80,7 +80,7 @@ class Exported:
         return CPU
 
     def __dlpack__(self, **unused: object) -> object:
-        """Return the capsule, whatever version or copy is asked for: a second call raises BufferError."""
+        """Return the capsule, whatever is asked for; a second call raises BufferError."""
         capsule, self._capsule = self._capsule, None
         if capsule is None:
             raise BufferError("this capsule was taken already")
@@ -97,7 +97,7 @@ def can_be_exported(leaf: Leaf) -> bool:
 
 
 def type_of(leaf: Leaf) -> tuple[int, int]:
-    """DLPack's type code, and the bits of one element; SpecError where DLPack has no code for the dtype."""
+    """DLPack's type code and the bits of one element; SpecError where DLPack has no such dtype."""
     dtype: np.dtype[Any] = leaf.dtype
     code = _BFLOAT if dtype.name == "bfloat16" else _CODES.get(dtype.kind)
     if code is None or not dtype.isnative or dtype.itemsize > _WIDEST.get(dtype.kind, 8):

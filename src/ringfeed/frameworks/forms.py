@@ -87,7 +87,7 @@ def capacity_of(leaf: Leaf, max_rows: int) -> int:
 
 
 def fill_up(lease: Lease, leaf: Leaf, offset: int, capacity: int) -> None:
-    """Have the values of a ragged leaf be as many as a slot has room for: 0 where the batch has none.
+    """Fill the values of a ragged leaf up with 0 to as many as a slot has room for.
 
     `Fields.besides` comes before this, and what reads the values after it.
     """

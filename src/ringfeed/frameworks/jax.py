@@ -79,7 +79,7 @@ def to_jax(
 
 
 class RaggedArrays(NamedTuple):
-    """The samples of a ragged leaf, one after another, for jitted functions: no batch has another shape.
+    """The samples of a ragged leaf, one after another; all batches have the same shape.
 
     values: as many as a slot has room for, which is the leaf's ``total``, or rows times the
         longest; 0 behind the last sample. lengths: of each sample, one for each row of the batch.
@@ -108,7 +108,11 @@ def _builder(info: LoaderInfo, casts: Casts) -> TensorBuilder:
     return TensorBuilder(info, framework, cast=jax_casts(on_device), own=own)
 
 
-def _taken_as_begun(framework: Framework, wide: bool, capsule: object) -> Any:  # noqa: FBT001 - JAX's own
+def _taken_as_begun(
+    framework: Framework,
+    wide: bool,  # noqa: FBT001 - JAX's own
+    capsule: object,
+) -> Any:
     """Take memory; SpecError where JAX would take each half of a number for one."""
     if jax.config.jax_enable_x64 != wide:
         message = (
@@ -139,7 +143,10 @@ def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:
 
 
 def narrowed(leaves: Sequence[Leaf]) -> dict[int, Callable[[AnyArray], AnyArray]]:
-    """What makes arrays of the leaves that JAX has in another dtype; SpecError for a leaf of which it has no arrays."""
+    """What makes arrays of the leaves that JAX has in another dtype.
+
+    SpecError for a leaf of which JAX has no arrays.
+    """
     found: dict[int, Callable[[AnyArray], AnyArray]] = {}
     for number, leaf in enumerate(leaves):
         dtype = _dtype_in_jax(leaf)
@@ -198,7 +205,7 @@ def is_computing() -> bool:
 
 
 def jax_casts(casts: Casts) -> Chosen:
-    """What casts these leaves of each batch; JAX lets go of what it read when the new arrays are there."""
+    """What casts these leaves; JAX lets go of what it read when the new arrays are there."""
     return Chosen({number: _compiled(cast) for number, cast in casts.items()})
 
 
@@ -217,7 +224,10 @@ def _compiled(cast: Cast) -> Callable[[jax.Array], jax.Array]:
 
 
 def cast_in_host(leaves: Sequence[Leaf]) -> frozenset[int]:
-    """The numbers of the leaves that NumPy casts: JAX would narrow them before, or compile anew for every shape."""
+    """The numbers of the leaves that NumPy casts.
+
+    JAX would narrow them first, or compile anew for every shape.
+    """
     return frozenset(
         number
         for number, leaf in enumerate(leaves)
@@ -263,7 +273,9 @@ class JaxDevice:
         return copies, JaxEvent(copies)
 
     def hand_over(self, _copies: list[jax.Array], event: JaxEvent) -> None:
-        """Wait for the copy, which was begun a step ago: an array that a step was given may be donated and gone.
+        """Wait for the copy, which was begun a step ago.
+
+        An array that a step was given may be donated and gone.
 
         To ask a deleted array whether it is ready ends the process (JAX 0.10), and so no code does
         afterwards.
@@ -288,7 +300,7 @@ class JaxEvent:
 
 
 def find_device(device: jax.Device | str | None) -> jax.Device | None:
-    """The device, or the first of the platform of this name; None for the first CPU, which reads the slots themselves.
+    """The device, or the first one of a platform; None for the first CPU, which reads the slots.
 
     Raises ValueError where JAX does not see it.
     """

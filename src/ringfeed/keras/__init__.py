@@ -2,7 +2,7 @@
 
     model.fit(ringfeed.keras.feed(dataset, workers=4), epochs=10)     # one PyDataset
 
-    with ringfeed.keras.install():                                    # every PyDataset, with no other change
+    with ringfeed.keras.install():                               # every PyDataset
         model.fit(dataset, validation_data=other, epochs=10)
 
 Names are imported on first use: the enqueuers need no Keras, everything else imports it. The only

@@ -1,4 +1,4 @@
-"""Keras' `BackupAndRestore` with the place of the data in it: training goes on as if nothing had stopped it.
+"""Keras' `BackupAndRestore` with the place of the data: training goes on as if never stopped.
 
 fit ── every save_freq ──> variables, random numbers, place ──> BackupDirectory
 fit, started again <────── all of them, before its first step ──────────┘
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """Saves where training is; a `fit` that was killed, at any moment, goes on when the program is started again.
+    """Saves where training is: a `fit` that was killed goes on when the program is started again.
 
         backup = ringfeed.keras.BackupAndRestore("backup", save_freq=100)
         model.fit(loader.to_keras(), epochs=10, callbacks=[backup])
@@ -102,17 +102,18 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         self._validation_seed: int | None = None
 
     def set_model(self, model: Any) -> None:
-        """Go to the end of the callbacks, so that a backup has what the others change before the next step."""
+        """Go to the end of the callbacks: a backup has what the others change."""
         super().set_model(model)
         telling = frame_above(1).f_locals.get("self")
         if isinstance(telling, keras.callbacks.CallbackList) and self in telling.callbacks:
             # A new list: Keras is amid the old one.
             telling.callbacks = [*(other for other in telling.callbacks if other is not self), self]
-            telling._async_train = False  # noqa: SLF001 - Keras runs a callback that is not in a list beside the steps
+            # Else Keras runs a callback that is not in the list beside the steps.
+            telling._async_train = False  # noqa: SLF001
 
     # ---- where Keras calls it ----
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Restore, if there is something to restore."""
         self._fit = FitRun(frame_above(1))
         self._unsaved, self._resumed, self._validation_epoch = 0, None, None
@@ -122,10 +123,15 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         if backup is not None:
             self._restore(backup)
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
+    def on_epoch_begin(
+        self,
+        epoch: int,
+        logs: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> None:
         """Go on amid an epoch, or note how a whole one begins."""
         fit, backup = self._fit, self._resumed
-        self.model._initial_epoch = None  # noqa: SLF001 - `fit` has read it; the next `fit` begins at its own
+        # `fit` has read it, and the next `fit` begins at an epoch of its own.
+        self.model._initial_epoch = None  # noqa: SLF001
         fit.begin(epoch, 0 if backup is None else backup.facts["step"])
         if backup is not None:
             self._resumed = None
@@ -136,7 +142,11 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         elif begins_loader(fit.iterator):
             self._random["epoch"] = random_states()
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
+    def on_train_batch_end(
+        self,
+        batch: int,
+        logs: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> None:
         """Save, if enough batches have come since the last backup."""
         self._unsaved += self._fit.count(batch + 1)
         # A backup that is due at the end of an epoch is left to `on_epoch_end`: Keras cannot begin
@@ -144,7 +154,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         if self._is_due() and not self._fit.is_at_end():
             self._save(self._fit.epoch, self._fit.step)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Save, if each epoch is to be saved, or a backup was due at the last batch."""
         if self._batches is None or self._is_due():
             self._save(epoch + 1, 0)
@@ -204,7 +214,10 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     # ---- and in ----
 
     def _check(self, backup: Backup) -> None:
-        """Refuse a backup that this `fit` cannot go on from; KeyError and the like for what no backup holds."""
+        """Refuse a backup that this `fit` cannot go on from.
+
+        Facts that no backup holds raise KeyError and the like.
+        """
         facts, path, fit = backup.facts, str(backup.path), self._fit
         if facts["backend"] != keras.backend.backend():
             raise StateError(
@@ -247,7 +260,8 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             facts["validation_seed"],
         )
         self._resumed = backup if facts["step"] else None
-        model._initial_epoch = fit.epochs if facts["is_over"] else facts["epoch"]  # noqa: SLF001 - Keras' own way
+        # The way of Keras' own callback.
+        model._initial_epoch = fit.epochs if facts["is_over"] else facts["epoch"]  # noqa: SLF001
 
 
 def _checked(save_freq: object) -> int:

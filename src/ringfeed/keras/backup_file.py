@@ -139,7 +139,9 @@ class BackupDirectory:
     # ---- and in ----
 
     def read(self, check: Callable[[Backup], None] = lambda _backup: None) -> Backup | None:
-        """Return the newest backup that is whole; None where there is none, StateError where none is whole.
+        """Return the newest backup that is whole; None where there is none.
+
+        StateError where there are backups and none is whole.
 
         ``check`` raises StateError for one that is of something else, and any other error for a
         damaged one.
@@ -193,7 +195,7 @@ def _dump(file: Any, facts: dict[str, Any], arrays: Iterable[AnyArray]) -> None:
 
 
 def _plain(array: AnyArray) -> AnyArray:
-    """Return an array of a dtype that NumPy's files know: others, such as bfloat16, as unsigned integers."""
+    """Return an array of a dtype that NumPy's files know; bfloat16 becomes unsigned integers."""
     return array if array.dtype.kind in "biufc" else array.view(f"u{array.dtype.itemsize}")
 
 

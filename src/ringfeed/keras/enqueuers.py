@@ -7,7 +7,8 @@
 when the batch behind its last is asked for: then the dataset's `on_epoch_end` runs, and nowhere
 else.
 
-    OrderedEnqueuer(dataset, shuffle=True, num_data_shards=2, data_shard_id=0); start(epoch)     # Keras 3.16
+    OrderedEnqueuer(dataset, shuffle=True, num_data_shards=2, data_shard_id=0)     # Keras 3.16
+    start(epoch)
 
 `GeneratorEnqueuer`, of an iterator, is that of Keras 2.
 """
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
 
 
 class Running(NamedTuple):
-    """What a start brings: the loader, if one could be made, and what takes the next batch or raises."""
+    """What a start makes: the loader, if one is needed, and what takes the next batch or raises."""
 
     loader: Loader | None
     take: Callable[[], Any]
 
 
 class SequenceEnqueuer(ABC):
-    """What the enqueuers share: `start`, `get`, `stop`, `is_running`. Each may be called from any thread.
+    """What the enqueuers share: `start`, `get`, `stop`, `is_running`, called from any thread.
 
     A running enqueuer has ``slots`` batches at once at most: max_queue_size, or workers + 2 where
     that is 0, which for Keras means without bound. Its arrays are the caller's own, unless it was
@@ -108,7 +109,7 @@ class SequenceEnqueuer(ABC):
         """Begin an epoch."""
 
     def stop(self, drain_queue_and_join: bool = True) -> None:  # noqa: FBT001, FBT002 - Keras' own
-        """End the workers and give the memory back; a caller that waits in `get` gives up. Again: nothing.
+        """End the workers and give the memory back; a caller that waits in `get` gives up.
 
         The parameter is Keras', and makes no difference: there is no queue to drain, and a worker
         that is inside a batch is waited for a second at most.
@@ -120,7 +121,9 @@ class SequenceEnqueuer(ABC):
             running.loader.close()  # without the lock: a hook that runs now may want it
 
     def get(self) -> Iterator[Any]:
-        """Give batches in the dataset's structure, without those that are None; several share them out.
+        """Give batches in the dataset's structure, without those that are None.
+
+        Several callers share the batches out.
 
         An exception of the dataset comes out as it is, in its place in the order, and stops the
         enqueuer; its traceback goes on in the worker. After `stop`: ClosedError, a ValueError.
@@ -142,7 +145,7 @@ class SequenceEnqueuer(ABC):
                 if self._running is not running:
                     continue  # stopped while it waited; started again, perhaps
                 failure: Exception = error
-            except Exception as error:  # noqa: BLE001 - raised below, out of reach of the one that it came in
+            except Exception as error:  # noqa: BLE001 - raised below
                 failure = _original(error)
             self.stop()
             try:
@@ -156,7 +159,7 @@ class SequenceEnqueuer(ABC):
 
 
 class OrderedEnqueuer(SequenceEnqueuer):
-    """The batches of a ``PyDataset`` or ``Sequence``, ``dataset[i]`` each, in order, by several workers.
+    """The batches ``dataset[i]`` of a ``PyDataset`` or ``Sequence``, in order, by several workers.
 
     py_dataset: it has ``__getitem__``, and ``num_batches`` or ``__len__``. ``num_batches`` None is
         a dataset without end: each start goes on behind the last batch that was handed out.
@@ -221,7 +224,7 @@ class OrderedEnqueuer(SequenceEnqueuer):
         *,
         workers: int | None = None,
     ) -> None:
-        """Start the workers, as Keras 3.16 does, with the number of the epoch, and older Keras without it.
+        """Start the workers: with the number of the epoch, as Keras 3.16 does, or without it.
 
         A number before ``max_queue_size`` is that of the workers, as Keras 2 has it. What cannot be
         read or started is raised by `get`; nothing happens where it runs already.
@@ -387,7 +390,7 @@ class _Epochs:
 
 
 class _Pulled:
-    """An iterator of batches without those that are None; each start reads on where the last has left it."""
+    """An iterator without the batches of None; each start reads on where the last one stopped."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
@@ -418,7 +421,7 @@ def _raise(error: Exception) -> None:
 
 
 def _original(error: Exception) -> Exception:
-    """Return the dataset's own exception, where the worker could send it; else the error as it is."""
+    """Return the dataset's own exception, if the worker could send it, or the error as it is."""
     cause = error.__cause__
     if (
         not isinstance(error, WorkerError)

@@ -2,7 +2,7 @@
 
     a PyDataset ──> RingAdapter ── as long as the ring can serve ──> the loader's batches
                          │
-                         └── else, from the batch on that it cannot ──> Keras' own way, by the class it derives from
+                         └── from the first batch that it cannot ──> Keras' own way, of its base
 
 Nothing may fail here that does not fail in Keras. So whatever the ring refuses or raises, at the
 start or amid a pass, is put down in one line, and Keras makes that batch and all that follow. A
@@ -78,7 +78,12 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     that it draws in Keras.
     """
 
-    def __init__(self, x: Any, class_weight: Any = None, shuffle: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras'
+    def __init__(
+        self,
+        x: Any,
+        class_weight: Any = None,
+        shuffle: bool = False,  # noqa: FBT001, FBT002 - Keras' own
+    ) -> None:
         """Look at the dataset as Keras does, and plan its ring; nothing runs yet."""
         super().__init__(x, class_weight, shuffle)
         # As long as the ring serves, Keras' own hooks must not start Keras' workers.
@@ -132,11 +137,17 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
 
     @property
     def epoch_numbers(self) -> list[int] | None:
-        """Keras' number of the epoch when this pass began, and now; None before Keras 3.16, which numbers none."""
+        """Keras' number of the epoch when this pass began, and now.
+
+        None before Keras 3.16, which numbers none.
+        """
         return [self._pass_epoch, self._epoch] if hasattr(self, "_epoch") else None
 
     def restore_epochs(self, numbers: list[int], *, is_amid: bool) -> None:
-        """Go on with Keras' numbers of epochs; ``is_amid``: with the pass that began in the first of them."""
+        """Go on with Keras' numbers of epochs.
+
+        With ``is_amid`` the next pass is the one that began in the first of them.
+        """
         if hasattr(self, "_epoch"):
             self._pass_epoch, self._epoch = numbers
             self._redraws = is_amid
@@ -147,7 +158,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         """Return a dataset that Keras walks in Python."""
         if self._ring is None:
             return super().get_tf_dataset()
-        from ringfeed.frameworks.keras.tensorflow import WalkedDataset  # noqa: PLC0415 - other backends run without it
+        from ringfeed.frameworks.keras.tensorflow import WalkedDataset  # noqa: PLC0415
 
         inner = self._ring.get_tf_dataset()
         own = super().get_tf_dataset
@@ -158,7 +169,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         return self._walk(LoaderAdapter.get_numpy_iterator, super().get_numpy_iterator)
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        """One pass in JAX's arrays over the slots for compiled steps, and else in NumPy arrays, as Keras has them."""
+        """One pass in JAX's arrays over the slots for compiled steps, else in NumPy arrays."""
         for_keras = iterator_of(frame_above(1)) is not None and not runs_eagerly(frame_above(1))
         over_ring = (
             LoaderAdapter.get_jax_iterator if for_keras else LoaderAdapter.get_numpy_iterator
@@ -186,7 +197,10 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         return FallbackIterator(batches, go_on)
 
     def _get_iterator(self) -> Iterator[Any]:
-        """Return what Keras' own way reads: where the ring gave up amid a pass, first the rest of that."""
+        """Return what Keras' own way reads.
+
+        Where the ring gave up amid a pass, the rest of that pass comes first.
+        """
         rest, self._rest = self._rest, None
         if rest is None:
             found: Iterator[Any] = super()._get_iterator()
@@ -198,7 +212,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         return map(self._standardize_batch, wanted)
 
     def pass_numbers(self) -> Sequence[int]:
-        """Return which batches the next pass has, in which order: what Keras' own generators would ask for."""
+        """Return the numbers of the next pass: what Keras' own generators would ask for."""
         if not self._redraws:
             self._pass_epoch = vars(self).get("_epoch", 0)
         self._redraws = False
@@ -247,7 +261,7 @@ def _counts_of(dataset: Any) -> Counts:
 
 
 class _Numbers:
-    """Stands for a dataset where Keras is asked which batches a pass has: each batch is its number."""
+    """Stands for a dataset where Keras is asked for an order: each batch is its number."""
 
     def __init__(self, dataset: Any) -> None:
         self.num_batches = dataset.num_batches
@@ -257,7 +271,7 @@ class _Numbers:
 
 
 def _look(dataset: Any) -> list[Any]:
-    """Return the batches that Keras looks at itself before it trains, or one where it looks at none."""
+    """Return the batches that Keras looks at before it trains, or one where it looks at none."""
     check_dataset(dataset)
     return of_copy(dataset, _first_of) if _has_processes(dataset) else _first_of(dataset)
 
@@ -282,7 +296,9 @@ def _feed_of(adapter: RingAdapter, seen: list[Any]) -> DatasetFeed:
     if keras.backend.backend() == "tensorflow":
         workers = max(workers, 1)  # Keras reads in a thread of TensorFlow's, in any case
     elif not processes and workers == 1:
-        workers = 0  # Keras makes such batches itself, between two steps: what else draws or changes then has its order
+        # Keras makes such batches itself, between two steps. So does a loader without workers, and
+        # what else draws random numbers or changes the dataset has its turn as in Keras.
+        workers = 0
     mine: Any = weakref.ref(adapter)  # which ends the feed when it is dropped
     return feed_as_keras(
         dataset,
@@ -385,7 +401,7 @@ def say_left(dataset: Any, why: Exception) -> None:
 
 
 def _say(dataset: Any, what: str, more: str = "") -> None:
-    """Log a line, once for each dataset and what is said of it; ``more`` is its end, which may differ."""
+    """Log a line once for each dataset and text; ``more`` is its end, which may differ."""
     key = id(dataset), what
     with _saying:
         if _said.get(key) is dataset:

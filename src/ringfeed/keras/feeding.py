@@ -1,4 +1,4 @@
-"""A Keras dataset over a ring: what `ringfeed.keras.feed` gives to `fit`, `evaluate` and `predict`."""
+"""A Keras dataset over a ring, for `fit`, `evaluate` and `predict`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class DatasetAdapter(Fed, LoaderAdapter):
         self._tell_length(frame_above(1))
 
     def on_epoch_end(self) -> None:
-        """Run the dataset's hook in this process, and give back an epoch that was begun only to build the model."""
+        """Run the dataset's hook in this process.
+
+        An epoch that was begun only to build the model is given back first.
+        """
         self._leave(frame_above(1))
         self.dataset_feed.run_hook("on_epoch_end")
 
@@ -50,7 +53,7 @@ def feed(  # noqa: PLR0913 - the public parameters
     class_weight: ClassWeight | None = None,
     **settings: Any,
 ) -> Any:
-    """Return a Keras dataset as what ``fit``, ``evaluate`` and ``predict`` take as ``x``, filled by workers.
+    """Return a Keras dataset, filled by workers, for ``x`` of ``fit``, ``evaluate``, ``predict``.
 
     ``dataset[i]`` is a whole batch: ``x``, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, each
     an array or a structure of arrays. It is a `keras.utils.PyDataset`, or anything that has
@@ -75,7 +78,7 @@ def feed(  # noqa: PLR0913 - the public parameters
     worker processes and workers + 2 slots unless told otherwise. ``use_multiprocessing`` and
     ``max_queue_size`` of the dataset are for Keras' own way, and mean nothing here.
     """
-    given = {
+    given: dict[str, Any] = {
         "shuffle": shuffle,
         "seed": seed,
         "spec": spec,
@@ -87,16 +90,8 @@ def feed(  # noqa: PLR0913 - the public parameters
     elif class_weight is not None:
         message = "class_weight= is for Keras 3; give it to fit() of the tf_keras model"
         raise TypeError(message)
-    dataset_feed = _open(dataset, workers, given | {"copy": True} if is_keras_2 else given)
-    if is_keras_2:
-        from ringfeed.keras.legacy import FedSequence  # noqa: PLC0415 - imports tf_keras, as the dataset has
-
-        return FedSequence(dataset_feed)
-    return DatasetAdapter(dataset_feed, class_weight)
-
-
-def _open(dataset: Any, workers: int | None, settings: dict[str, Any]) -> DatasetFeed:
-    """Feed with the settings that `feed` was given, and what the dataset says of the others."""
+    else:
+        given["copy"] = True
     for name in ("batch_size", "sampler"):
         if name in settings:
             message = (
@@ -107,4 +102,9 @@ def _open(dataset: Any, workers: int | None, settings: dict[str, Any]) -> Datase
     check_dataset(dataset)
     if workers is None and getattr(dataset, "_workers", 1) > 1:
         workers = dataset.workers
-    return DatasetFeed(dataset, workers=workers, **settings)
+    dataset_feed = DatasetFeed(dataset, workers=workers, **given)
+    if is_keras_2:
+        from ringfeed.keras.legacy import FedSequence  # noqa: PLC0415 - imports tf_keras
+
+        return FedSequence(dataset_feed)
+    return DatasetAdapter(dataset_feed, class_weight)

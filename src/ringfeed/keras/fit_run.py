@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed._callers import callers_depth
+from ringfeed._callers import callers_depth, frames_by_thread, frames_from
 from ringfeed.errors import StateError
 from ringfeed.frameworks.keras.fit_position import go_on
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FitRun:
-    """One call of `fit`, found in the frames of the callers: Keras does not tell callbacks of the data."""
+    """One call of `fit`, found in the frames: Keras does not tell callbacks of the data."""
 
     def __init__(self, frame: FrameType | None) -> None:
         """Find the call; TypeError where there is none, or where its data has no place."""
@@ -40,7 +39,7 @@ class FitRun:
         _check(self._adapter)
         self.initial_epoch: int = given["initial_epoch"]
         self.first_epoch = self.initial_epoch
-        """The epoch that the first `fit` began with, of those that go on from one another's backups."""
+        """The first epoch of the first `fit`, where several go on from one another's backups."""
         self.epochs: int = given["epochs"]
         self.epoch = 0
         self.step = 0
@@ -52,8 +51,8 @@ class FitRun:
         self._begun = self.place.begun if self.place else 0
 
     def is_running(self) -> bool:
-        """Whether the call has not ended, in whichever thread: no callback is told where it raises."""
-        tops = [*sys._current_frames().values()]  # noqa: SLF001 - there is no public way to other threads
+        """Whether the call still runs, in any thread: no callback hears of a call that raises."""
+        tops = frames_by_thread().values()
         return any(
             given["epoch_iterator"] is self.iterator for frame in tops for given in _calls(frame)
         )
@@ -95,7 +94,7 @@ class FitRun:
         )
 
     def loader_facts(self, step: int) -> dict[str, Any]:
-        """Return what `restore` needs; ``step``: of the Keras epoch to go on with, 0 for the next one."""
+        """Return what `restore` needs to go on with a step of an epoch; 0: with the next epoch."""
         place, feed = self.place, self.feed
         facts: dict[str, Any] = {"loader": None, "batches": 0, "hooks": None}
         if feed is not None:
@@ -120,7 +119,8 @@ class FitRun:
             try:
                 feed.hooks.restore(hooks)
             except StateError as error:
-                # Under `install` nothing fails that does not fail in Keras, which runs no hook again.
+                # Under `install` nothing fails that does not fail in Keras, and Keras runs no hook
+                # again.
                 if not isinstance(self._adapter, PyDatasetAdapter):
                     raise
                 message = f"training goes on with the dataset as it is, as in Keras: {error}"
@@ -137,7 +137,7 @@ class FitRun:
 
 
 def check_facts(facts: dict[str, Any]) -> None:
-    """Raise some error for facts that no backup has: of where the training, its data and hooks were."""
+    """Raise an error for facts that no backup has: of where the training and its data were."""
     hooks = facts["hooks"] if "hooks" in facts else {"dataset": facts["dataset"]}
     counts = [facts[name] for name in ("epoch", "step", "first_epoch", "batches")]
     counts += facts.get("epoch_numbers") or ()
@@ -168,12 +168,10 @@ def place_in(iterator: EpochIterator) -> Place | None:
 
 def _calls(frame: FrameType | None) -> Iterator[dict[str, Any]]:
     """Yield the variables of each `fit` that a frame belongs to, the innermost first."""
-    while frame is not None:
-        if frame.f_code.co_name == "fit" and isinstance(
-            frame.f_locals.get("epoch_iterator"), EpochIterator
-        ):
-            yield frame.f_locals
-        frame = frame.f_back
+    for above in frames_from(frame):
+        found = above.f_locals if above.f_code.co_name == "fit" else {}
+        if isinstance(found.get("epoch_iterator"), EpochIterator):
+            yield found
 
 
 def _check(adapter: Any) -> None:

@@ -1,10 +1,11 @@
-"""Every PyDataset over a ring: `install` puts `RingAdapter` where Keras looks for its own adapter, `uninstall` back."""
+"""Every PyDataset over a ring: `install` puts `RingAdapter` in the place of Keras' adapter."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import Any
 
 import keras
 from keras.src.trainers import data_adapters
@@ -12,33 +13,17 @@ from keras.src.trainers.data_adapters import py_dataset_adapter
 
 from ringfeed.frameworks.keras.door import check_takes_adapters
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 NAME = "PyDatasetAdapter"
 PLACES = (data_adapters, py_dataset_adapter)
 """The modules in which Keras has its adapter by name."""
 
 _lock = threading.Lock()
-_wanted: set[Installed] = set()
+_wanted: set[ExitStack] = set()
+"""What `install` has returned, and nothing has taken back."""
 
 
-class Installed:
-    """What `install` returns. As a context manager it takes back, at its end, this one installation."""
-
-    def __enter__(self) -> Self:
-        """Return itself; the installation is in force since `install`."""
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        """Take the installation back; others stay in force."""
-        with _lock:
-            _wanted.discard(self)
-            _settle()
-
-
-def install() -> Installed:
-    """Have every ``PyDataset`` in ``fit``, ``evaluate`` and ``predict`` run over ringfeed, with no other change.
+def install() -> ExitStack:
+    """Run every ``PyDataset`` in ``fit``, ``evaluate`` and ``predict`` over ringfeed.
 
     It is in force at once, until `uninstall`, or to the end of a ``with`` statement: ``with
     install(): ...``. These may be nested; the last one to end ends it. Calls of Keras that are
@@ -66,10 +51,18 @@ def install() -> Installed:
                     f"{keras.__version__}; give each dataset to ringfeed.keras.feed() instead"
                 )
                 raise ImportError(message)
-        installed = Installed()
+        installed = ExitStack()
+        installed.callback(_take_back, installed)
         _wanted.add(installed)
         _settle()
         return installed
+
+
+def _take_back(installed: ExitStack) -> None:
+    """Take one installation back; others stay in force."""
+    with _lock:
+        _wanted.discard(installed)
+        _settle()
 
 
 def uninstall() -> None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine.data_adapter import DataHandler, KerasSequenceAdapter
 
-from ringfeed._callers import frame_above
+from ringfeed._callers import frame_above, frames_from
 from ringfeed._process import Finalizer
 from ringfeed.errors import ClosedError, RingfeedError
 from ringfeed.keras.fallback import FallbackIterator, feed_as_keras, look_unseen, say_fed, say_left
@@ -80,7 +80,7 @@ def over_ring(
     use_multiprocessing: bool,  # noqa: FBT001 - Keras calls it so
     max_queue_size: int,
 ) -> Callable[[], Iterator[Any]]:
-    """Return what gives the batches of each pass, in the place of Keras' own: over the ring as long as it can."""
+    """Return what gives the batches of each pass, over the ring as long as the ring can serve."""
     own: Callable[[], Iterator[Any]] = OWN(
         adapter, dataset, workers, use_multiprocessing, max_queue_size
     )
@@ -126,11 +126,6 @@ def _shuffled(count: int | None, _epoch: int) -> list[int]:
 
 
 def _call_of(adapter: Any) -> Any:
-    """Return what lives as long as the call of Keras behind an adapter; TensorFlow keeps the adapter for ever."""
-    frame: FrameType | None = frame_above(2)
-    while frame is not None:
-        calling = frame.f_locals.get("self")
-        if isinstance(calling, DataHandler):
-            return calling
-        frame = frame.f_back
-    return adapter
+    """Return what lives as long as the call of Keras: TensorFlow keeps the adapter for ever."""
+    callers = (frame.f_locals.get("self") for frame in frames_from(frame_above(2)))
+    return next((caller for caller in callers if isinstance(caller, DataHandler)), adapter)

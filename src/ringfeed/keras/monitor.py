@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ STALL_SHARE = "stall_share"
 
 
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """Adds ``stall_share`` to the logs of each epoch: the part of its time in which it waited for a batch.
+    """Adds ``stall_share`` to the logs of each epoch: the part of its time spent on waiting.
 
     What the first epoch waits for workers to start is left out, of the waiting and of the time.
 
@@ -37,7 +36,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
         self._before: dict[int, tuple[float, float]] = {}
 
     def set_model(self, model: Any) -> None:
-        """Go to the front of the callbacks, of which each sees in the logs what those before it have put there.
+        """Go to the front of the callbacks: later ones then see in the logs what it has put there.
 
         Keras tells a callback of the model and not of the others; they are found in the frame of
         the caller.
@@ -50,29 +49,31 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
             )  # it goes over them by number, and nothing behind this one moves
             telling.callbacks.insert(0, self)
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
+    def on_epoch_begin(
+        self,
+        epoch: int,  # noqa: ARG002 - Keras' signature
+        logs: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> None:
         """Remember what had been waited before."""
         self._began_s = time.perf_counter()
-        self._before = {id(loader): _waited_s(loader) for loader in self._watched()}
+        stats = {id(loader): loader.stats() for loader in self._watched()}
+        self._before = {key: (each.stall_s, each.startup_s) for key, each in stats.items()}
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
+    def on_epoch_end(
+        self,
+        epoch: int,  # noqa: ARG002 - Keras' signature
+        logs: dict[str, Any] | None = None,
+    ) -> None:
         """Put the share into the logs."""
         if logs is None:
             return
         lasted_s, waited_s = time.perf_counter() - self._began_s, 0.0
         for loader in self._watched():
-            stall_s, startup_s = map(
-                operator.sub, _waited_s(loader), self._before.get(id(loader), (0.0, 0.0))
-            )
-            waited_s += stall_s - startup_s
-            lasted_s -= startup_s
+            stats, (stall_s, startup_s) = loader.stats(), self._before.get(id(loader), (0.0, 0.0))
+            starts_s = stats.startup_s - startup_s
+            waited_s += stats.stall_s - stall_s - starts_s
+            lasted_s -= starts_s
         logs[STALL_SHARE] = min(1.0, waited_s / max(lasted_s, 1e-9))
 
     def _watched(self) -> tuple[Loader, ...]:
         return self._loaders or loaders_in_use()
-
-
-def _waited_s(loader: Loader) -> tuple[float, float]:
-    """Return what a loader's consumer has waited, and the part of it before the first batch."""
-    stats = loader.stats()
-    return stats.stall_s, stats.startup_s

@@ -1,4 +1,6 @@
-"""Batches that hold sparse or ragged tensors, which no slot has a place for; no framework is imported here.
+"""Batches that hold sparse or ragged tensors, which no slot has a place for.
+
+No framework is imported here.
 
     worker process   dataset[i] ── pickled into the slot ─────────────> the same batch, made anew
     worker thread    dataset[i] ── kept here, its number in the slot ─> the same batch

@@ -1,4 +1,6 @@
-"""A Keras dataset, whose items are whole batches, and the loader that reads it; no framework is imported here.
+"""A Keras dataset, whose items are whole batches, and the loader that reads it.
+
+No framework is imported here.
 
 dataset ──> DatasetFeed ── begin ──> RingPass ──> the batches of one pass
                  ▲
@@ -110,18 +112,24 @@ class DatasetFeed:
 
     @property
     def position(self) -> int:
-        """How many batches of the pass were taken; of a dataset without end, the number of the next one."""
+        """How many batches of the pass were taken.
+
+        For a dataset without end it is the number of the next batch.
+        """
         return self._order.now.given - self._waiting() if self._rest_at is None else self._rest_at
 
     def rest(self) -> Iterator[int] | None:
-        """Give the numbers of the batches still to come after an error, the one that failed included.
+        """Give the numbers of the batches still to come after an error, from the failed one on.
 
         None where no pass has begun: then all of one is to come.
         """
         return None if self._failed_at is None else self._order.now.rest(self._failed_at)
 
     def run_hook(self, name: str) -> None:
-        """Call a hook of the dataset, if it has it, and have the workers see what it changed, also amid a pass."""
+        """Call a hook of the dataset, if it has it; the workers see what it changed.
+
+        That holds amid a pass, too.
+        """
         hook = getattr(self.dataset, name, None)
         if hook is not None:
             hook()
@@ -159,7 +167,10 @@ class DatasetFeed:
             return False
 
     def _plan_rest(self) -> None:
-        """Plan the pass under way anew, from where it is; again from the start, where Ctrl-C has broken that off."""
+        """Plan the rest of the pass under way anew.
+
+        It begins again from the start where Ctrl-C has broken it off.
+        """
         runner, order = self._runner, self._order
         engine, now = runner.engine, runner.position.under_way
         if engine is None or engine.pool.failure is not None or now is None:
@@ -183,7 +194,10 @@ class DatasetFeed:
         runner.unfinished = None
 
     def state(self) -> dict[str, Any] | None:
-        """Return what hooks have done to the dataset: its own state, for JSON, or how often they have run."""
+        """Return what the hooks have done to the dataset, for JSON.
+
+        That is the state which the dataset gives, or how often the hooks have run.
+        """
         if not keeps_state(self.dataset):
             return self.hooks.now()
         state = self.dataset.state_dict()
@@ -219,7 +233,7 @@ class DatasetFeed:
 
 
 class Fed:
-    """What `feed` returns: the batches of a feed that Keras reads, with a loader to look at and an end."""
+    """What `feed` returns: Keras reads its batches, and the user its loader."""
 
     dataset_feed: DatasetFeed
 
@@ -330,7 +344,10 @@ def check_dataset(dataset: Any) -> None:
 
 @contextmanager
 def draws_kept(dataset: Any) -> Iterator[None]:
-    """Undo what reading a batch here does to random numbers, global ones and the dataset's: Keras would read none."""
+    """Undo what reading a batch here does to random numbers, global ones and the dataset's.
+
+    Keras would read no batch here.
+    """
     own = [draws for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
     undo = [*map(_restorer, (random, np.random, *own))]
     try:

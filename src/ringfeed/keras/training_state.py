@@ -1,4 +1,4 @@
-"""What a step of training reads and changes beside the data: the variables of a model, and random numbers."""
+"""What a step of training changes: the variables of a model, and random numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GLOBAL_SEED = "the seed of Keras"
 
 
 def variables_of(model: Any) -> list[tuple[str, Any]]:
-    """All variables that training changes, each with whose it is, in an order that is the same in each process.
+    """All variables that training changes, each with its owner, in the same order in each process.
 
     Those of the model include the states of its layers' seed generators.
     """
@@ -73,7 +73,10 @@ def _array_of(variable: Any) -> AnyArray:
 
 
 def check_variables(model: Any, saved: list[list[Any]], path: Path) -> None:
-    """Raise StateError unless the variables are those of a backup: whose, shape and dtype; names may differ."""
+    """Raise StateError unless the variables have the owners, shapes and dtypes of a backup.
+
+    Names may differ.
+    """
     if any(whose == GLOBAL_SEED for whose, *_ in saved):
         global_seed_generator()  # is made where there is none
     own = describe(model)
@@ -104,10 +107,14 @@ def assign(model: Any, arrays: list[AnyArray]) -> None:
 
 
 def build(model: Any, iterator: Any) -> None:
-    """Make all variables now, where Keras makes them in the first step: on TensorFlow. On others `fit` has."""
+    """Make all variables now.
+
+    On TensorFlow Keras makes them in the first step; on other backends `fit` has made them.
+    """
     if keras.backend.backend() == "tensorflow":
-        dataset = iterator._distributed_dataset  # noqa: SLF001 - and there is no other place that has the form
-        model._symbolic_build(data_batch=dataset.element_spec)  # noqa: SLF001 - as `fit` of the other backends
+        # No other place has the form of a batch, and `fit` of the other backends builds so.
+        dataset = iterator._distributed_dataset  # noqa: SLF001
+        model._symbolic_build(data_batch=dataset.element_spec)  # noqa: SLF001
 
 
 # ---- random numbers ----
@@ -151,7 +158,7 @@ def check_random_states(states: dict[str, Any]) -> None:
 
 
 class DrawingFrom:
-    """Gives its body random states of its own, which go on in the next such body; puts the others back after it."""
+    """Gives its body random states, which go on in the next body, and puts the others back."""
 
     def __init__(self, states: dict[str, Any]) -> None:
         """Draw nothing yet."""

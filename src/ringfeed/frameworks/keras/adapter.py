@@ -1,4 +1,4 @@
-"""A loader behind the interface of Keras' data adapters, which Keras 3.7 and later take as they are."""
+"""A loader behind the interface of Keras' data adapters, as Keras 3.7 and later take them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras has no types
-    """A loader as Keras' data; made by `to_keras`. One may serve several calls of Keras at a time."""
+    """A loader as Keras' data, made by `to_keras`; it may serve several calls at a time."""
 
     def __init__(
         self, stream: BatchStream, class_weight: ClassWeight | None, cast: CastTree = None
@@ -104,7 +104,7 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         """None, as for a tf.data.Dataset: not known beforehand."""
 
     def place(self, iterator: EpochIterator | None = None) -> Place:
-        """Where a call of Keras is in the loader's epochs; without one, where all callers of this adapter are."""
+        """Where a call of Keras is in the loader's epochs; None: where all callers are."""
         mine = self._own_place
         return (
             mine
@@ -115,9 +115,10 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     # ---- one epoch ----
 
     def get_tf_dataset(self) -> Any:
-        """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph."""
-        from ringfeed.frameworks.keras.tensorflow import WalkedDataset, packer_of  # noqa: PLC0415 - as below
-        from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415 - other backends run without it
+        """A dataset that Keras walks in Python, and a distribution strategy in its graph."""
+        # Other backends run without TensorFlow.
+        from ringfeed.frameworks.keras.tensorflow import WalkedDataset, packer_of  # noqa: PLC0415
+        from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415
         from ringfeed.frameworks.tensorflow.forms import TensorFlowCasts  # noqa: PLC0415 - as above
 
         place = self._place_of(frame_above(1))
@@ -154,7 +155,7 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def _builder(
         self, place: Place, memory: Framework, own: Own | None = None, cast: Chosen = NOTHING
     ) -> TensorBuilder:
-        """What makes batches as Keras takes them, with the weights of their classes where asked for."""
+        """What makes batches as Keras takes them, with weights of classes where asked for."""
         source, tree = self._stream.runner.source, self._info.spec.tree
         if isinstance(tree, Array) and source.whole and not source.streams:
             tree = (tree,)  # as Keras has the batches of a PyDataset
@@ -176,7 +177,7 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     # ---- the hooks, where Keras calls them ----
 
     def on_epoch_begin(self) -> None:
-        """Run the dataset's hook, where the loader begins an epoch, and tell Keras how long the dataset is then."""
+        """Run the dataset's hook where the loader begins an epoch, and tell Keras its length."""
         if self._stream.runner.source.hooks:
             frame = frame_above(1)
             iterator = iterator_of(frame)
@@ -187,7 +188,8 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def _tell_length(self, frame: FrameType) -> None:
         iterator = iterator_of(frame)
         if iterator is not None and "_num_batches" in vars(iterator):
-            iterator._num_batches = self._stream.length  # noqa: SLF001 - Keras asks once a call only
+            # Keras asks once a call only.
+            iterator._num_batches = self._stream.length  # noqa: SLF001
 
     def on_epoch_end(self) -> None:
         """Give back an epoch that was begun only to build the model.
@@ -232,12 +234,12 @@ class Reiterable:
         self._begin = begin
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin; an older iterator of the same loader raises SupersededError at its next ``next()``."""
+        """Begin; an older iterator of the loader raises SupersededError at its next ``next()``."""
         return self._begin()
 
 
 def _weigher(spec: Spec, class_weight: ClassWeight | None) -> Extra | None:
-    """What makes the weights of a batch of its leaves; an error for class weights that these cannot have."""
+    """What makes the weights of a batch; an error for class weights that it cannot have."""
     if class_weight is None:
         return None
     target = _target_leaf(spec, class_weight)
@@ -254,7 +256,7 @@ def _extra(place: Place) -> dict[str, np.dtype[Any]]:
 
 
 def _packer(tree: Any, extra: list[np.dtype[Any]]) -> Callable[[Sequence[Any]], Any]:
-    """What makes the structure of a batch of its leaves; with extra ones, of a batch of two parts."""
+    """What makes a batch of its leaves; with extra leaves, of a batch of two parts."""
     tree = without_lists(tree)
     if (
         isinstance(tree, Array)
@@ -279,7 +281,7 @@ def _check_structure(tree: Any) -> None:
 
 
 def _target_leaf(spec: Spec, class_weight: ClassWeight) -> int:
-    """The number of the leaf with the targets, or an error where no weights can be made from them."""
+    """The number of the leaf with the targets; an error where they give no weights."""
     _check_class_weight(class_weight)
     match spec.tree:
         case (x, Array() as y):

@@ -1,4 +1,4 @@
-"""What else `fit`, `evaluate` or `predict` was given beside a loader, and the refusal of what cannot be honoured.
+"""What else `fit`, `evaluate`, `predict` were given beside a loader; what cannot be is refused.
 
 What Keras is given as ``x`` is not told the other arguments: class weights, targets, a batch size.
 All of them stand in the `EpochIterator` that Keras makes for each call, and in the call itself.
@@ -8,11 +8,12 @@ They are read there, in the frames of the callers, so that nothing is ignored in
 from __future__ import annotations
 
 import warnings
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed._callers import callers_depth
+from ringfeed._callers import callers_depth, frames_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,13 +35,10 @@ ClassWeight: TypeAlias = "Mapping[int, float]"
 
 
 def iterator_in_the_making(called: FrameType) -> FrameType | None:
-    """The frame in which Keras makes an EpochIterator, if it called ``called``, itself or by a property or two."""
-    frame: FrameType | None = called
-    for _ in range(DETOURS):
-        if frame is None or frame.f_code is EpochIterator.__init__.__code__:
-            return frame
-        frame = frame.f_back
-    return None
+    """The frame in which Keras makes an EpochIterator, if it has called ``called``."""
+    making = EpochIterator.__init__.__code__
+    frames = islice(frames_from(called), DETOURS)
+    return next((frame for frame in frames if frame.f_code is making), None)
 
 
 def iterator_of(frame: FrameType) -> EpochIterator | None:
@@ -50,7 +48,7 @@ def iterator_of(frame: FrameType) -> EpochIterator | None:
 
 
 def resumed_epoch(frame: FrameType | None, stream: BatchStream) -> int | None:
-    """The loader's epoch with which a `fit` begins that goes on where another ended; None where no such fit begins.
+    """The loader's epoch with which a `fit` goes on where another ended; None for other fits.
 
     That is ``initial_epoch``, or what `BackupAndRestore` has found: Keras tells adapters neither.
     With ``steps_per_epoch`` an epoch of the loader lasts for several of Keras', which ends its last
@@ -74,14 +72,13 @@ def runs_eagerly(frame: FrameType | None) -> bool:
 
 
 def _call_above(frame: FrameType | None, unless: str | None = None) -> dict[str, Any]:
-    """The variables of the call of Keras above a frame; none where modules ``unless`` stand between."""
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if frame.f_code.co_name in CALLS and module.startswith("keras."):
-            return frame.f_locals
+    """The variables of the call of Keras above a frame; none where ``unless`` stands between."""
+    for above in frames_from(frame):
+        module = above.f_globals.get("__name__", "")
+        if above.f_code.co_name in CALLS and module.startswith("keras."):
+            return above.f_locals
         if unless and module.startswith(unless):
             break
-        frame = frame.f_back
     return {}
 
 
@@ -93,10 +90,8 @@ def check_call(making: FrameType, stream: BatchStream, x: Any) -> None:
     for name, reason in IN_THE_BATCH.items():
         if making.f_locals.get(name) is not None:
             raise ValueError(f"{name}= cannot be honoured beside to_keras(): {reason}")
-    call: FrameType | None = making
-    while call is not None and call.f_code.co_name == "__init__":
-        call = call.f_back
-    given = {} if call is None else call.f_locals  # of fit, evaluate or predict
+    calls = (frame for frame in frames_from(making) if frame.f_code.co_name != "__init__")
+    given = next(calls).f_locals  # of fit, evaluate or predict
     mine = given.get("x") is x  # otherwise this is the validation of a fit over something else
     name = "batch_size" if mine else "validation_batch_size"
     rows = given.get(name)

@@ -1,4 +1,4 @@
-"""How each backend of Keras takes memory, and casts: where it computes, or by NumPy as the batch leaves its slot.
+"""How each backend of Keras takes memory, and casts: by itself, or by NumPy before that.
 
 Every function imports its framework alone.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ringfeed.spec.spec import Spec
 
     Way: TypeAlias = "tuple[Framework, Own, Chosen]"
-    """How a backend takes memory; what NumPy casts as a batch leaves its slot; what the backend casts."""
+    """How a backend takes memory; what NumPy casts before; what the backend casts."""
 
 TORCH_LACKS = frozenset(
     {"uint16", "uint32", "uint64"}
@@ -36,12 +36,12 @@ def _pair(values: Any, beside: Any) -> Any:
 
 
 PAIRS = {"pad": _pair}
-"""Padded values and what is beside them as two inputs of a model, which Keras does not know in a NamedTuple."""
+"""Padded values and what is beside them: two inputs of a model, since Keras knows no NamedTuple."""
 NUMPY = Framework(from_dlpack=None, from_numpy=lambda array: array, joins=PAIRS, strings=True)
 
 
 def check_forms(leaves: Sequence[Leaf]) -> None:
-    """Raise SpecError for leaves whose samples differ in length, where Keras has nothing for them on its backend."""
+    """Raise SpecError for samples that differ in length, where Keras has no tensors for them."""
     if keras.backend.backend() != "tensorflow":
         lack = f"Keras has no tensors on {keras.backend.backend()}, but on TensorFlow alone"
         refuse_forms(leaves, frozenset({"ragged"}), lack, "give form='pad' in spec=")
@@ -64,7 +64,7 @@ def numpy_way(casts: Casts) -> Way:
 
 
 def tensorflow_memory() -> Framework:
-    """EagerTensors. TensorFlow holds them no longer than Python does, or than it takes to copy them to a GPU."""
+    """EagerTensors: TensorFlow holds one as long as Python does, or as a copy to a GPU takes."""
     import tensorflow as tf  # noqa: PLC0415 - not on other backends
 
     from ringfeed.frameworks.tensorflow.forms import JOINS  # noqa: PLC0415 - as above
@@ -79,7 +79,7 @@ def tensorflow_memory() -> Framework:
 
 
 def jax_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
-    """Arrays on the CPU; NumPy's where steps run elsewhere, or on several devices, and Keras places arrays itself.
+    """Arrays on the CPU; NumPy's where Keras places arrays itself, on other devices or several.
 
     JAX dispatches many steps ahead, and holds what they are to read. NumPy casts leaves that JAX
     would narrow first or whose shape varies, and all where Keras spreads batches; JAX the others.
@@ -113,7 +113,9 @@ def jax_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
 
 
 def torch_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
-    """Tensors on the CPU, which Keras moves to its device; arrays it converts itself, and has its own rules for.
+    """Tensors on the CPU, which Keras moves to its device; other leaves are NumPy's arrays.
+
+    Keras has its own rules for the dtypes that it converts.
 
     Keras walks structures of tensors by functions that refer to themselves (its `tree.traverse`):
     each step leaves its batch in such a cycle. NumPy casts the leaves that torch hardly computes

@@ -18,7 +18,7 @@ TAKES_ADAPTERS = (3, 7)
 def to_keras(
     stream: BatchStream, *, class_weight: ClassWeight | None = None, cast: CastTree = None
 ) -> Any:
-    """What ``model.fit``, ``evaluate`` and ``predict`` take in the place of arrays, on any Keras 3 backend.
+    """What ``model.fit``, ``evaluate``, ``predict`` take for ``x``, on any Keras 3 backend.
 
     Batches are ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of
     arrays; lists become tuples. Every epoch of Keras is an epoch of the loader, begun with its
@@ -66,7 +66,7 @@ def to_keras(
     Raises ImportError before Keras 3.7, which takes no adapters.
     """
     check_takes_adapters("to_keras()")
-    from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - an older Keras is refused first
+    from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - needs Keras 3.7
 
     return LoaderAdapter(stream, class_weight, cast)
 

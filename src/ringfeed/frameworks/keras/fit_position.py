@@ -10,8 +10,10 @@ from __future__ import annotations
 import sys
 import traceback
 import weakref
+from array import array
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import frame_above
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.batch import Extra
     from ringfeed.spec.builder import BuildBatch
-
-    Steps = Iterator[tuple[Any, ...]]
 
 
 @dataclass
@@ -59,31 +59,28 @@ class Place:
     around: AbstractContextManager[None] = field(default_factory=nullcontext)
     is_restored: bool = False
     _restored_batches: int = 0
-    # Batches that are None are left out, so Keras has fewer than the loader's order: since which
-    # batch, how many.
-    _left_out: list[tuple[int, int]] = field(default_factory=list)
+    # How many batches of the loader's order each taken one makes: those of None are left out.
+    _planned: array[int] = field(default_factory=partial(array, "q"))
 
     def begin(self) -> None:
         """Count an epoch, which begins at the loader's place."""
         self.begun += 1
         self.start = self.taken = self._restored_batches or done_batches(self.stream)
-        self.is_restored, self._restored_batches, self._left_out = False, 0, []
+        self.is_restored, self._restored_batches, self._planned = False, 0, array("q", [0])
 
     def leave(self, *, trained: bool) -> None:
-        """Forget the epoch; the loader has it again where nothing was trained on it, unless another was begun since."""
+        """Forget the epoch; if it is the newest and was not trained on, the loader has it again."""
         epoch_id, self.epoch_id = self.epoch_id, None
         if epoch_id is not None and not trained:
             self.stream.runner.give_back(epoch_id)
 
     def count(self, planned: int) -> None:
-        """Count a batch that Keras has taken; ``planned``: how many of the order this makes since the epoch began."""
+        """Count a taken batch, with which ``planned`` batches of the epoch's order are done."""
         self.taken += 1
-        left_out = planned - (self.taken - self.start)
-        if left_out != (self._left_out[-1][1] if self._left_out else 0):
-            self._left_out.append((self.taken, left_out))
+        self._planned.append(planned)
 
     def has_more(self, trained: int) -> bool:
-        """Whether the epoch has a batch after those that were trained on; it is taken, where only that tells."""
+        """Whether the epoch has a batch beyond these; it is taken where nothing else tells."""
         length = self.stream.exact_length
         if length is not None:
             return trained < length
@@ -91,25 +88,19 @@ class Place:
         return trained < self.taken or (epoch is not None and epoch.has_next())
 
     def state(self, trained: int | None) -> dict[str, Any]:
-        """Return the loader's state after so many batches of the newest epoch; None: after all of it."""
+        """Return the loader's state after so many batches of the newest epoch; None: at its end."""
         find: Callable[..., dict[str, Any]] = self.stream.loader.state_dict
         if self.progress is None:
             return find()  # none has begun
         self.progress.is_over = trained is None
-        left_out = [
-            number for since, number in self._left_out if trained is not None and since <= trained
-        ]
-        planned = (
-            (self.taken if trained is None else trained)
-            - self.start
-            + (left_out[-1] if left_out else 0)
-        )
-        return find(batches=planned)
+        return find(batches=self._planned[-1 if trained is None else trained - self.start])
 
     def restore(
         self, state: dict[str, Any], batches: int, around: AbstractContextManager[None]
     ) -> None:
-        """Begin the loader's next epoch where a state says, after so many batches of it; StateError if it cannot.
+        """Begin the loader's next epoch where a state says, after so many batches of it.
+
+        StateError if it cannot.
 
         ``around``: what is entered while that epoch begins, whenever Keras asks for its first
             batch.
@@ -118,13 +109,13 @@ class Place:
         self.is_restored, self._restored_batches, self.around = True, batches, around
 
     def prepare(self) -> None:
-        """Run the hook of the loader's next epoch, which begins when Keras asks for its first batch."""
+        """Run the hook of the loader's next epoch; Keras begins that with its first batch."""
         with self.around:
             self.stream.runner.prepare()
 
 
 def begins_loader(iterator: EpochIterator) -> bool:
-    """Whether the loader begins an epoch with the one of Keras that begins, and does not go on with one."""
+    """Whether Keras' epoch, which begins, begins one of the loader and does not go on with one."""
     # What Keras itself asks, and has no public name for.
     return (
         iterator.steps_per_epoch is None
@@ -212,28 +203,23 @@ def go_on(
     was taken.
     """
 
-    def rest() -> Steps:
+    def rest() -> Iterator[tuple[Any, ...]]:
+        # Keras' private names: it has no other place for where an epoch begins.
         vars(iterator).pop("_enumerate_iterator", None)  # epochs after this one are whole
-        return _rest(iterator, step, batches, ready)
+        whole = iterator.steps_per_epoch
+        # Keras' branch for data without an end sets its count anew at each step.
+        counts_anew = not (whole or iterator._num_batches)  # noqa: SLF001
+        iterator.steps_per_epoch = whole and whole - step
+        try:
+            for number, (*steps, data) in enumerate(iterator._enumerate_iterator()):  # noqa: SLF001
+                iterator.steps_per_epoch = whole
+                if number == 0:
+                    ready()
+                if number == 0 or counts_anew:
+                    iterator._steps_seen += batches  # noqa: SLF001
+                # The first step and the last of an execution; before Keras 3.11 the first alone.
+                yield (*(at + step for at in steps), data)
+        finally:
+            iterator.steps_per_epoch = whole
 
     vars(iterator)["_enumerate_iterator"] = rest
-
-
-def _rest(iterator: EpochIterator, step: int, batches: int, ready: Callable[[], None]) -> Steps:
-    # Keras' private names: it has no other place for where an epoch begins.
-    whole = iterator.steps_per_epoch
-    counts_anew = not (whole or iterator._num_batches)  # noqa: SLF001 - the branch without an end sets its count each time
-    iterator.steps_per_epoch = whole and whole - step
-    try:
-        for number, (*steps, data) in enumerate(iterator._enumerate_iterator()):  # noqa: SLF001
-            iterator.steps_per_epoch = whole
-            if number == 0:
-                ready()
-            if number == 0 or counts_anew:
-                iterator._steps_seen += batches  # noqa: SLF001
-            yield (
-                *(at + step for at in steps),
-                data,
-            )  # the first and the last; before Keras 3.11 the first alone
-    finally:
-        iterator.steps_per_epoch = whole

@@ -1,4 +1,4 @@
-"""A loader as the dataset that Keras' TensorFlow backend takes: walked in Python, or in a strategy's graph."""
+"""A loader as the dataset of Keras on TensorFlow: walked in Python, or in a strategy's graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WalkedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no types
-    """Another dataset in a graph, as under a distribution strategy, and what ``begin`` begins in Python.
+    """A dataset that is another one in a strategy's graph, and that Python walks by ``begin``.
 
     In Python Keras runs a step in half the time, what the loader raises arrives as it was raised,
     and Ctrl-C is answered while the loader is waited for.

@@ -1,4 +1,4 @@
-"""The feed in C, as far as Python uses it: its functions are in the ring's own extension, and called by their table."""
+"""The feed in C, as far as Python uses it; the ring's extension has a table of its functions."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
@@ -29,17 +29,25 @@ cdef extern from "export/feed.h" nogil:
 
     struct rf_callbacks:
         rf_reply (*begin)(rf_feed *feed, int64_t *epoch_id, char **error) noexcept nogil
-        rf_reply (*next)(rf_feed *feed, int64_t epoch_id, rf_handout *handout, char **error) noexcept nogil
-        rf_reply (*rest)(rf_feed *feed, int64_t step, int64_t *epoch_id, char **error) noexcept nogil
+        rf_reply (*next)(
+            rf_feed *feed, int64_t epoch_id, rf_handout *handout, char **error
+        ) noexcept nogil
+        rf_reply (*rest)(
+            rf_feed *feed, int64_t step, int64_t *epoch_id, char **error
+        ) noexcept nogil
         uint32_t (*interrupted)(uint32_t told, int64_t now_ns) noexcept nogil
 
     struct rf_feed_calls:
-        rf_feed *(*make)(const rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts) noexcept nogil
+        rf_feed *(*make)(
+            const rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts
+        ) noexcept nogil
         rf_part *(*part)(rf_feed *feed, uint32_t part) noexcept nogil
         uint64_t (*number)(const rf_feed *feed) noexcept nogil
         void (*end)(rf_feed *feed) noexcept nogil
         void *(*owner)(const rf_feed *feed) noexcept nogil
         void (*attach)(rf_feed *feed, rf_ring *ring, int64_t timeout_ns) noexcept nogil
         void (*detach)(rf_feed *feed) noexcept nogil
-        void (*give)(rf_handout *handout, rf_ring *ring, uint32_t slot, uint32_t rows) noexcept nogil
+        void (*give)(
+            rf_handout *handout, rf_ring *ring, uint32_t slot, uint32_t rows
+        ) noexcept nogil
         uint32_t (*leave)() noexcept nogil

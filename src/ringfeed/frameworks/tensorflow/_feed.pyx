@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""A feed, held for Python: C code of frameworks takes batches there, and asks Python where it cannot."""
+"""A feed, held for Python: C code takes batches there, and asks Python where it cannot."""
 
 cimport cython
 from cpython.exc cimport PyErr_SetInterrupt
@@ -80,21 +80,25 @@ def calls_address():
 
 
 def leave():
-    """Have no more calls come from feeds: the interpreter is about to end. Return how many are in Python."""
+    """Let no more calls come from feeds, since the interpreter ends; return how many run Python."""
     return calls.leave()
 
 
 @cython.final
 cdef class Feed:
-    """Where C code takes a loader's batches. What it cannot do it asks of another object, to which it holds no more
-    than a weak reference: the engine keeps the feed, and must not keep its loader.
+    """Where C code takes a loader's batches, and what it asks in Python for all else.
+
+    It holds a weak reference to that object: the engine keeps the feed, and must not keep its
+    loader.
     """
 
     cdef f.rf_feed *feed
     cdef object asked
 
     def __cinit__(self, list parts not None, uint32_t rows, asked):
-        """Batches of at most `rows` rows, for each leaf (offset, bytes a row, shape of a row, number of its dtype).
+        """Batches of at most `rows` rows.
+
+        `parts`: for each leaf (offset, bytes a row, shape of a row, number of its dtype).
 
         `asked()` gives an object whose `begin()` returns the id of a new epoch, whose
         `take(epoch_id)` the lease and rows of its next batch, or None at its end, and whose
@@ -108,7 +112,9 @@ cdef class Feed:
             raise MemoryError
         for number, (offset, row_size, shape, dtype) in enumerate(parts):
             if len(shape) >= <Py_ssize_t>c.RF_MAX_AXES:
-                raise ValueError(f"a leaf of {len(shape)} axes, at most {c.RF_MAX_AXES - 1} are supported")
+                raise ValueError(
+                    f"a leaf of {len(shape)} axes, at most {c.RF_MAX_AXES - 1} are supported"
+                )
             part = calls.part(self.feed, number)
             part.offset = offset
             part.row_size = row_size
@@ -138,7 +144,7 @@ cdef class Feed:
 
 
 cdef char *text_of(object error) noexcept:
-    """Return the error as text, and pass Ctrl-C on to the main thread, which this text does not stop."""
+    """Return the error as text, and pass Ctrl-C on to the main thread, which no text stops."""
     try:
         if isinstance(error, KeyboardInterrupt):
             PyErr_SetInterrupt()
@@ -152,25 +158,31 @@ cdef object asked_by(f.rf_feed *feed):
     cdef void *owner = calls.owner(feed)
     asked = None if owner == NULL else (<Feed>owner).asked()
     if asked is None:
-        raise ClosedError("the loader of this dataset is gone; keep the dataset for as long as you iterate over it")
+        raise ClosedError(
+            "the loader of this dataset is gone; keep the dataset for as long as you iterate "
+            "over it"
+        )
     return asked
 
 
 cdef int meet(void *heard) except -1:
-    """Called by the main thread between two steps of Python, where it first does what signals ask for.
+    """Note that the main thread has come to a Ctrl-C, between two steps of Python.
+
+    Python first does what signals ask for.
 
     There KeyboardInterrupt may come while TensorFlow makes the exception of the wait that was
     broken off for it. Of the two it makes a RuntimeError.
     """
     note_met(<uint32_t><uintptr_t>heard)
     error = sys.exc_info()[1]
-    if broken == met_now() and isinstance(error, RuntimeError) and "KeyboardInterrupt" in str(error):
+    is_ours = isinstance(error, RuntimeError) and "KeyboardInterrupt" in str(error)
+    if broken == met_now() and is_ours:
         raise KeyboardInterrupt from None
     return 0
 
 
 cdef bint raises_interrupt() noexcept with gil:
-    """Whether Ctrl-C raises KeyboardInterrupt; a handler of the user's own may not raise anything."""
+    """Whether Ctrl-C raises KeyboardInterrupt; a handler of the user's may raise nothing."""
     try:
         return signal.getsignal(signal.SIGINT) is signal.default_int_handler
     except BaseException:
@@ -204,7 +216,9 @@ cdef f.rf_reply take_in_python(
         return f.RF_REPLY_ERROR
 
 
-cdef f.rf_reply rest_in_python(f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error) noexcept with gil:
+cdef f.rf_reply rest_in_python(
+    f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error
+) noexcept with gil:
     try:
         rest = asked_by(feed).rest(step)
         epoch_id[0] = f.RF_OVER if rest is None else rest
@@ -223,14 +237,18 @@ cdef f.rf_reply ask_begin(f.rf_feed *feed, int64_t *epoch_id, char **error) noex
     return begin_in_python(feed, epoch_id, error)
 
 
-cdef f.rf_reply ask_take(f.rf_feed *feed, int64_t epoch_id, f.rf_handout *handout, char **error) noexcept nogil:
+cdef f.rf_reply ask_take(
+    f.rf_feed *feed, int64_t epoch_id, f.rf_handout *handout, char **error
+) noexcept nogil:
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
         return f.RF_REPLY_ERROR
     return take_in_python(feed, epoch_id, handout, error)
 
 
-cdef f.rf_reply ask_rest(f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error) noexcept nogil:
+cdef f.rf_reply ask_rest(
+    f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error
+) noexcept nogil:
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
         return f.RF_REPLY_ERROR

@@ -10,7 +10,7 @@ iteration is given up: `from_generator` owes its generator a last call, for whic
 waits for ever at exit.
 
 Both are ops in C, run by one call of `scan` (see `op`: a call takes longer than an op), or, where
-TensorFlow cannot have them, Python functions here, of which the second is a `map`.
+TensorFlow cannot have them, Python functions here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.tensorflow.op import OpIterations
     from ringfeed.spec.array import AnyArray
 
     Leaves: TypeAlias = "list[AnyArray]"
@@ -71,7 +70,7 @@ ENDLESS = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches for TensorFlow: how to open an epoch of them, how many it has, and what they look like."""
+    """Batches for TensorFlow: how an epoch is opened, how many it has, and their form."""
 
     open_epoch: Callable[[], Iterator[Leaves]]
     count: int | None
@@ -82,7 +81,7 @@ class Batches:
 
 
 def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset:
-    """A `tf.data.Dataset` of the loader's batches; each iteration over it is the loader's next epoch.
+    """A `tf.data.Dataset` of the loader's batches; each iteration is the loader's next epoch.
 
     Elements mirror the sample's structure, with tuples in the place of lists. The row axis of
     `element_spec` is fixed with ``drop_remainder=True`` and None otherwise; `cardinality()` is
@@ -134,7 +133,7 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
 
 
 def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
-    """An epoch of arrays, which `numpy_function` makes tensors of without a copy, since they begin at 64 bytes."""
+    """An epoch of arrays that begin at 64 bytes: `numpy_function` does not copy these."""
     check_whole(stream, count)
     return Epoch(stream, builder)
 
@@ -142,7 +141,7 @@ def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | Non
 def leaf_specs(
     info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None
 ) -> list[tf.TensorSpec]:
-    """The form of each leaf of a batch, what comes beside it, and the `extra` leaves that have one number a row."""
+    """The form of each leaf, of what comes beside leaves, and of the `extra` leaves."""
     rows = info.fixed_rows
     leaves = [values_spec(leaf, rows, _dtype(leaf.path, leaf.dtype)) for leaf in info.spec.leaves]
     more = [tf.TensorSpec((rows,), _dtype(path, dtype)) for path, dtype in (extra or {}).items()]
@@ -150,7 +149,7 @@ def leaf_specs(
 
 
 def _in_python(batches: Batches) -> tf.data.Dataset:
-    return _chain(_Iterations(batches), batches.count)
+    return _chain(PythonIterations(batches), batches.count)
 
 
 def dataset_of(
@@ -172,7 +171,7 @@ def dataset_of(
     return made_of(replace(batches, pack=tuple, cast=None)).map(finished)
 
 
-def _chain(iterations: _Iterations | OpIterations, count: int | None) -> tf.data.Dataset:
+def _chain(iterations: tensorflow_op.Iterations, count: int | None) -> tf.data.Dataset:
     if count is not None:
         found = iterations.elements(tf.data.Dataset.range(count))
     else:
@@ -181,12 +180,13 @@ def _chain(iterations: _Iterations | OpIterations, count: int | None) -> tf.data
             .take_while(_goes_on)
             .map(_without_flag)
         )
-    found._ringfeed_iterations = iterations  # noqa: SLF001  # its graph knows the loader by a number only
+    # Its graph knows the loader by a number only.
+    found._ringfeed_iterations = iterations  # noqa: SLF001
     return found
 
 
 def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
-    """The same by ops, where an error in the place of a batch to come, as Ctrl-C is, does not cost the batch.
+    """The same by ops, where an error in the place of a batch, as Ctrl-C is, costs no batch.
 
         elements, one a step ──> rest ──> take(count) ──> skip(rest)
 
@@ -217,7 +217,8 @@ def _ops_for(info: LoaderInfo) -> Any:
         or leaf.form
         for leaf in info.spec.leaves
     ):
-        return None  # a copy is wanted, or TensorFlow has no such memory, or the op does not know its shape
+        # A copy is wanted, or TensorFlow has no such memory, or the op does not know its shape.
+        return None
     try:
         return tensorflow_op.load_ops()
     except ImportError as error:
@@ -242,74 +243,46 @@ def _without_flag(_goes_on: tf.Tensor, batch: Any) -> Any:
     return batch
 
 
-class _Iterations:
-    """Which epoch is open: what the graph of one dataset calls in Python, in TensorFlow's threads."""
+class PythonIterations(tensorflow_op.Iterations):
+    """The same by Python functions, which TensorFlow calls in threads of its own."""
 
     def __init__(self, batches: Batches) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._lock = threading.Lock()
         self._open: tuple[int, Iterator[Leaves]] = 0, iter(())  # the newest epoch, and its number
 
-    def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
-        """A batch for each step."""
-        return self._numbered(steps).map(self._element)
-
-    def elements_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
-        """For each step whether the epoch goes on, and a batch if it does."""
-        return self._numbered(steps).map(self._element_or_end)
-
-    def _numbered(self, steps: tf.data.Dataset) -> tf.data.Dataset:
-        """The number of this iteration's epoch for each step, drawn at the first."""
-
-        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-        def number(state: tf.Tensor, _step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            found = tf.cond(
-                state < 0,
-                lambda: tf.numpy_function(_weakly(self._begin), [], tf.int64),
-                lambda: state,
-            )
-            found.set_shape(())
-            return found, found
-
-        return steps.scan(np.int64(-1), number)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def _element(self, number: tf.Tensor) -> Any:
-        return self._batches.pack(self._call(number, self._batches.leaves, flagged=False))
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def _element_or_end(self, number: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        specs = [tf.TensorSpec((), tf.bool), *self._batches.leaves]
-        goes_on, *tensors = self._call(number, specs, flagged=True)
-        return goes_on, self._batches.pack(tensors)
-
-    def _call(
-        self, number: tf.Tensor, specs: Sequence[tf.TensorSpec], *, flagged: bool
-    ) -> Sequence[tf.Tensor]:
-        """The graph's call of `_next`, with the shapes that TensorFlow cannot know."""
-        types = [spec.dtype for spec in specs]
-        tensors: Sequence[tf.Tensor] = tf.numpy_function(
-            _weakly(self._next), [number, flagged], types
+    def call(
+        self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+        """Begin an epoch at the first step, and take the next batch of the epoch."""
+        epoch_id = tf.cond(
+            state < 0,
+            lambda: tf.numpy_function(_weakly(self._begin), [step], tf.int64),
+            lambda: state,
         )
-        for tensor, spec in zip(tensors, specs, strict=True):
-            tensor.set_shape(spec.shape)
-        return tensors
+        types, flagged = [spec.dtype for spec in specs], len(specs) > len(self.batches.leaves)
+        return epoch_id, tf.numpy_function(_weakly(self._next), [epoch_id, flagged], types)
 
-    def _begin(self) -> np.int64:
+    def _begin(self, step: np.int64) -> np.int64:
+        """Begin an epoch, unless a step before this one has begun it, and then brought an error."""
         with self._lock:
-            number = self._open[0] + 1
-            self._open = number, self._batches.open_epoch()
+            number = self._open[0] + (step == 0)
+            if step == 0:
+                self._open = number, self.batches.open_epoch()
         found: np.int64 = np.int64(number)
         return found
 
     def _next(self, number: np.int64, flagged: np.bool_) -> Leaves:
-        """The next batch of epoch ``number``; ``flagged``: behind whether it goes on, with blanks where it does not."""
+        """The next batch of epoch ``number``.
+
+        With ``flagged`` it comes behind whether the epoch goes on, and is blank where it does not.
+        """
         newest, epoch = self._open
         if number != newest:
             raise superseded()
         leaves = next(epoch, None)
         if leaves is None and not flagged:
-            raise ended_early(self._batches.count)
+            raise ended_early(self.batches.count)
         flag = [np.asarray(leaves is not None)] if flagged else []
         if leaves is not None:
             return [*flag, *map(_in_utf8, leaves)]
@@ -317,7 +290,7 @@ class _Iterations:
             *flag,
             *(
                 np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype)
-                for spec in self._batches.leaves
+                for spec in self.batches.leaves
             ),
         ]
 
@@ -329,7 +302,10 @@ def _in_utf8(leaf: Any) -> Any:
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for TensorFlow, which never forgets what a graph calls: its datasets keep the object, and they end."""
+    """The same method, by a weak reference: TensorFlow never forgets what a graph calls.
+
+    Its datasets keep the object, and they end.
+    """
     found = weakref.WeakMethod(method)
 
     def call(*given: Any) -> Any:

@@ -1,4 +1,6 @@
-"""A loader's epochs for the C code of frameworks, which takes batches without the GIL (cext/export/feed.h says how).
+"""A loader's epochs for C code of frameworks, which takes batches without the GIL.
+
+The protocol is in cext/export/feed.h.
 
 What that code cannot do by itself it asks here: begin an epoch, plan more, take the last batch or
 one with failed rows.
@@ -30,7 +32,7 @@ CLOSED = "ClosedError: "  # in TensorFlow's text of one of ours
 
 
 class LoaderFeed:
-    """The epochs of one loader, which C code finds under ``number`` for as long as this object lives."""
+    """The epochs of one loader, which C code finds by ``number`` while this object lives."""
 
     def __init__(self, stream: BatchStream, count: int | None, dtypes: Sequence[int]) -> None:
         """Begin nothing yet; each epoch has ``count`` batches, or None where that is not known.
@@ -55,7 +57,7 @@ class LoaderFeed:
         return self._feed.number
 
     def begin(self) -> int:
-        """Begin the loader's next epoch, which takes over from the one before, and return its id."""
+        """Begin the loader's next epoch in the place of the one before, and return its id."""
         self._tell()
         check_whole(self._stream, self._count)
         with self._lock:
@@ -81,7 +83,7 @@ class LoaderFeed:
         return lease, rows
 
     def rest(self, step: int) -> int | None:
-        """Return the newest epoch id if its epoch has batches left, though ``step`` was the last of its iteration.
+        """Return the newest epoch id if ``step`` was its last and batches are left.
 
         Raises what the end of the epoch raised, if it was not raised yet.
         """
@@ -92,7 +94,7 @@ class LoaderFeed:
         return batches.epoch_id
 
     def _close_epoch(self, batches: BatchIterator) -> None:
-        """tf.data stops at the known length, so end the epoch here; errors are raised by the next call."""
+        """End the epoch at the known length, where tf.data stops; errors are for the next call."""
         self._all_taken = True
         try:
             next(batches, None)
@@ -153,7 +155,7 @@ def _hand_over(stream: BatchStream, lease: Lease, rows: int) -> tuple[Lease, int
 
 
 def _end_daemons_silently() -> None:
-    """At the exit: let daemon threads that TensorFlow tells of a closed loader end as all others do, without a word."""
+    """Let daemon threads that hear of a closed loader at the exit end without a word, as all do."""
     show = threading.excepthook
 
     def show_others(found: threading.ExceptHookArgs) -> None:
@@ -170,7 +172,7 @@ _live: weakref.WeakSet[LoaderFeed] = weakref.WeakSet()
 
 
 def _leave(forks: int) -> None:
-    """See that no thread of a framework is in Python when the interpreter ends: it would end too, and abort."""
+    """Wait until no thread of a framework is in Python: at the interpreter's end it would abort."""
     if forks != Forks.count:
         return  # a forked child does not have those threads
     if _feed.leave():

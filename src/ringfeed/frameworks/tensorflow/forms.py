@@ -75,7 +75,7 @@ def _beside_spec(leaf: Leaf, rows: int | None) -> tf.TensorSpec:
 
 
 def blank_shape(spec: tf.TensorSpec) -> list[int]:
-    """The shape of what stands for no batch at all; a ragged tensor of no rows begins at 0 all the same."""
+    """The shape of a blank batch; the row splits of a ragged tensor without rows are one number."""
     return [n if n is not None else int(spec.name == SPLITS) for n in spec.shape]
 
 
