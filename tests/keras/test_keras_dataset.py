@@ -1,4 +1,7 @@
-"""`ringfeed.keras.feed`: Keras datasets of whole batches, over the ring, as Keras runs them itself."""
+"""`ringfeed.keras.feed`.
+
+Keras datasets of whole batches, over the ring, as Keras runs them itself.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,10 @@ def test_fit_evaluate_and_predict_as_in_keras(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
 def test_hooks_change_what_all_workers_see(backend: str) -> None:
-    """Hooks run as often and in the order that Keras runs them; each epoch has the dataset's length of that time."""
+    """Hooks run as often and in the order that Keras runs them.
+
+    Each epoch has the dataset's length of that time.
+    """
     records = []
     lengths = [3, 3, 2, 5]
     dataset = Changing(lengths)
@@ -161,7 +167,10 @@ def test_hooks_change_what_all_workers_see(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["process", "thread"])
 @pytest.mark.parametrize("kind", [Changing, Endless])
 def test_hooks_amid_a_pass_reach_the_workers(kind: Any, backend: str) -> None:
-    """Where a pass goes on over several epochs, each begins with what its hooks have changed, and where it stood."""
+    """Where a pass lasts for several epochs, each begins where it stood.
+
+    It has what its hooks have changed.
+    """
     with fed(kind([9]), backend=backend, workers=2) as data:
         seen = [x[0].tolist() for x, _ in seen_by_fit(data, epochs=3, steps_per_epoch=3)]
     assert seen == [
@@ -188,7 +197,10 @@ def test_the_first_batch_may_be_none() -> None:
 
 
 def test_the_structures_of_keras() -> None:
-    """`x` arrives as `(x,)`; that, `(x, y)`, `(x, y, sample_weight)`, dicts, and lists of inputs as what they were."""
+    """`x` arrives as `(x,)`.
+
+    That, `(x, y)`, `(x, y, sample_weight)`, dicts, and lists of inputs as what they were.
+    """
     a, b, c = X[:4], Y[:4], X[:4, 0]
     for batch, arrived in (
         (a, (a,)),
@@ -210,7 +222,10 @@ def test_the_structures_of_keras() -> None:
 
 
 def test_order_is_of_seed_and_epoch() -> None:
-    """With `shuffle` each epoch has an order of its own, the same for any workers; `shuffle` of `fit` has no part."""
+    """With `shuffle` each epoch has an order of its own, the same for any workers.
+
+    `shuffle` of `fit` has no part.
+    """
     orders = []
     for workers in (1, 3):
         with fed(Changing([7]), shuffle=True, seed=5, workers=workers) as data:
@@ -225,7 +240,10 @@ def test_order_is_of_seed_and_epoch() -> None:
 
 
 def test_shuffle_and_seed_mean_what_they_mean_to_a_loader() -> None:
-    """A number of batches is a window; what is no shuffle is refused at once, and no seed is one that is drawn."""
+    """A number of batches is a window.
+
+    What is no shuffle is refused at once, and no seed is one that is drawn.
+    """
     with fed(Changing([7]), shuffle=3, seed=5, workers=0) as data:
         seen = [int(x[0, 2]) for x, _ in seen_by_fit(data, epochs=2, shuffle=True)]
     window = ringfeed.orders.WindowShuffle(3).bind(7, 5)
@@ -288,7 +306,10 @@ class Growing(Plain):
     "settings", [{"workers": 2}, {"workers": 1, "backend": "thread"}, {"workers": 0}]
 )
 def test_a_loader_of_a_dataset_that_grows(settings: dict[str, Any]) -> None:
-    """Each epoch of `fit` has all batches that there are by then; a bare array arrives in a tuple, as in Keras."""
+    """Each epoch of `fit` has all batches that there are by then.
+
+    A bare array arrives in a tuple, as in Keras.
+    """
     with ringfeed.Loader(Growing(), batch_size=None, timeout_s=50, **settings) as loader:
         seen = seen_by_fit(loader.to_keras(), epochs=3, shuffle=False)
     assert [int(x[0, 0]) for (x,) in seen] == [0, 1, 0, 1, 2, 0, 1, 2, 3]
@@ -305,7 +326,7 @@ def test_batches_have_no_number() -> None:
 
 
 def test_one_feed_amid_two_calls() -> None:
-    """Where a validation begins while training is amid an epoch of the same feed, the error says what to do."""
+    """The error of a validation that begins amid an epoch of the same feed says what to do."""
     with fed(Plain()) as data, pytest.raises(ringfeed.SupersededError) as caught:
         small_model().fit(
             data, validation_data=data, epochs=3, steps_per_epoch=2, verbose=0, shuffle=False
@@ -332,7 +353,7 @@ def test_class_weight() -> None:
 
 
 def test_rows_by_the_attribute_batch_size() -> None:
-    """A first batch that is smaller than others does no harm where the dataset says how large they are."""
+    """A first batch may be smaller than others where the dataset says how large they are."""
     batches = [(np.full((rows, 2), rows, np.float32),) for rows in (3, 8, 1)]
     dataset = Given(batches)
     dataset.batch_size = 8
@@ -355,7 +376,7 @@ def test_a_larger_batch_says_what_to_do() -> None:
 
 
 def test_workers_of_the_dataset() -> None:
-    """The dataset's own number of workers counts where it was set, and processes unless told otherwise."""
+    """The dataset's own number of workers counts where it was set; they are processes."""
     with ringfeed.keras.feed(Plain(workers=3)) as data:
         assert "workers by forkserver: 3, slots: 5" in repr(data.loader)
     with fed(Plain(workers=3)) as data:
@@ -417,7 +438,10 @@ USES_OF_KERAS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("what", USES_OF_KERAS)
 def test_an_old_keras_is_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 3.7 Keras takes no data adapters: the error names the version, and how to update it."""
+    """Before 3.7 Keras takes no data adapters.
+
+    The error names the version, and how to update it.
+    """
     monkeypatch.setattr(keras, "__version__", "3.6.0")
     with pytest.raises(ImportError) as caught:
         USES_OF_KERAS[what]()
@@ -457,7 +481,7 @@ def test_a_broken_sample_is_explained() -> None:
 
 
 def test_an_order_steps_back() -> None:
-    """A pass gives again what is planned anew, and tells what is still to come, with an end and without."""
+    """A pass gives again what is planned anew, and tells what is still to come."""
     order = PassOrder(lambda: 4, lambda _count, epoch: [4, 2, 7, epoch])
     numbers = order.epoch(1)
     assert numbers.take(3).tolist() == [4, 2, 7]
@@ -478,7 +502,10 @@ class Locking(Changing):
 
 
 def test_what_a_hook_makes_unfit() -> None:
-    """A dataset that can no longer be sent fails at the next batch; what is still to come is known, amid a pass too."""
+    """A dataset that can no longer be sent fails at the next batch.
+
+    What is still to come is known, amid a pass too.
+    """
     dataset = Locking([9])
     feed = DatasetFeed(dataset, backend="process", workers=1)
     with feed.loader:

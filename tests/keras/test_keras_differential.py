@@ -12,6 +12,9 @@ ROUNDS = 6  # of each test; `make fuzz` has hundreds
 @pytest.mark.once
 @pytest.mark.parametrize("first", range(0, 2 * ROUNDS, ROUNDS))
 def test_a_model_is_given_what_keras_gives_it(first: int) -> None:
-    """Hooks, callbacks that change the dataset, lengths that change, and errors: batch by batch the same."""
+    """Hooks, callbacks that change the dataset, lengths that change, and errors.
+
+    Batch by batch the same.
+    """
     for seed in range(first, first + ROUNDS):
         differential_keras.run_round(seed, [])

@@ -1,4 +1,4 @@
-"""Enqueuers beside Keras' own: the same batches in the same order, from Keras 3 and, where it is installed, Keras 2.
+"""Enqueuers beside Keras' own: the same batches in the same order, from Keras 3 and Keras 2.
 
 Keras' own run in threads, since its processes are forked, which hangs beside TensorFlow; its order
 is the same.
@@ -53,7 +53,10 @@ def keras_2() -> ModuleType:
 
 
 def epochs(enqueuer: Any, count: int) -> list[list[int]]:
-    """Return epochs as code for Keras 3 reads them: one a start, between the dataset's own hooks."""
+    """Return epochs as code for Keras 3 reads them.
+
+    One a start, between the dataset's own hooks.
+    """
     seen = []
     for epoch in range(count):
         start(enqueuer, epoch)
@@ -69,9 +72,13 @@ def epochs(enqueuer: Any, count: int) -> list[list[int]]:
 def test_epochs_are_those_of_keras_3(
     kind: type[Batched], *, shuffle: bool, processes: bool
 ) -> None:
-    """With the same seed each start has the batches of Keras' own, in its order, also where the dataset shrinks."""
+    """With the same seed each start has the batches of Keras' own, in its order.
+
+    That holds where the dataset shrinks, too.
+    """
     random.seed(7)
-    expected = epochs(keras_3.OrderedEnqueuer(kind(6), 2, False, 4, shuffle), 3)  # noqa: FBT003 - Keras' own
+    theirs = keras_3.OrderedEnqueuer(kind(6), 2, False, 4, shuffle)  # noqa: FBT003
+    expected = epochs(theirs, 3)
     random.seed(7)
     assert epochs(ours.OrderedEnqueuer(kind(6), 2, processes, 4, shuffle), 3) == expected
     assert (expected[0] == [*range(6)]) is not shuffle
@@ -90,13 +97,16 @@ def both_parts(enqueuer: Any) -> list[int]:
 @both
 def test_a_dataset_without_end_goes_on_as_with_keras_3(*, processes: bool) -> None:
     """The second start has the batches behind those of the first."""
-    expected = both_parts(keras_3.OrderedEnqueuer(Endless(), 2, False, 4))  # noqa: FBT003 - Keras' own
+    expected = both_parts(keras_3.OrderedEnqueuer(Endless(), 2, False, 4))  # noqa: FBT003
     assert both_parts(ours.OrderedEnqueuer(Endless(), 2, processes, 4)) == expected == [*range(8)]
 
 
 @both
 def test_errors_are_those_of_keras_3(*, processes: bool) -> None:
-    """The same exception after the same batches; then neither runs, and a further batch is a ValueError."""
+    """The same exception after the same batches.
+
+    Then neither runs, and a further batch is a ValueError.
+    """
 
     def seen(enqueuer: Any) -> list[Any]:
         start(enqueuer)
@@ -180,7 +190,7 @@ def test_epochs_are_those_of_keras_2(
 
 @both
 def test_none_is_left_out_as_in_keras_2(keras_2: ModuleType, *, processes: bool) -> None:
-    """What is handed out is the same where some batches are None, the first and the last among them."""
+    """What is handed out is the same where the first, the last and other batches are None."""
     expected = unbroken(keras_2.OrderedEnqueuer(Holed(6, {0, 3, 5})), 8)
     assert (
         unbroken(ours.OrderedEnqueuer(Holed(6, {0, 3, 5}), use_multiprocessing=processes), 8)
@@ -190,7 +200,10 @@ def test_none_is_left_out_as_in_keras_2(keras_2: ModuleType, *, processes: bool)
 
 
 def test_generators_are_those_of_keras_2(keras_2: ModuleType) -> None:
-    """The same batches in the same order, and a loop that ends with the last; one worker, which is all Keras orders."""
+    """The same batches in the same order, and a loop that ends with the last.
+
+    One worker, which is all Keras orders.
+    """
     seen = []
     for enqueuer in (
         keras_2.GeneratorEnqueuer(iter(Unopened(9))),
@@ -204,7 +217,7 @@ def test_generators_are_those_of_keras_2(keras_2: ModuleType) -> None:
 
 
 def test_signatures_are_those_of_keras_2(keras_2: ModuleType) -> None:
-    """The generator's constructor, which Keras 3 has not, and what code for Keras 2 gives to `start`."""
+    """The generator's constructor, which Keras 3 lacks, and what Keras 2 gives to `start`."""
     theirs = inspect.signature(keras_2.GeneratorEnqueuer).parameters
     mine = [*inspect.signature(ours.GeneratorEnqueuer).parameters.values()][: len(theirs)]
     assert [(one.name, one.default) for one in mine] == [

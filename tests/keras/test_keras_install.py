@@ -1,4 +1,7 @@
-"""`ringfeed.keras.install`: every PyDataset over the ring with no other change, or left to Keras with a reason."""
+"""`ringfeed.keras.install`.
+
+Every PyDataset over the ring with no other change, or left to Keras with a reason.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ OWN = keras_fallback.OWN
 
 
 class Digits(keras.utils.PyDataset):
-    """Batches of 16 rows, dimmed by the random numbers that Keras' users draw; it reshuffles itself, and grows."""
+    """Batches of 16 rows, dimmed by the random numbers that Keras' users draw.
+
+    It reshuffles itself, and grows.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -136,7 +142,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def trained(data: Any, *, epochs: int = 2, **settings: Any) -> Any:
-    """Return the history and the weights of a model that is trained from the same seeds each time."""
+    """Return the history and the weights of a model that is always trained from the same seeds."""
     model = small_model()
     random.seed(8)
     np.random.seed(8)  # noqa: NPY002 - the seed of Keras' users
@@ -200,7 +206,7 @@ def test_order_and_length_are_asked_of_keras(
 def test_parts_of_a_distribution_are_those_of_keras(
     kind: Any, settings: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process of a distribution has the batches that it has with Keras' own adapter, in each epoch."""
+    """In each epoch a process of a distribution has the batches of Keras' own adapter."""
     for shard in range(2):
         parts = types.SimpleNamespace(
             auto_shard_dataset=True, num_data_shards=2, data_shard_id=shard
@@ -218,7 +224,7 @@ def test_parts_of_a_distribution_are_those_of_keras(
 
 @pytest.mark.parametrize("kind", [Digits, Drawing])
 def test_training_is_the_same(kind: Any, said: list[str]) -> None:
-    """Losses and weights, the order that Keras shuffles, the hooks and the random numbers: all as without it."""
+    """Losses, weights, the order of Keras, hooks and random numbers are as without it."""
     before = kind()
     expected = trained(before, validation_data=Digits(), class_weight=CLASS_WEIGHT)
     with ringfeed.keras.install():
@@ -227,7 +233,8 @@ def test_training_is_the_same(kind: Any, said: list[str]) -> None:
     assert after.record == before.record
     assert len(said) == 2
     assert re.fullmatch(
-        rf"{kind.__name__} runs over ringfeed: 1 worker thread, 3 slots, \d+\.\d kB of shared memory",
+        rf"{kind.__name__} runs over ringfeed: 1 worker thread, 3 slots, "
+        r"\d+\.\d kB of shared memory",
         said[0],
     )
 
@@ -280,7 +287,10 @@ def test_a_generator_of_the_datasets_own_is_as_it_was() -> None:
 
 
 def test_workers_are_those_of_the_dataset(said: list[str]) -> None:
-    """Processes where it asks for them; training is the same, and each dataset is spoken of once."""
+    """Processes where it asks for them.
+
+    Training is the same, and each dataset is spoken of once.
+    """
     expected = trained(Digits())
     with ringfeed.keras.install():
         dataset = Digits(workers=2, use_multiprocessing=True)
@@ -310,7 +320,10 @@ class Opening(Digits):
 
 
 def test_processes_open_their_own_files(said: list[str], tmp_path: Path) -> None:
-    """A file that is opened on first use, here for batch 0, is opened by each worker, and the dataset is not left."""
+    """Each worker opens for itself a file that is opened on first use, here for batch 0.
+
+    The dataset is not left to Keras.
+    """
     (tmp_path / "rows").write_bytes(X.tobytes())
     make = functools.partial(Opening, tmp_path / "rows", workers=2, use_multiprocessing=True)
     expected = trained(_as_digits(own := make()))
@@ -345,7 +358,10 @@ def test_processes_open_their_own_files(said: list[str], tmp_path: Path) -> None
     ],
 )
 def test_what_the_ring_cannot_serve_is_left_to_keras(make: Any, line: str, said: list[str]) -> None:
-    """The batch that fails and all that follow are made by Keras: training is the same, and one line says why."""
+    """The batch that fails and all that follow are made by Keras.
+
+    Training is the same, and one line says why.
+    """
     expected = trained(_as_digits(make()), epochs=1)
     with ringfeed.keras.install():
         assert trained(make(), epochs=1) == expected
@@ -392,7 +408,10 @@ def test_what_a_dataset_raises_is_raised_as_before(said: list[str]) -> None:
 
 
 def test_nothing_is_left_installed(said: list[str]) -> None:
-    """Installing is idempotent, nests, and is taken back whole; a `with` inside another does not end the other."""
+    """Installing is idempotent, nests, and is taken back whole.
+
+    A `with` inside another does not end the other.
+    """
     names = [(data_adapters, "PyDatasetAdapter"), (py_dataset_adapter, "PyDatasetAdapter")]
 
     def installed() -> bool:
@@ -444,7 +463,7 @@ def test_threads_may_install_at_once() -> None:
 
 
 def test_a_keras_without_the_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Keras looks up its adapter otherwise, nothing is changed and the error says what to do."""
+    """Where Keras looks for its adapter elsewhere nothing is changed; an error says what to do."""
     monkeypatch.setattr(py_dataset_adapter, keras_install.NAME, object)
     text = (
         "install() finds no PyDatasetAdapter of Keras' own in "

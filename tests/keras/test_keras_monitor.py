@@ -56,7 +56,10 @@ def loader(sleep_s: float) -> ringfeed.Loader:
 
 
 def test_the_share_of_each_epoch() -> None:
-    """Each epoch's logs say which part of it was waited: nearly all of it where nothing else takes time."""
+    """Each epoch's logs say which part of it was waited.
+
+    Nearly all of it where nothing else takes time.
+    """
     with loader(0.01) as slow:
         logs = (
             model()
@@ -104,7 +107,10 @@ class Follows(keras.callbacks.Callback):  # type: ignore[misc]
 
 @pytest.mark.parametrize("place", range(3))
 def test_before_all_others(place: int) -> None:
-    """Wherever it stands in the list, the others see the share in the logs, and none is passed over or told twice."""
+    """Wherever it stands in the list, the others see the share in the logs.
+
+    None is passed over or told twice.
+    """
     others = [Follows(), Follows()]
     callbacks = [*others[:place], ringfeed.keras.Monitor(), *others[place:]]
     given = list(callbacks)

@@ -1,4 +1,7 @@
-"""Enqueuers and `install` over batches that hold sparse and ragged tensors: the same batches as without ringfeed."""
+"""Enqueuers and `install` over batches that hold sparse and ragged tensors.
+
+The same batches as without ringfeed.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +71,11 @@ def epochs(enqueuer: Any, count: int) -> list[Any]:
 def test_batches_are_those_of_keras() -> None:
     """Two epochs in Keras' own order, the second as the first one's end has left the dataset."""
     random.seed(7)
-    expected = epochs(keras_3.OrderedEnqueuer(Tensors(), 2, False, 4, shuffle=True), 2)  # noqa: FBT003 - Keras' own
+    theirs = keras_3.OrderedEnqueuer(Tensors(), 2, False, 4, shuffle=True)  # noqa: FBT003
+    expected = epochs(theirs, 2)
     random.seed(7)
-    assert (
-        epochs(ringfeed.keras.OrderedEnqueuer(Tensors(), 2, False, 4, shuffle=True), 2) == expected  # noqa: FBT003
-    )
+    ours = ringfeed.keras.OrderedEnqueuer(Tensors(), 2, False, 4, shuffle=True)  # noqa: FBT003
+    assert epochs(ours, 2) == expected
     assert len({str(batch) for batch in expected}) == len(expected) == 8
 
 
@@ -89,7 +92,10 @@ def test_processes_send_them() -> None:
 @clean
 @pytest.mark.parametrize("holes", [{}, {0}])
 def test_a_batch_that_does_not_fit_is_made_here(holes: set[int]) -> None:
-    """All batches arrive in their order; only the one that is larger than its place was made by this process."""
+    """All batches arrive in their order.
+
+    Only the one that is larger than its place was made by this process.
+    """
     pytest.importorskip("scipy")
     dataset = MadeHere(large={3}, holes=holes)
     enqueuer = ringfeed.keras.OrderedEnqueuer(dataset, workers=1, use_multiprocessing=True)

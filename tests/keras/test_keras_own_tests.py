@@ -1,4 +1,4 @@
-"""Keras' own tests of its data adapters, which come inside its wheel, pass with `ringfeed.keras.install` in force."""
+"""Keras' own tests of its data adapters, from its wheel, pass under `ringfeed.keras.install`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if all(
     importlib.util.find_spec(name) for name in ("jax", "torch", "scipy")
 ):  # it takes more of them than their names
     FILES.append(ADAPTERS / "generator_data_adapter_test.py")
-LIMIT_S = 900  # most of it goes into worker processes that import every framework, since the tests' file does
+# Most of it goes into worker processes that import every framework, as the tests' file does.
+LIMIT_S = 900
 
 
 @pytest.mark.long

@@ -1,4 +1,7 @@
-"""A loader as Keras' data in processes of their own: other backends, distribution strategies, the example."""
+"""A loader as Keras' data in processes of their own.
+
+Other backends, distribution strategies, the example.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ PREAMBLE = """
     def small_model():
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, jit_compile=False)
         return model
 """
 
@@ -59,7 +63,7 @@ OTHER_BACKEND = """
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends(backend: str) -> None:
-    """On JAX and torch `fit` trains on the epochs from `set_epoch` on, with class weights, as by hand."""
+    """On JAX and torch `fit` trains on the epochs from `set_epoch` on, with class weights."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     assert run(OTHER_BACKEND, backend) == f"{backend} trained\n"
@@ -68,8 +72,10 @@ def test_other_backends(backend: str) -> None:
 IN_PYTHON = """
     import ringfeed.keras
 
-    KINDS = [np.array([b"a", b"bc"]), np.array(["a", "é"]), np.array(["2020-01-01"] * 2, "M8[D]"), np.ones(2, "m8[s]")]
-    KINDS += [np.ones(2, "longdouble"), np.ones(2, [("a", "f4")]), np.array([1, 2**40]), np.ones(2, "complex128")]
+    KINDS = [np.array([b"a", b"bc"]), np.array(["a", "é"])]
+    KINDS += [np.array(["2020-01-01"] * 2, "M8[D]"), np.ones(2, "m8[s]")]
+    KINDS += [np.ones(2, "longdouble"), np.ones(2, [("a", "f4")])]
+    KINDS += [np.array([1, 2**40]), np.ones(2, "complex128")]
 
     class Batches(keras.utils.PyDataset):
         def __len__(self):
@@ -105,7 +111,10 @@ IN_PYTHON = """
 
 
 def test_steps_that_run_in_python() -> None:
-    """On JAX, `install` hands such steps what Keras hands them: arrays of NumPy's, of any dtype, strings and dates."""
+    """On JAX, `install` hands such steps what Keras hands them.
+
+    Arrays of NumPy's, of any dtype, strings and dates.
+    """
     pytest.importorskip("jax")
     assert run(IN_PYTHON, "jax").splitlines()[-1] == "as in Keras"
 
@@ -120,7 +129,8 @@ REPLICAS = """
     for _ in range(3):
         for x, y in by_hand:
             expected.train_on_batch(x, y, class_weight=CLASS_WEIGHT)
-    for strategy in tf.distribute.OneDeviceStrategy("CPU:0"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]):
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for strategy in tf.distribute.OneDeviceStrategy("CPU:0"), mirrored:
         with strategy.scope():
             model = small_model()
         loader = ringfeed.Loader((X, Y), shuffle=True, seed=7, workers=0)
@@ -128,14 +138,15 @@ REPLICAS = """
         for weights, wanted in zip(model.get_weights(), expected.get_weights()):
             np.testing.assert_allclose(weights, wanted, rtol=1e-5, atol=1e-7)
         plain = ringfeed.Loader((X, Y), workers=0).to_keras()
-        np.testing.assert_allclose(model.predict(plain, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+        expected = model.predict(X, verbose=0)
+        np.testing.assert_allclose(model.predict(plain, verbose=0), expected, rtol=1e-5)
         print(strategy.num_replicas_in_sync)
 """
 
 
 @pytest.mark.long
 def test_distribution_strategies() -> None:
-    """Under a strategy Keras distributes a real tf.data.Dataset, from the loader's first epoch on."""
+    """Under a strategy Keras distributes a tf.data.Dataset from the loader's first epoch on."""
     assert run(REPLICAS) == "1\n2\n"
 
 

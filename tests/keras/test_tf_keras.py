@@ -70,7 +70,10 @@ def trained(data: Any, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
 def test_feed(backend: Any) -> None:
-    """A model of Keras 2 learns the same from a fed Sequence, and each epoch sees what the last one's end changed."""
+    """A model of Keras 2 learns the same from a fed Sequence.
+
+    Each epoch sees what the end of the last one has changed.
+    """
     own = Rows()
     expected = trained(own, shuffle=False)
     dataset = Rows()
@@ -82,7 +85,7 @@ def test_feed(backend: Any) -> None:
 
 
 def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else changes: losses, weights and the order that Keras draws; and nothing is left patched."""
+    """Losses, weights and the order that Keras draws stay, and nothing is left patched."""
     said: list[str] = []
     monkeypatch.setattr(
         keras_fallback.LOG, "handle", lambda record: said.append(record.getMessage())

@@ -1,4 +1,7 @@
-"""A loader's batches as jax arrays over the slots: aliasing, what JAX still reads, few slots, and how it all ends."""
+"""A loader's batches as jax arrays over the slots.
+
+Aliasing, what JAX still reads, few slots, and how it all ends.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def is_over(array: Any, lease: Any, number: int, loader: ringfeed.Loader) -> boo
 
 
 def check_alias(dtype: str) -> None:
-    """Check that an array of this dtype has the slot's memory: the address, the values, and another's writes."""
+    """Check that an array of this dtype has the slot's memory.
+
+    The address, the values, and another's writes.
+    """
     given = of_dtype(dtype)
     with make((LABELS[:7], given), batch_size=4) as loader:
         lease, (_, array) = with_lease(loader, adapter._builder(loader._stream.info, {}))
@@ -84,7 +90,7 @@ def test_arrays_of_64_bits_lie_over_the_slot_where_jax_has_them(dtype: str) -> N
 
 @pytest.mark.parametrize("dtype", WIDE)
 def test_leaves_of_64_bits_become_what_jax_makes_of_them(dtype: str) -> None:
-    """Without jax_enable_x64 that leaf alone is a copy, in the dtype that jax.numpy.asarray gives."""
+    """Without jax_enable_x64 that leaf alone is a copy, in the dtype of jax.numpy.asarray."""
     given = of_dtype(dtype)
     with make((LABELS[:7], given), batch_size=4) as loader:
         lease, (labels, array) = with_lease(loader, adapter._builder(loader._stream.info, {}))
@@ -98,7 +104,10 @@ def test_leaves_of_64_bits_become_what_jax_makes_of_them(dtype: str) -> None:
 
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_an_epoch_has_the_width_that_jax_has_when_it_begins(device: str | None) -> None:
-    """Whatever it had when to_jax() was called; a change amid an epoch is an error, and no batch of zeros."""
+    """Whatever it had when to_jax() was called.
+
+    A change amid an epoch is an error, and no batch of zeros.
+    """
     numbers = np.arange(1, 9)
     with make((numbers,), batch_size=2, slots=12) as loader:
         jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - JAX's own call
@@ -258,7 +267,7 @@ def test_a_slot_that_jax_still_reads_is_not_filled() -> None:
 
 
 def test_a_view_of_the_memory_keeps_the_slot() -> None:
-    """NumPy arrays over a jax array, and jax arrays over the same memory, keep the slot when the first is gone."""
+    """NumPy arrays and jax arrays over a jax array keep the slot when the first is gone."""
     with make((X,)) as loader:
         batches = iter(loader.to_jax())
         (x,) = next(batches)
@@ -274,7 +283,10 @@ def test_a_view_of_the_memory_keeps_the_slot() -> None:
 
 @pytest.mark.parametrize("function", [lambda x: x + 1, lambda x: x, lambda x: x.at[0, 0].set(7.0)])
 def test_a_donated_batch_is_never_written(function: Callable[[Any], Any]) -> None:
-    """XLA takes a donation of foreign memory for a release: the slot's bytes stay, the result lies elsewhere."""
+    """XLA takes a donation of foreign memory for a release.
+
+    The slot's bytes stay, the result lies elsewhere.
+    """
     with make((X,)) as loader:
         lease, (x,) = with_lease(loader, adapter._builder(loader._stream.info, {}))
         found = jax.jit(function, donate_argnums=0)(x).block_until_ready()
@@ -297,7 +309,7 @@ def test_an_array_outlives_its_loader() -> None:
 
 
 def test_an_array_in_a_forked_child_is_private() -> None:
-    """A child that the user forks has each array as it was, whatever the parent does with the slot."""
+    """A child that the user forks has each array as it was, whatever comes into the slot."""
     with make(workers=1, slots=2) as loader:
         batches = iter(loader.to_jax())
         x, _ = next(batches)
@@ -326,7 +338,7 @@ def trained(batches: Any) -> bytes:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_training_never_comes_to_a_stop(workers: int) -> None:
-    """200 steps over 2 to 8 slots end, with the weights of plain arrays bit for bit, and every slot comes back."""
+    """200 steps over 2 to 8 slots give the weights of plain arrays, and all slots come back."""
     images = np.random.default_rng(2).random((6400, 64), np.float32)
     labels = np.arange(6400) % 10
     parts = [slice(start, start + 32) for start in range(0, 6400, 32)]
@@ -349,7 +361,10 @@ def warned(slots: int) -> str:
 
 @pytest.mark.parametrize("slots", [2, 3])
 def test_all_can_be_kept(slots: int) -> None:
-    """No wait makes a program let go: what takes the last slot is a copy, without a timeout_s, with one warning."""
+    """No wait makes a program let go.
+
+    What takes the last slot is a copy, without a timeout_s, with one warning.
+    """
     with make(slots=slots, timeout_s=None) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning) as seen:
             kept = list(loader.to_jax())
@@ -361,7 +376,10 @@ def test_all_can_be_kept(slots: int) -> None:
 
 
 def test_keeping_one_array_leaves_the_others() -> None:
-    """Of two slots the program keeps one for itself: all the rest of the epoch is copied from the other."""
+    """Of two slots the program keeps one for itself.
+
+    All the rest of the epoch is copied from the other.
+    """
     with make(slots=2, timeout_s=None) as loader:
         batches = iter(loader.to_jax())
         first, _ = next(batches)
@@ -374,7 +392,7 @@ def test_keeping_one_array_leaves_the_others() -> None:
 
 
 def test_kept_views_are_told_of_when_jax_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots that only what NumPy made of jax arrays holds are not waited for when JAX computes nothing."""
+    """Slots that only NumPy's arrays of jax arrays hold are not waited for when JAX is idle."""
     monkeypatch.setattr(adapter, "IN_FLIGHT_S", 1.5)
     with make(slots=2, timeout_s=None) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning) as seen:
@@ -400,7 +418,10 @@ def test_what_is_kept_of_an_earlier_epoch_is_not_waited_for(
 def test_what_holds_slots_for_ever_is_waited_for_to_the_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A step that never ends, as it seems, is told of after `timeout_s`, and no sooner; then it is not waited for."""
+    """A step that never ends, as it seems, is told of after `timeout_s`, and no sooner.
+
+    Then it is not waited for.
+    """
     monkeypatch.setattr(adapter, "is_computing", lambda: True)
     monkeypatch.setattr(adapter, "IN_FLIGHT_S", 0)
     with make(slots=2, timeout_s=2.5) as loader:
@@ -411,7 +432,7 @@ def test_what_holds_slots_for_ever_is_waited_for_to_the_timeout(
 
 
 def test_a_step_longer_than_a_second_is_waited_for() -> None:
-    """Slots that only JAX still reads are waited for, also where the program keeps the arrays, but has deleted them."""
+    """Slots that only JAX reads are waited for, also if the program keeps deleted arrays."""
     numbers, times = jnp.ones((512, 512)), 64
     spent = 0.0
     while spent < 1.5:
@@ -491,7 +512,7 @@ def test_arrays_go_through_dlpack_themselves() -> None:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_script_ends_with_a_live_iterator(ending: str) -> None:
-    """However a script ends while JAX computes with a batch, it ends at once and with its own status."""
+    """A script that ends while JAX computes with a batch ends at once, with its own status."""
     use = "import jax\nx, = next(batches)\ny = jax.jit(lambda x: (x @ x).sum())(x)\ndel x"
     ends_as_it_should(ending, "to_jax", use)
 
@@ -531,7 +552,10 @@ class Slow:
 def test_a_wait_in_which_jax_computes_is_no_stall(
     monkeypatch: pytest.MonkeyPatch, *, computes: bool
 ) -> None:
-    """JAX runs behind the program: where it has work left when the batch comes, the wait held up nothing."""
+    """JAX runs behind the program.
+
+    Where it has work left when the batch comes, the wait held up nothing.
+    """
     monkeypatch.setattr(adapter, "is_computing", lambda: computes)
     with ringfeed.Loader(Slow(), batch_size=8, workers=1) as loader:
         assert sum(1 for _ in loader.to_jax()) == 5

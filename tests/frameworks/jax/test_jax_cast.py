@@ -115,7 +115,10 @@ def test_steps_have_the_values_of_numpy(cast: Cast, rtol: float) -> None:
 
 
 def test_the_slot_comes_back_when_the_cast_is_done() -> None:
-    """Two slots are enough for all batches that are kept, where every leaf is cast; one that is not keeps its slot."""
+    """Two slots are enough for all batches that are kept, where every leaf is cast.
+
+    One that is not keeps its slot.
+    """
     with images(slots=2, workers=1, backend="thread") as loader:
         for _ in range(2):
             kept = list(loader.to_jax(cast=("float32", "float32")))
@@ -154,7 +157,7 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
 
 
 def test_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every epoch of every loader is cast by the same function, which JAX traces once for a shape."""
+    """Every epoch of every loader is cast by the same function, traced once for a shape."""
     traced: list[tuple[int, ...]] = []
     real = adapter.caster_of
 
@@ -194,7 +197,8 @@ X, Y = np.arange(400, dtype=np.uint8).reshape(20, 20), 2**40 * np.arange(20)
 with ringfeed.Loader((X, Y), batch_size=8, workers=1, slots=3, timeout_s=100) as loader:
     for _ in range(2):
         kept = list(loader.to_jax(there, cast=("float32", "float32")))
-        assert {(*leaf.devices(), leaf.dtype.name) for batch in kept for leaf in batch} == {(there, "float32")}
+        leaves = [leaf for batch in kept for leaf in batch]
+        assert {(*leaf.devices(), leaf.dtype.name) for leaf in leaves} == {(there, "float32")}
         assert (np.concatenate([np.asarray(x) for x, _ in kept]) == X.astype(np.float32)).all()
         assert (np.concatenate([np.asarray(y) for _, y in kept]) == Y.astype(np.float32)).all()
 print(sorted(set(sent)))
@@ -212,7 +216,10 @@ class Growing:
 
 
 def test_shapes_that_vary_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAX would compile anew for each shape, and keep it for ever: NumPy casts as the batch leaves its slot."""
+    """JAX would compile anew for each shape, and keep it for ever.
+
+    NumPy casts as the batch leaves its slot.
+    """
     monkeypatch.setattr(adapter, "caster_of", None)
     spec = (ringfeed.Array((6, 5, 3), "uint8", variable=(0,)),)
     with ringfeed.Loader(
@@ -223,6 +230,9 @@ def test_shapes_that_vary_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_another_device_is_sent_the_uint8() -> None:
-    """The cast is done there, after the copy; what JAX would narrow on its way goes as what it is cast to."""
+    """The cast is done there, after the copy.
+
+    What JAX would narrow on its way goes as what it is cast to.
+    """
     out, err, status = run_script(ELSEWHERE)
     assert (out, status) == ("['float32', 'uint8']\n", 0), err

@@ -38,7 +38,7 @@ def gpu() -> Any:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_two_devices(name: str) -> None:
-    """Each function of `two_devices` comes to its end, in a process where JAX has two CPUs, and prints nothing."""
+    """Each function of `two_devices` ends, where JAX has two CPUs, and prints nothing."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     run = subprocess.run(
         [sys.executable, "-W", "error", str(HERE / "two_devices.py"), name],
@@ -68,7 +68,7 @@ def test_says_which_platforms_jax_sees() -> None:
 
 
 def test_a_gpu_gets_every_batch(gpu: Any) -> None:
-    """Batches that are all kept are right, in order, and on the GPU, from slots that its client has registered."""
+    """Batches that are all kept are right, in order, and on the GPU; its client registers slots."""
     given = np.random.default_rng(0).normal(size=(60, 50, 70)).astype(np.float32)
     with ringfeed.Loader((given,), batch_size=8, slots=3, workers=2, timeout_s=120) as loader:
         for _ in range(3):

@@ -1,4 +1,7 @@
-"""Leaves whose samples differ in length in JAX: values of one shape over the slot, and what the loader itself gives."""
+"""Leaves whose samples differ in length in JAX.
+
+Values of one shape over the slot, and what the loader itself gives.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def said(batch: dict[str, Any]) -> dict[str, Any]:
     "settings", [{}, {"copy": True}, {"shuffle": True, "drop_remainder": True}]
 )
 def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
-    """Value for value; behind the last sample there is nothing but zeros, whatever was in the slot before."""
+    """Value for value.
+
+    Behind the last sample there is nothing but zeros, whatever was in the slot before.
+    """
     with make(NAMES, **settings) as loader:
         found = [said(batch) for _ in range(2) for batch in loader.to_jax()][: len(loader)]
     assert digest(found) == digest(expected(NAMES, **settings))
@@ -52,7 +58,10 @@ def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("total", "room"), [(None, MOST * ROWS), (21, 21)])
 def test_a_jitted_function_is_compiled_once(total: int | None, room: int) -> None:
-    """For ragged values, whatever the lengths: a slot's room is their shape, of ``total`` where that is given."""
+    """For ragged values, whatever the lengths.
+
+    A slot's room is their shape, of ``total`` where that is given.
+    """
     traced: list[Any] = []
 
     @jax.jit
@@ -119,7 +128,7 @@ def test_wide_values_are_narrowed() -> None:
 
 
 def test_casts() -> None:
-    """By a compiled function where the shape is one, by NumPy where it differs from batch to batch."""
+    """By a compiled function where all batches have one shape, and else by NumPy."""
     with make(["boxes", "tokens"]) as loader:
         cast = {"boxes": ringfeed.Cast("float32", scale=2), "tokens": "float32"}
         found = [said(batch) for batch in loader.to_jax(cast=cast)]

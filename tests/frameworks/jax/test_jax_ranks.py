@@ -34,7 +34,10 @@ jax.distributed.shutdown()
 
 
 def test_two_processes_of_jax_have_each_global_batch_between_them() -> None:
-    """shard="auto" reads what jax.distributed was given, without the start of a backend; sums go over both."""
+    """shard="auto" reads what jax.distributed was given, without the start of a backend.
+
+    Sums go over both.
+    """
     ranks = run_together(SCRIPT, *ports(1), JAX_PLATFORMS="cpu")
     check_ranks(ranks, "jax.distributed")
     *full, rest = global_batches()

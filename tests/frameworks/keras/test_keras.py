@@ -1,4 +1,7 @@
-"""A loader as Keras' data: the same training, to the bit, as over arrays and over a tf.data.Dataset."""
+"""A loader as Keras' data.
+
+The same training, to the bit, as over arrays and over a tf.data.Dataset.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from training import (  # noqa: E402
 
 @pytest.mark.parametrize("kept", ["model", "nothing"])
 def test_a_fed_loader_that_is_dropped_is_gone(kept: str) -> None:
-    """TensorFlow, which keeps whatever Python function a graph has called, keeps no loader of a call that is over."""
+    """TensorFlow keeps each Python function that a graph has called, and no loader with it."""
     model, loaders = small_model(), []
     for _ in range(3):
         loader = make(workers=1)
@@ -53,7 +56,7 @@ def test_a_fed_loader_that_is_dropped_is_gone(kept: str) -> None:
 
 @pytest.mark.parametrize(("steps_per_execution", "workers"), [(1, 0), (8, 1), (32, 0)])
 def test_same_losses_as_arrays(steps_per_execution: int, workers: int) -> None:
-    """Every loss and metric is bit for bit that of arrays, with three slots and any steps an execution."""
+    """Losses and metrics are bit for bit those of arrays, with three slots and any steps."""
     settings = {"steps_per_execution": steps_per_execution}
     with make(workers=workers) as loader:
         assert history(loader.to_keras(), fresh_model(**settings)) == over_arrays(
@@ -82,7 +85,7 @@ def test_one_trace() -> None:
 
 
 def test_each_epoch_is_the_next_of_the_loader() -> None:
-    """A shuffling loader trains on the orders of its epochs 0, 1 and 2, also by two calls of `fit`."""
+    """A loader that shuffles trains on its epochs 0, 1 and 2, also by two calls of `fit`."""
     model = small_model()
     batches = make(shuffle=True, seed=7)
     for _ in range(3):
@@ -98,7 +101,7 @@ def test_each_epoch_is_the_next_of_the_loader() -> None:
 
 
 def test_goes_on_amid_an_epoch() -> None:
-    """Over a loader that goes on amid an epoch, `fit` has its rest once, by its own numbers, and then whole ones."""
+    """Amid an epoch of the loader `fit` has its rest once, by its own numbers, then whole ones."""
     batches: list[int] = []
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: batches.append(batch)  # noqa: ARG005
@@ -139,7 +142,10 @@ def test_sample_weights() -> None:
 
 
 def test_named_tuples_and_inputs_alone() -> None:
-    """A NamedTuple of two is (x, y); `predict` takes inputs alone, bare or not, and leaves targets aside."""
+    """A NamedTuple of two is (x, y).
+
+    `predict` takes inputs alone, bare or not, and leaves targets aside.
+    """
     named = ringfeed.Loader(Named(), workers=0)
     model = small_model()
     assert history(named.to_keras(), model) == over_arrays()
@@ -162,7 +168,7 @@ def test_dict_inputs() -> None:
 
 
 def test_several_inputs_and_outputs() -> None:
-    """A PyDataset with a list of inputs and targets by name trains as over arrays, and its hooks run."""
+    """A PyDataset with inputs in a list and named targets trains as arrays do; hooks run."""
     keras.utils.set_random_seed(2)
     inputs = [keras.Input((2,)), keras.Input((4,))]
     joined = keras.layers.Concatenate()(inputs)
@@ -228,8 +234,12 @@ class Stops(keras.callbacks.Callback):
         ("known" if value else "unknown") if isinstance(value, bool) else " ".join(value)
     ),
 )
-def test_like_a_tf_dataset(known: bool, fit: dict[str, Any], compiled: dict[str, Any]) -> None:  # noqa: FBT001
-    """Each argument of `fit` does what it does with a tf.data.Dataset of the same batches, warnings included."""
+def test_like_a_tf_dataset(
+    known: bool,  # noqa: FBT001
+    fit: dict[str, Any],
+    compiled: dict[str, Any],
+) -> None:
+    """Each argument of `fit` means what it means over a tf.data.Dataset, warnings included."""
     found = []
     for source in (
         lambda: make(sampler=None if known else Unsized()).to_keras(),

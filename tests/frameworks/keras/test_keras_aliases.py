@@ -1,4 +1,7 @@
-"""Batches over the slots: when one is handed out as a copy, with NumPy in the place of a framework."""
+"""Batches over the slots.
+
+When one is handed out as a copy, with NumPy in the place of a framework.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +133,10 @@ def test_a_slot_that_comes_back_ends_the_wait_at_the_end_of_an_epoch() -> None:
 
 
 def test_a_slot_that_never_comes_back_is_copied_around() -> None:
-    """What is read for ever is waited for to the deadline; then the batch is a copy, and the ring goes on."""
+    """What is read for ever is waited for to the deadline.
+
+    Then the batch is a copy, and the ring goes on.
+    """
     loader = make()
     epoch, outstanding = begin(loader, in_flight_s=0.05)
     read = [next(epoch)[0].memory, next(epoch)[0].memory]
@@ -182,7 +188,7 @@ def test_an_epoch_that_is_dropped_ends_without_the_garbage_collector() -> None:
 
 
 def test_cycles_are_collected() -> None:
-    """Where a framework leaves its tensors in cycles, batches do not wait there for the garbage collector."""
+    """Tensors that a framework leaves in cycles do not wait there for the garbage collector."""
     loader = make()
     epoch, outstanding = begin(loader, in_cycles=True)
     gc.disable()
@@ -198,7 +204,7 @@ def test_cycles_are_collected() -> None:
 
 
 def test_cycles_that_are_old_are_collected() -> None:
-    """Where the garbage collector came by while a batch was in a cycle, the slot comes back before one is copied."""
+    """A slot whose batch grew old in a cycle comes back before another batch is copied."""
     loader = make()
     epoch, outstanding = begin(loader, in_cycles=True)
     gc.disable()
@@ -217,7 +223,7 @@ def test_cycles_that_are_old_are_collected() -> None:
 
 
 def test_dtypes_left_alone() -> None:
-    """Leaves that a framework does not take are private, without a claim on the slot, and in native byte order."""
+    """Leaves that a framework does not take are private, hold no slot, in native byte order."""
     arrays = (SAMPLES, SAMPLES.astype(">f8"), SAMPLES.astype(np.uint16))
     loader = ringfeed.Loader(arrays, batch_size=2, slots=3, workers=0)
     epoch, outstanding = begin(loader, leaves_alone=frozenset({"uint16"}))

@@ -14,7 +14,17 @@ pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras", minversion="3.7")
 
 import ringfeed.keras  # noqa: E402 - imports Keras
-from training import CLASS_WEIGHT, WEIGHTS, Pairs, X, Y, history, make, over_arrays, small_model  # noqa: E402
+from training import (  # noqa: E402
+    CLASS_WEIGHT,
+    WEIGHTS,
+    Pairs,
+    X,
+    Y,
+    history,
+    make,
+    over_arrays,
+    small_model,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +50,7 @@ class Batches(Whole, keras.utils.PyDataset):  # type: ignore[misc]  # keras has 
 @pytest.mark.parametrize("where", ["fit", "to_keras"])
 @pytest.mark.parametrize("form", ["classes", "column", "one-hot", "floats"])
 def test_class_weight(where: str, form: str) -> None:
-    """Class weights count as over arrays, wherever they are given and in whatever form the targets are."""
+    """Class weights count as over arrays, wherever they are given and whatever the targets are."""
     forms = {
         "classes": Y,
         "column": Y[:, None],
@@ -57,7 +67,7 @@ def test_class_weight(where: str, form: str) -> None:
 
 
 def test_class_weight_is_for_the_training_alone() -> None:
-    """Weights given to `fit` end with it, and do not reach its validation, even over the same adapter."""
+    """Weights given to `fit` end with it, and do not reach a validation over the same adapter."""
     model = small_model()
     fed = make().to_keras()
     found = history(fed, model, validation_data=fed, class_weight=CLASS_WEIGHT)
@@ -126,7 +136,10 @@ def test_evaluate_and_predict_refuse_as_well() -> None:
 
 
 def test_validation_is_refused_by_its_own_batch_size() -> None:
-    """The batch size of a fit over arrays is no affair of its validation; `validation_batch_size` is."""
+    """The batch size of a fit over arrays is no affair of its validation.
+
+    `validation_batch_size` is.
+    """
     validation = make().to_keras()
     history(X, y=Y, batch_size=8, epochs=1, validation_data=validation)
     history(
@@ -180,7 +193,7 @@ def warnings_of(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
 def test_fit_that_cannot_shuffle_warns_once(
     settings: dict[str, Any], feeds: Callable[[], Any]
 ) -> None:
-    """Where `fit` is to shuffle and the loader keeps the order, one warning at the user's line says both ways out."""
+    """Where `fit` is to shuffle a loader in order, a warning at the user's line says what to do."""
     model, fed = small_model(), feeds()
     seen = warnings_of(lambda: model.fit(fed, epochs=2, verbose=0, **settings))
     assert [(str(one.message), one.filename, one.category) for one in seen] == [
@@ -204,7 +217,7 @@ def test_fit_over_a_chosen_order_warns_of_nothing(settings: dict[str, Any]) -> N
 
 
 def test_only_training_warns_of_the_order() -> None:
-    """`fit(shuffle=False)`, validation, `evaluate` and `predict` do not shuffle, and warn of nothing."""
+    """`fit(shuffle=False)`, validation, `evaluate`, `predict` shuffle nothing and warn of nothing."""
     model = small_model()
     with make() as made, make(shuffle=True) as shuffled:
         fed = made.to_keras()
@@ -261,7 +274,7 @@ def test_an_iterable_warns_of_no_order() -> None:
 def test_batches_that_cannot_be_weighted(
     make_loader: Callable[[], ringfeed.Loader], text: str
 ) -> None:
-    """Class weights are refused where the batches have no place for them, by `to_keras` and by `fit`."""
+    """`to_keras` and `fit` refuse class weights where the batches have no place for them."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         make_loader().to_keras(class_weight=CLASS_WEIGHT)
     assert str(caught.value) == text

@@ -1,4 +1,7 @@
-"""A loader as Keras' data on each backend, in processes of their own: over the slots, and the same as arrays."""
+"""A loader as Keras' data on each backend, in processes of their own.
+
+Over the slots, and the same as arrays.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def outcome(backend: str, names: tuple[str, ...]) -> dict[str, str]:
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_backend(backend: str, check: str) -> None:
-    """Each check of `keras_checks` holds on each backend that is installed; its docstring says what it is."""
+    """Each check of `keras_checks` holds on each backend that is installed.
+
+    Its docstring says what it is.
+    """
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     failed = outcome(backend, PARTS[check])[check]

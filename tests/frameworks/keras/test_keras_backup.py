@@ -135,13 +135,13 @@ class Curve(keras.callbacks.Callback):
         self.found: dict[Any, dict[str, float]] = {}
         self.epoch = 0
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         self.epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.found[self.epoch, batch] = dict(logs)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - see above
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         if (self.epoch, batch) == self.stop:
             raise BrokenOffError
 
@@ -216,7 +216,7 @@ FREQUENCIES |= {"several at once": 1, "feed with a state": "epoch"}
     ],
 )
 def test_goes_on(tmp_path: Path, way: str, save_freq: Any) -> None:
-    """Broken off twice and started again, a fit has each batch and each epoch of one that was not, to the last bit."""
+    """A fit that was broken off twice has each batch and each epoch of one that was not."""
     data, settings = WAYS[way]
     expected = fit(data, **settings).found
     batches = [key for key in expected if isinstance(key, tuple)]
@@ -233,7 +233,7 @@ def test_goes_on(tmp_path: Path, way: str, save_freq: Any) -> None:
 
 @pytest.mark.parametrize("stop", [(0, 1), (0, STEPS - 1), (1, 0), (1, 1)])
 def test_begins_where_it_was(tmp_path: Path, stop: tuple[int, int]) -> None:
-    """With every batch saved, a fit begins with the batch that it was broken off at, under the number that it has.
+    """With every batch saved, a fit begins with the batch at which it was broken off.
 
     The end of an epoch is saved with its validation, after the last batch, so there its last batch
     is trained again.
@@ -249,7 +249,10 @@ def test_begins_where_it_was(tmp_path: Path, stop: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("over", [over_loader, over_feed])
 def test_a_drawn_seed_is_that_of_the_backup(tmp_path: Path, over: Callable[..., Any]) -> None:
-    """With ``seed=None`` each start draws another: the run has the order and the samples of its first one."""
+    """With ``seed=None`` each start draws another.
+
+    The run has the order and the samples of its first one.
+    """
     drawn: list[int] = []
 
     def data(**settings: Any) -> Any:
@@ -274,7 +277,7 @@ def _is_batch(key: Any) -> bool:
 
 
 def test_hooks_of_epochs_that_were_broken_off_run_again(tmp_path: Path) -> None:
-    """Hooks run as often as they had run over the feed, those of an earlier fit included, and in their order."""
+    """Hooks run as often and in the order that they ran over the feed, in earlier fits too."""
     dataset = Hooked()
     fed = over_feed(dataset)
     fit(lambda: fed, stop=(1, 1))
@@ -305,7 +308,7 @@ def test_hooks_are_counted_over_all_fits_of_a_dataset_under_install(tmp_path: Pa
 
 
 def test_a_dataset_past_its_backup_is_left_as_it_is_under_install(tmp_path: Path) -> None:
-    """Begun again in the same program, a fit runs no hook that Keras does not run, and a warning says why."""
+    """A fit begun again in the same program runs the hooks of Keras alone; a warning says why."""
     dataset = Hooked()
     fit(installed(dataset), backup(tmp_path, 1), stop=(1, 3))
     assert dataset.ran == (before := ["end", "begin", "end", "begin"])
@@ -322,7 +325,7 @@ def test_a_dataset_past_its_backup_is_left_as_it_is_under_install(tmp_path: Path
 class StopsPredicting(keras.callbacks.Callback):  # type: ignore[misc]
     """Breaks an epoch off whose end Keras does not tell the dataset of."""
 
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         raise BrokenOffError
 
 
@@ -345,7 +348,7 @@ def test_hooks_that_take_long_are_told_and_bounded(
 
 
 def test_a_backup_without_hooks_is_as_ever(tmp_path: Path) -> None:
-    """One of a release that did not count them says how many epochs are over, and so often hooks run."""
+    """A backup of a release that did not count them says how many epochs are over."""
     dataset = Hooked()
     fit(lambda: over_feed(dataset), backup(tmp_path, 1), stop=(1, 3))
     with edited(tmp_path) as facts:
@@ -359,13 +362,16 @@ def test_a_backup_without_hooks_is_as_ever(tmp_path: Path) -> None:
 class Order(keras.callbacks.Callback):
     """Changes the weights after each batch, as averaging callbacks do."""
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         bias = self.model.layers[-1].bias
         bias.assign(bias + 0.125)
 
 
 def test_comes_last(tmp_path: Path) -> None:
-    """What callbacks behind it change is in the backup; one that is given without a list runs in its turn too."""
+    """What callbacks behind it change is in the backup.
+
+    One that is given without a list runs in its turn too.
+    """
     expected = fit(over_loader, Order()).found
     fit(over_loader, backup(tmp_path, 1), Order(), stop=(1, 3))
     assert fit(over_loader, backup(tmp_path, 1), Order()).found.items() <= expected.items()
@@ -384,10 +390,10 @@ def test_next_fit_begins_at_its_own_epoch(tmp_path: Path) -> None:
 
 
 def test_stopped_early(tmp_path: Path) -> None:
-    """A fit that a callback has ended, and that was killed before it could delete its backup, is not gone on with."""
+    """A fit that a callback ended, and that was killed with its backup there, does not go on."""
 
     class Ender(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
             self.model.stop_training = epoch == 1
 
         def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002 - see above
@@ -471,7 +477,10 @@ def _refusal(tmp_path: Path, data: Any = over_loader, *, model: Any = None, **se
 
 
 def test_damaged(tmp_path: Path) -> None:
-    """A damaged backup is an error, that says what to do; a second one is gone on from, with a warning."""
+    """A damaged backup is an error, that says what to do.
+
+    A second one is gone on from, with a warning.
+    """
     fit(over_loader, backup(tmp_path, 1, double_checkpoint=True), stop=(1, 3))
     _damage(tmp_path / "backup" / "latest.zip")
     with pytest.warns(
@@ -536,11 +545,12 @@ def test_a_backup_edited_by_hand_is_a_state_error(tmp_path: Path) -> None:
         before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
         said = _refusal(tmp_path, lambda: over_feed(Hooked()), model=model)
         assert said.startswith("the backup 'TMP/backup/latest.zip' is damaged ("), names
-        assert np.random.get_state()[1].tolist() == before, names  # type: ignore[index]  # noqa: NPY002
+        now = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+        assert now == before, names
 
 
 def test_a_backup_edited_by_hand_is_fallen_back_from(tmp_path: Path) -> None:
-    """Where two are kept, the one before it is gone on from, with a warning that says what is wrong."""
+    """Where two are kept, training goes on from the older one; a warning says what is wrong."""
     fit(over_loader, backup(tmp_path, 1, double_checkpoint=True), stop=(1, 3))
     with edited(tmp_path) as facts:
         del facts["step"]
@@ -615,7 +625,10 @@ def test_other_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_fits_in_one_directory(tmp_path: Path) -> None:
-    """A fit that begins while another one has the directory is refused; the first goes on, and gives it back."""
+    """A fit that begins while another one has the directory is refused.
+
+    The first goes on, and gives it back.
+    """
     refused: list[str] = []
 
     class Trains(keras.callbacks.Callback):  # type: ignore[misc]
@@ -664,7 +677,8 @@ def test_arguments(tmp_path: Path) -> None:
         ringfeed.keras.BackupAndRestore(tmp_path / "file")
     assert (
         str(taken.value)
-        == f"backup_dir {str(tmp_path / 'file')!r} is a file, expected a directory; give another path"
+        == f"backup_dir {str(tmp_path / 'file')!r} is a file, expected a directory; give another "
+        "path"
     )
     with pytest.raises(
         ValueError, match=r"^backup_dir is empty, expected the path of a directory to make$"

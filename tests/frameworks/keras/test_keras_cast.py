@@ -50,7 +50,10 @@ def outcome(backend: str) -> dict[str, str]:
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_backend(backend: str, check: str) -> None:
-    """Each check of `cast_checks` holds on each backend that is installed; its docstring says what it is."""
+    """Each check of `cast_checks` holds on each backend that is installed.
+
+    Its docstring says what it is.
+    """
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     failed = outcome(backend)[check]
@@ -74,10 +77,12 @@ with ringfeed.Loader((X, Y), batch_size=32, workers=0, slots=3) as loader:
         leaves = [np.asarray(batch[place]) for batch in found]
         assert leaves[0].dtype == np.float32
         np.testing.assert_array_equal(np.concatenate(leaves), expected)
-for distribution in None, keras.distribution.DataParallel(devices=keras.distribution.list_devices("cpu")):
+devices = keras.distribution.list_devices("cpu")
+for distribution in None, keras.distribution.DataParallel(devices=devices):
     keras.distribution.set_distribution(distribution)
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Rescaling(1e-3), keras.layers.Dense(1)])
+    rescaling = keras.layers.Rescaling(1e-3)
+    model = keras.Sequential([keras.Input((6,)), rescaling, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with ringfeed.Loader((X, X[:, :1]), batch_size=32, workers=1, slots=3) as loader:
         losses = model.fit(loader.to_keras(cast="float32"), epochs=2, verbose=0).history["loss"]
@@ -86,7 +91,10 @@ for distribution in None, keras.distribution.DataParallel(devices=keras.distribu
 
 
 def test_jax_devices() -> None:
-    """JAX casts on the device where steps run; where Keras spreads batches they are cast before, and train the same."""
+    """JAX casts on the device where steps run.
+
+    Where Keras spreads batches they are cast before, and train the same.
+    """
     pytest.importorskip("jax", reason="jax is not installed")
     flags = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     one, two = run("-c", DEVICES, **flags).splitlines()

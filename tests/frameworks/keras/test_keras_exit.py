@@ -1,4 +1,7 @@
-"""How a process that trains ends: at its end, by an error, by Ctrl-C, with batches in hand; on each backend."""
+"""How a process that trains ends: at its end, by an error, by Ctrl-C, with batches in hand.
+
+On each backend.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,8 @@ HOLDING = """
     if keras.backend.backend() == "tensorflow":
         batches = iter(fed.get_tf_dataset())
     else:
-        batches = iter(fed.get_jax_iterator() if keras.backend.backend() == "jax" else fed.get_torch_dataloader())
+        is_jax = keras.backend.backend() == "jax"
+        batches = iter(fed.get_jax_iterator() if is_jax else fed.get_torch_dataloader())
     held = [next(batches), next(batches), next(batches)]
     say()
 """

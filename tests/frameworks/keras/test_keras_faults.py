@@ -1,4 +1,7 @@
-"""A loader as Keras' data: errors, Ctrl-C, several at a time, and what an adapter says of itself."""
+"""A loader as Keras' data.
+
+Errors, Ctrl-C, several at a time, and what an adapter says of itself.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,24 @@ import ringfeed
 pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras", minversion="3.7")
 
-from training import ROWS, Poisoned, Unsized, X, Y, history, make, over_arrays, small_model  # noqa: E402
+from training import (  # noqa: E402
+    ROWS,
+    Poisoned,
+    Unsized,
+    X,
+    Y,
+    history,
+    make,
+    over_arrays,
+    small_model,
+)
 
 # ---- faults ----
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 8])
 def test_error_of_a_sample_ends_fit_as_it_is(steps_per_execution: int) -> None:
-    """`fit` raises the loader's WorkerError itself, with the traceback of the sample's error in a note."""
+    """`fit` raises the loader's WorkerError, with the sample's own traceback in a note."""
     loader = ringfeed.Loader(Poisoned(), workers=1, backend="thread", slots=3)
     with loader, pytest.raises(ringfeed.WorkerError) as caught:
         history(loader.to_keras(), small_model(steps_per_execution=steps_per_execution))
@@ -37,7 +50,10 @@ def test_error_of_a_sample_ends_fit_as_it_is(steps_per_execution: int) -> None:
 
 
 def test_skipped_samples() -> None:
-    """Where failed samples are skipped, `fit` trains on the others; Keras warns of batches that do not come."""
+    """Where failed samples are skipped, `fit` trains on the others.
+
+    Keras warns of batches that do not come.
+    """
     rest = np.arange(ROWS) != 40
     for batch_size in (50, 1):
         loader = ringfeed.Loader(Poisoned(), workers=0, on_error="skip", batch_size=batch_size)

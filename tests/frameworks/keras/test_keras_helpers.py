@@ -27,7 +27,10 @@ SEEDS = range(60)
 
 
 def same(name: str, *args: Any, **kwargs: Any) -> bool:
-    """Compare what a helper gives with Keras, bit for bit; False where the helper leaves it to Keras."""
+    """Compare what a helper gives with Keras, bit for bit.
+
+    False where the helper leaves it to Keras.
+    """
     ours = getattr(_helpers, name)(*args, **kwargs)
     if ours is NotImplemented:
         return False
@@ -77,7 +80,7 @@ def test_pad_sequences_is_that_of_keras(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pictures_are_those_of_keras(seed: int, tmp_path: Path) -> None:
-    """Files of several modes, in each colour mode, size and resampling, and their arrays in either layout."""
+    """Files of several modes, by each colour mode, size, resampling and layout."""
     rng = np.random.default_rng(seed)
     mode = str(rng.choice(["RGB", "L", "RGBA", "1", "P", "I;16"]))
     size = tuple(int(side) for side in rng.integers(3, 40, 2))
@@ -183,7 +186,7 @@ print(ask_loaded(Helped(), lambda dataset: dataset[1]))
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")
 def test_a_dataset_that_calls_the_helpers_needs_no_framework(tmp_path: Path) -> None:
-    """By every name they have, the helpers and the dtypes of JAX work in a worker that imports no framework."""
+    """By each of their names, helpers and JAX's dtypes work where no framework is imported."""
     file = tmp_path / "picture.png"
     Image.new("RGB", (6, 5)).save(file)
     run = subprocess.run(

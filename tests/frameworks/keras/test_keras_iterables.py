@@ -1,4 +1,7 @@
-"""Iterables in Keras and tf.data: of unknown length, and read no further ahead than there are slots."""
+"""Iterables in Keras and tf.data.
+
+Of unknown length, and read no further ahead than there are slots.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def identity() -> Any:
 
 @pytest.mark.parametrize("slots", [2, 4, 10])
 def test_predict_reads_no_further_ahead_than_slots(slots: int) -> None:
-    """After so many steps of an endless iterable, no more has been read than these and what the slots hold."""
+    """Steps over an endless iterable read no more than their batches and what the slots hold."""
     line = Line()
     with line_of(line, slots=slots) as loader:
         found = identity().predict(loader.to_keras(), steps=10, verbose=0)
@@ -59,7 +62,10 @@ def test_predict_reads_no_further_ahead_than_slots(slots: int) -> None:
     "ignore:Your input ran out of data"
 )  # as with any length that Keras does not know
 def test_fit_ends_an_epoch_with_the_iterable() -> None:
-    """Keras learns the length by reading; each epoch reads all of it, the shorter last batch included."""
+    """Keras learns the length by reading.
+
+    Each epoch reads all of it, the shorter last batch included.
+    """
     line = Line(3 * BATCH + 2)
     seen = []
     with line_of(line) as loader:
@@ -82,7 +88,7 @@ def test_a_tf_dataset_ends_with_the_iterable() -> None:
 
 
 def test_several_come_in_turn_through_a_tf_dataset() -> None:
-    """A reader's shorter batch amid the epoch is one, and what was planned beyond its end does not show."""
+    """A reader's shorter batch amid the epoch counts; plans beyond its end do not show."""
     with line_of(
         ringfeed.datasets.Interleave([Line(BATCH + 1), Line(3 * BATCH)]), workers=2
     ) as loader:

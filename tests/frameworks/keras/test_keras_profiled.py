@@ -39,9 +39,8 @@ class Noise(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
 
     def __getitem__(self, index: int) -> Any:
         self.asked += 1
-        return self.rng.random((4, 3), np.float32) + np.float32(random.random()), np.zeros(  # noqa: S311
-            (4, 1), np.float32
-        )
+        drawn = np.float32(random.random())  # noqa: S311
+        return self.rng.random((4, 3), np.float32) + drawn, np.zeros((4, 1), np.float32)
 
 
 class Uneven(Noise):
@@ -119,7 +118,10 @@ def test_a_fit_of_a_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_a_fit_that_ends(installed: bool, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: FBT001 - a case
+def test_a_fit_that_ends(
+    installed: bool,  # noqa: FBT001 - a case
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """SystemExit leaves fit, also where ringfeed is installed already, and Keras is as it was."""
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")

@@ -1,4 +1,4 @@
-"""Two processes of keras.distribution, on JAX, fit one model on the two parts of each global batch."""
+"""Two processes of keras.distribution on JAX fit one model on the parts of each batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="zeros")])
 model.build((None, 2))
 model.compile(keras.optimizers.SGD(1e-4), "mse")
 losses = []
-note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(float(logs["loss"])))
+note = keras.callbacks.LambdaCallback(
+    on_train_batch_end=lambda batch, logs: losses.append(float(logs["loss"]))
+)
 with loader() as made:
     model.fit(made.to_keras(), verbose=0, callbacks=[note])
     weights = [np.asarray(one).tolist() for one in model.get_weights()]
@@ -35,7 +37,10 @@ with loader() as made:
 
 
 def test_two_processes_of_keras_have_each_global_batch_between_them() -> None:
-    """shard="auto" finds what Keras has told JAX; the weights are those of one process with the global batches."""
+    """shard="auto" finds what Keras has told JAX.
+
+    The weights are those of one process with the global batches.
+    """
     ranks = run_together(SCRIPT, *ports(1), JAX_PLATFORMS="cpu", KERAS_BACKEND="jax")
     check_ranks(ranks, "jax.distributed")
     *full, rest = global_batches()

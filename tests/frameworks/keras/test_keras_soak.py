@@ -1,4 +1,4 @@
-"""A slice of the soak for every run of the tests, and proof that it would see a fault. See soak.py."""
+"""A slice of the soak for every run of the tests, and proof that it would see a fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = 2886  # a short course, over spawned workers
 
 @pytest.mark.long
 def test_faults_do_not_change_what_is_learnt() -> None:
-    """Under kills, stops and samples that end their worker, over processes and threads, `fit` gives the same bits."""
+    """Under kills, stops and samples that end their worker `fit` gives the same bits."""
     command = [Path(soak.__file__), "--seed", SEED]
     # In a process of its own, since enable_op_determinism() is for good.
     found = warm.run(command)
@@ -43,7 +43,7 @@ SMALL.epochs, SMALL.steps, SMALL.sleep_s, SMALL.bad = 1, 3, 0.0, frozenset({7})
 
 
 def altered(monkeypatch: pytest.MonkeyPatch, course: soak.Course, epoch: int) -> soak.Outcome:
-    """Return what comes of a course when one number of one sample of an epoch is off by its last bit."""
+    """Return the outcome of a course if one number of one sample is off by its last bit."""
     right = faults.Examples.__getitem__
     sleep_s = course.sleep_s
     seen: list[int] = []
@@ -64,7 +64,7 @@ def altered(monkeypatch: pytest.MonkeyPatch, course: soak.Course, epoch: int) ->
 
 @pytest.mark.long
 def test_it_sees_a_single_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bit of one sample, in the last epoch of the last fit, makes another outcome; without it they are equal."""
+    """One bit of one sample in the last epoch makes another outcome; without it all are equal."""
     expected = soak.in_peace(SMALL)
     assert expected.difference(soak.in_peace(SMALL)) == ""
     assert expected.difference(altered(monkeypatch, SMALL, epoch=1)) != ""
@@ -84,7 +84,7 @@ def test_it_tells_what_differs() -> None:
 
 
 def test_a_fault_strikes_once_until_it_is_armed_again(tmp_path: Path) -> None:
-    """Of several who come to a sample only the first does the deed, and each arming says how many were done."""
+    """Only the first that comes to a sample does the deed, and each arming counts them."""
     found = faults.Faults(tmp_path, {3: "slow", 5: "slow"})
     found.strike(3)
     assert found.arm() == 2
@@ -125,7 +125,13 @@ def test_a_seed_decides_everything(tmp_path: Path) -> None:
     """The same seed gives the same course and the same faults."""
     assert vars(soak.Course(SEED)) == vars(soak.Course(SEED))
     drawn = [
-        faults.Faults.draw(tmp_path, Random(SEED), 100, faults.IN_PROCESSES, 5).deeds  # noqa: S311 - no secret
+        faults.Faults.draw(
+            tmp_path,
+            Random(SEED),  # noqa: S311 - no secret
+            100,
+            faults.IN_PROCESSES,
+            5,
+        ).deeds
         for _ in range(2)
     ]
     assert drawn[0] == drawn[1]

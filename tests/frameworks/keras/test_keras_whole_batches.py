@@ -1,4 +1,7 @@
-"""Whole batches into frameworks: None among them, shapes of their own, and no end, as with plain iteration."""
+"""Whole batches into frameworks.
+
+None among them, shapes of their own, and no end, as with plain iteration.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ WITHOUT_GAPS = [index for index in range(8) if index not in GAPS]
 def test_fit_trains_on_batches_of_any_shape(
     how: dict[str, Any], steps_per_execution: int, gaps: tuple[int, ...]
 ) -> None:
-    """The weights are those of training by hand on each batch that is not None, without a trace for each shape."""
+    """The weights are those of training by hand on the batches that are there, traced once."""
     by_hand = reader()
     for index in [index for index in range(8) if index not in gaps] * 2:
         by_hand.train_on_batch(*texts_of(index))
@@ -116,7 +119,7 @@ def test_fit_trains_on_batches_of_any_shape(
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_evaluate_and_predict_leave_none_out() -> None:
-    """As many rows come out of `predict` as batches that are not None have, and `evaluate` weighs just these."""
+    """`predict` has the rows of the batches that are there, and `evaluate` weighs just these."""
     model = reader()
     with loader_of(Texts(gaps=GAPS)) as loader:
         predicted = model.predict(loader.to_keras(), verbose=0)
@@ -149,7 +152,10 @@ class Numbers(Texts):
 @pytest.mark.parametrize("path", ["op", "python"])
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_tf_data_without_none(how: dict[str, Any], path: str) -> None:
-    """An epoch of tf.data has no batch of None, where no length was promised: the first batch was None, or on_error."""
+    """An epoch of tf.data has no batch of None, where no length was promised.
+
+    The first batch was None, or on_error.
+    """
     settings = {"batch_size": None, "slots": 3, "copy": path == "python", **how}
     for gaps, on_error in ((GAPS, "raise"), (GAPS[1:], "skip")):
         with ringfeed.Loader(Numbers(gaps=gaps), on_error=on_error, **settings) as loader:
@@ -164,7 +170,10 @@ def test_tf_data_without_none(how: dict[str, Any], path: str) -> None:
 @pytest.mark.parametrize("path", ["op", "python"])
 @pytest.mark.parametrize("gap", [3, 7], ids=["within", "last"])
 def test_tf_data_keeps_its_promise(path: str, gap: int) -> None:
-    """A dataset that has had no None has its length; the first one is an error at the end, and ends the promise."""
+    """A dataset that has had no None has its length.
+
+    The first one is an error at the end, and ends the promise.
+    """
     settings: Any = {
         "batch_size": None,
         "slots": 3,
@@ -229,7 +238,10 @@ def test_keras_reads_the_slot() -> None:
 
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_an_endless_dataset_trains_by_steps(how: dict[str, Any]) -> None:
-    """`steps_per_epoch` takes the next batches of one endless epoch, as with a generator; None is no step."""
+    """`steps_per_epoch` takes the next batches of one endless epoch, as with a generator.
+
+    None is no step.
+    """
     gaps = 1, 4, 6
     taken = [index for index in range(20) if index not in gaps][:6]
     by_hand = reader()
@@ -252,10 +264,10 @@ class Steps(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.counts: list[int] = []
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         self.counts.append(0)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         self.counts[-1] += 1
 
 

@@ -66,7 +66,9 @@ class Named(tf.keras.utils.Sequence):
 
 x = np.arange(5000.0)
 first, second = Pictures(x, workers=3), Pictures(x, workers=2)
-answers["base"] = ask_loaded((first, second), lambda pair: [tuple(map(float, each[3])) for each in pair])
+answers["base"] = ask_loaded(
+    (first, second), lambda pair: [tuple(map(float, each[3])) for each in pair]
+)
 answers["use"] = ask_loaded(Named(), lambda dataset: dataset[1].tolist())
 """
 _SCRIPT = """
@@ -108,7 +110,7 @@ needs_keras = pytest.mark.skipif(
 
 @needs_torch
 def test_a_torch_dataset_of_a_script_works_without_torch() -> None:
-    """Neither the base of a torch dataset nor what its methods could use imports torch in a worker."""
+    """Neither the base of a torch dataset nor what its methods might use imports torch."""
     assert answers(_TORCH)["base"] == [3.0, [], []]
 
 

@@ -19,7 +19,10 @@ class Tensor:
 
 
 def test_slots_of_living_tensors_are_not_waited_for() -> None:
-    """A slot of which the program has a tensor may never come back; one without comes when JAX lets go."""
+    """A slot of which the program has a tensor may never come back.
+
+    One without comes when JAX lets go.
+    """
     framework = Framework(None, np.asarray, in_flight_s=7.5, is_computing=lambda: False)
     outstanding = Outstanding()
     with ringfeed.Loader((np.arange(4),), batch_size=4, workers=0) as loader:
@@ -54,7 +57,7 @@ def over(capsule: object) -> Any:
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_a_leaf_that_is_cast_is_read_from_the_slot(copy: bool) -> None:  # noqa: FBT001
-    """Other leaves are copied if that is asked for, have a conversion of their own, or no code in DLPack."""
+    """Other leaves are copied where asked for, where they are converted, or DLPack has no code."""
     arrays = (np.arange(4, dtype=np.uint8), np.arange(4), np.arange(4.0), np.arange(4, dtype=">i2"))
     with ringfeed.Loader(arrays, batch_size=4, workers=0, slots=2, copy=copy) as loader:
         info = loader._stream.info

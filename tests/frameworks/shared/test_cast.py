@@ -1,4 +1,4 @@
-"""What ``cast=`` means for the leaves of a sample, what is refused, and how NumPy carries it out."""
+"""What ``cast=`` means for a sample's leaves, what is refused, and how NumPy carries it out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ class Named(NamedTuple):
     ],
 )
 def test_which_leaves_are_cast(tree: Any, asked: Any, expected: Any) -> None:
-    """A dtype or a Cast is for all uint8 below it, or for the leaf that it stands for; None and no key for nothing."""
+    """A dtype or a Cast is for all uint8 below it, or for the leaf that it stands for.
+
+    None and no key for nothing.
+    """
     assert casts_of(Spec(tree), asked, "to_x") == expected
 
 
@@ -196,7 +199,7 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
     ],
 )
 def test_what_cannot_be_cast(tree: Any, asked: Any, text: str) -> None:
-    """Unknown dtypes, other structures, leaves that are no numbers, and casts that do not fit are refused in words."""
+    """Unknown dtypes, other structures, leaves without numbers and unfit casts are refused."""
     with pytest.raises(ringfeed.SpecError) as caught:
         casts_of(Spec(tree), asked, "to_x")
     assert str(caught.value) == ROOT + text
@@ -209,7 +212,7 @@ def test_casts_of_some_leaves_apart() -> None:
 
 
 def test_leaves_are_replaced_in_their_list() -> None:
-    """The list is the same, and no longer has what was read; without a leaf to cast nothing is done."""
+    """The list is the same, without what was read; without a leaf to cast nothing is done."""
     leaves = ["a", "b", "c"]
     assert Chosen({2: str.upper, 0: str.title})(leaves) is leaves
     assert leaves == ["A", "b", "C"]
@@ -234,7 +237,10 @@ def test_a_plain_cast_has_the_values_of_numpy(dtype: str) -> None:
 @pytest.mark.parametrize("layout", [None, "CHW"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_each_step_is_in_the_dtype(dtype: str, layout: str | None) -> None:
-    """Scale, offset, mean and std, one after the other, rounded each time; then the axes as they are asked for."""
+    """Scale, offset, mean and std, one after the other, rounded each time.
+
+    Then the axes as they are asked for.
+    """
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     cast = Cast(dtype, 1 / 255, 0.25, mean, std, layout)
     number = np.dtype(dtype).type

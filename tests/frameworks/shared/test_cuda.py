@@ -1,4 +1,7 @@
-"""How long slots are registered, with a CUDA runtime that is none; see test_torch_cuda for a GPU."""
+"""How long slots are registered, with a CUDA runtime that is none.
+
+See test_torch_cuda for a GPU.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def pinned_loader(fake: FakeCuda, dataset: Any = None, **settings: Any) -> ringf
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("how", FILLED_BY, ids=str)
 def test_registers_each_slot_once_for_all_epochs(fake: FakeCuda, how: dict[str, Any]) -> None:
-    """Registration begins with the first epoch and lasts until the loader is closed, and content is as ever."""
+    """Registration begins with the first epoch and lasts until the loader is closed."""
     with pinned_loader(fake, **how) as loader:
         assert fake.history == []
         for _ in range(3):
@@ -151,7 +154,7 @@ def test_a_view_outlives_registration(fake: FakeCuda) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("failing", range(1, SLOTS + 1))
 def test_undoes_what_was_registered_before_a_refusal(fake: FakeCuda, failing: int) -> None:
-    """A slot that cannot be registered is named, the others are undone, and batches come without."""
+    """A slot that cannot be registered is named, the others are undone, and batches come."""
     fake.refuse = {("cudaHostRegister", failing): fakecuda.OUT_OF_MEMORY}
     with pinned_loader(fake) as loader:
         with pytest.warns(RuntimeWarning) as caught:
@@ -167,7 +170,10 @@ def test_undoes_what_was_registered_before_a_refusal(fake: FakeCuda, failing: in
 
 
 def test_warns_of_a_slot_that_is_not_given_back(fake: FakeCuda) -> None:
-    """A refusal to unregister ends nobody's close(): it is told, and the other slots are unregistered."""
+    """A refusal to unregister ends nobody's close().
+
+    It is told, and the other slots are unregistered.
+    """
     fake.refuse = {("cudaHostUnregister", 2): fakecuda.INVALID_VALUE}
     loader = pinned_loader(fake)
     drain(loader)
@@ -200,7 +206,7 @@ def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
 
 
 def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
-    """A device that fails while the loader waits for it leaves nothing registered, and its error is raised."""
+    """A device that fails while the loader waits leaves nothing registered; its error is raised."""
     loader = pinned_loader(fake)
     lease = next(loader._stream.epoch(lambda lease, _rows: lease))
 
@@ -222,7 +228,10 @@ def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
-    """Registrations are the parent's: a child that closes, drops and collects everything makes no call."""
+    """Registrations are the parent's.
+
+    A child that closes, drops and collects everything makes no call.
+    """
     loader = pinned_loader(fake)
     batches = iter(loader)
     check(next(batches))
@@ -254,7 +263,8 @@ import ringfeed
 from datasets import Oracle
 
 fake = FakeCuda()
-atexit.register(lambda: print(json.dumps([fake.history, fake.faults, list(fake.registered)])))  # the last to run
+said = lambda: json.dumps([fake.history, fake.faults, list(fake.registered)])
+atexit.register(lambda: print(said()))  # the last to run
 
 if __name__ == "__main__":
     loader = ringfeed.Loader(Oracle(40), batch_size=8, slots=3, workers={workers})
@@ -274,7 +284,7 @@ if __name__ == "__main__":
 def test_unregisters_at_the_end_of_the_interpreter(
     tmp_path: Path, workers: int, end: str, status: int
 ) -> None:
-    """With a live iterator and a live view, the end of the program unregisters each slot once and prints nothing."""
+    """The end of the program, with a live iterator and view, unregisters each slot once."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(workers=workers, end=end))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -72,7 +72,7 @@ def test_errors_come_in_their_place(deed: str, on_error: Any) -> None:
 
 
 def test_a_batch_of_failed_samples_alone_is_left_out() -> None:
-    """Where on_error="skip" leaves nothing of a batch that was ready, the next one comes in its place."""
+    """Where on_error="skip" leaves nothing of a ready batch, the next one comes in its place."""
     with oracle(
         Misbehaving("raises", length=24), batch_size=1, workers=1, slots=3, on_error="skip"
     ) as loader:
@@ -81,7 +81,7 @@ def test_a_batch_of_failed_samples_alone_is_left_out() -> None:
 
 
 def test_a_batch_is_handed_over_when_it_is_asked_for() -> None:
-    """The device is told of a batch in the thread and at the time of its next(), not when its copy begins."""
+    """The device hears of a batch in the thread of its next(), and not when its copy begins."""
     device = FakeDevice()
     with oracle() as loader:
         for count, _ in enumerate(epochs_of(loader, device), 1):
@@ -130,7 +130,7 @@ def test_waits_for_no_batch_that_nobody_asked_for() -> None:
 
 @pytest.mark.parametrize(("slots", "free"), [(2, 1), (3, 1), (4, 2)])
 def test_leaves_the_workers_a_slot(slots: int, free: int) -> None:
-    """Between two next(), with every batch ready and no copy passed of itself, a slot is left to be filled."""
+    """Between two next() a slot is left to fill, also if no copy has passed by itself."""
     with oracle(slots=slots) as loader:
         epochs = iter(epochs_of(loader, FakeDevice()))
         until_ready(loader, slots)
@@ -194,7 +194,7 @@ def test_waits_for_a_framework_that_lets_go_late(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("how", FILLED_BY, ids=str)
 def test_breaking_off_gives_every_slot_back_at_once(how: dict[str, Any]) -> None:
-    """A dropped iterator reads what it has begun to copy, lets go without the garbage collector, and breaks off."""
+    """A dropped iterator finishes its copies, lets go without a collection, and breaks off."""
     device = FakeDevice()
     with oracle(slots=3, **how) as loader:
         epochs = epochs_of(loader, device)
@@ -212,7 +212,7 @@ def test_breaking_off_gives_every_slot_back_at_once(how: dict[str, Any]) -> None
 
 
 def test_an_error_holds_no_slot() -> None:
-    """What an iterator has raised keeps, once dropped, neither slot nor iterator, without the garbage collector."""
+    """An error of a dropped iterator keeps neither slot nor iterator, without a collection."""
     with oracle(Misbehaving("raises"), slots=2, workers=1) as loader:
         gc.disable()
         try:
@@ -250,7 +250,7 @@ def check_later(batch: Any, loader: ringfeed.Loader) -> list[int]:
 
 
 def test_a_closed_loader_has_no_batch() -> None:
-    """close() waits for the copies, and the next next() says that the loader is closed, though a batch was ready."""
+    """close() waits for the copies; the next next() says that the loader is closed."""
     loader = oracle(slots=4)
     epochs = iter(epochs_of(loader, FakeDevice()))
     until_ready(loader, 4)
@@ -315,7 +315,7 @@ def test_a_copy_that_breaks_gives_its_slot_back() -> None:
 
 
 def test_a_forked_child_waits_for_no_copy() -> None:
-    """A child that drops the iterator asks the device nothing, and the parent's copies stay what they are."""
+    """A forked child that drops the iterator asks the device nothing; the copies go on."""
     device = FakeDevice()
     with oracle(workers=0) as loader:
         epochs = iter(epochs_of(loader, device))

@@ -1,4 +1,7 @@
-"""Enqueuers by themselves: what is handed out, in which order, and what stops, fails or dies meanwhile."""
+"""Enqueuers by themselves.
+
+What is handed out, in which order, and what stops, fails or dies meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def settle(enqueuer: SequenceEnqueuer) -> None:
 
 @both
 def test_a_numbered_epoch_has_the_order_of_its_number(*, processes: bool) -> None:
-    """Where `start` is told the epoch, as by Keras 3.16, its number says the order, and that of the epochs after it."""
+    """The number that `start` is told, as by Keras 3.16, says the order from there on."""
     enqueuer = OrderedEnqueuer(Batched(7), 2, processes, 4, True)  # noqa: FBT003 - Keras' own
     enqueuer.start(5)
     expected = [*range(7)], [*range(7)]
@@ -107,7 +110,7 @@ def test_epochs_follow_each_other(*, processes: bool) -> None:
 
 @both
 def test_order_is_shuffled_by_random(*, processes: bool) -> None:
-    """Each start shuffles anew, each further epoch shuffles the last order, with the state of `random` alone."""
+    """Each start shuffles anew, each further epoch the last order, by `random` alone."""
     random.seed(5)
     first = [*range(6)]
     random.shuffle(first)
@@ -127,7 +130,7 @@ def test_order_is_shuffled_by_random(*, processes: bool) -> None:
 
 def test_start_leaves_the_random_states() -> None:
     """Reading batch 0 to see what it looks like draws nothing from the global random numbers."""
-    before = random.getstate(), repr(np.random.get_state())  # noqa: NPY002 - the legacy state is meant
+    before = random.getstate(), repr(np.random.get_state())  # noqa: NPY002
     enqueuer = started(Drawn(3), workers=0)
     assert (random.getstate(), repr(np.random.get_state())) == before  # noqa: NPY002 - as above
     enqueuer.stop()
@@ -135,7 +138,7 @@ def test_start_leaves_the_random_states() -> None:
 
 @both
 def test_a_dataset_without_end_goes_on_at_the_next_start(*, processes: bool) -> None:
-    """Each start continues behind the last batch that was handed out, in one `get` as in several."""
+    """Each start continues behind the last batch, in one `get` as in several."""
     enqueuer = started(Endless(), use_multiprocessing=processes)
     batches = enqueuer.get()
     assert numbers(batches, 5) == [0, 1, 2, 3, 4]
@@ -174,7 +177,7 @@ def test_none_is_not_read_twice_without_end() -> None:
 
 @both
 def test_a_dataset_may_shrink_between_epochs(*, processes: bool) -> None:
-    """What the hook changes reaches all workers, and the epoch is as long as the dataset says then."""
+    """What the hook changes reaches all workers, and is the length of the next epoch."""
     enqueuer = started(Shrinking(5), use_multiprocessing=processes)
     assert numbers(enqueuer.get(), 12) == [*range(5), 4, 3, 2, 1, 1, 2, 3]
     enqueuer.stop()
@@ -195,7 +198,7 @@ def test_a_dataset_may_change_between_starts(*, processes: bool) -> None:
 
 
 def test_epochs_have_random_numbers_of_their_own() -> None:
-    """`ringfeed.rng` gives the same batch other numbers in each epoch, in one start or in several."""
+    """`ringfeed.rng` gives a batch other numbers in each epoch, in one start or in several."""
     enqueuer = started(Drawn(2), workers=0)
     batches = enqueuer.get()
     seen = [next(batches).tobytes() for _ in range(4)]
@@ -231,7 +234,7 @@ def test_many_consumers_share_the_batches_out() -> None:
 
 
 def test_an_epoch_ends_when_more_is_asked_for() -> None:
-    """As Keras 3 wants it, the hook does not run behind the last batch, only before the next epoch."""
+    """The hook runs before the next epoch and not behind the last batch, as Keras 3 wants it."""
     dataset = Batched(3)
     enqueuer = started(dataset)
     batches = enqueuer.get()
@@ -286,7 +289,7 @@ def test_an_empty_dataset_is_an_error() -> None:
 
 
 def test_a_worker_killed_in_each_costs_nothing(tmp_path: Path) -> None:
-    """Two enqueuers side by side, each with a worker killed in each epoch, give every batch once and in order."""
+    """Two enqueuers whose workers are killed in each epoch give every batch once and in order."""
     pair = []
     for name in ("left", "right"):
         marks = tmp_path / name
@@ -301,7 +304,7 @@ def test_a_worker_killed_in_each_costs_nothing(tmp_path: Path) -> None:
             (marks / "died-3").unlink()
     for enqueuer, _, _ in pair:
         assert enqueuer.loader is not None
-        wait_until(lambda: enqueuer.loader.stats().restarts >= 2)  # noqa: B023 - it is waited for here
+        wait_until(lambda: enqueuer.loader.stats().restarts >= 2)  # noqa: B023
         enqueuer.stop()
 
 
@@ -323,7 +326,7 @@ def test_an_exception_comes_as_it_is(*, processes: bool) -> None:
 
 
 def test_an_exit_in_a_worker_is_no_exit_here() -> None:
-    """What is no Exception stays inside a WorkerError, or a worker could end the training script."""
+    """What is no Exception stays in a WorkerError: no worker ends the training script."""
     with pytest.raises(RuntimeError, match=r"^dataset\[2\] raised SystemExit: 3$"):
         numbers(started(Failing(2, SystemExit(3))).get(), 7)
 
@@ -458,7 +461,7 @@ def test_batches_are_the_callers_own() -> None:
 
 
 def test_views_hold_their_slots() -> None:
-    """With copy=False a batch keeps its slot for as long as it is referenced, but never the last one."""
+    """With copy=False a batch keeps its slot while it is referenced, but never the last one."""
     enqueuer = started(Batched(7), max_queue_size=2, copy=False)
     batches = enqueuer.get()
     assert numbers(batches, 7) == [*range(7)]
@@ -493,7 +496,10 @@ def test_no_more_is_read_ahead_than_asked(asked: int, slots: int) -> None:
 
 
 def test_sizes_may_be_given_to_start() -> None:
-    """Workers and the queue's size stand where Keras 3 has them, or in `start`; anything but numbers is refused."""
+    """Workers and the queue's size stand where Keras 3 has them, or in `start`.
+
+    Anything but numbers is refused.
+    """
     enqueuer = OrderedEnqueuer(Batched(), 3, True, 5, True)  # noqa: FBT003 - Keras' own
     assert (enqueuer.workers, enqueuer.use_multiprocessing, enqueuer.shuffle) == (3, True, True)
     enqueuer = OrderedEnqueuer(Batched())
@@ -504,7 +510,10 @@ def test_sizes_may_be_given_to_start() -> None:
     enqueuer.start(1, 3)  # as Keras 2 has it
     assert (enqueuer.workers, enqueuer.max_queue_size) == (1, 3)
     enqueuer.stop()
-    for call in (lambda: OrderedEnqueuer(Batched(), True), lambda: enqueuer.start(workers="2")):  # type: ignore[arg-type]  # noqa: FBT003
+    for call in (
+        lambda: OrderedEnqueuer(Batched(), True),  # noqa: FBT003
+        lambda: enqueuer.start(workers="2"),  # type: ignore[arg-type]
+    ):
         with pytest.raises(TypeError, match=r"^workers=.* must be an int$"):
             call()
 
@@ -529,7 +538,7 @@ def generated(length: int, *, fail_at: int = -1) -> Iterator[Any]:
 
 @both
 def test_generator_is_read_once_and_in_order(*, processes: bool) -> None:
-    """However many workers are asked for, each batch comes once and in order, and the loop ends with the last."""
+    """However many workers are asked for, each batch comes once, in order, and the loop ends."""
     enqueuer = GeneratorEnqueuer(generated(9), use_multiprocessing=processes, random_seed=3)
     enqueuer.start(workers=4, max_queue_size=3)
     assert [number_of(batch) for batch in enqueuer.get()] == [*range(9)]

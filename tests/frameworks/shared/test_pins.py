@@ -54,7 +54,7 @@ def test_the_first_device_keeps_the_slots() -> None:
 
 
 def test_a_loader_that_has_run_already_registers_its_slots() -> None:
-    """Where a plain loop came first, the slots of its ring are registered when a device is asked for."""
+    """The slots of a ring that runs already are registered when a device is asked for."""
     device, driver = FakeDevice(), Driver()
     device.registrar = driver.registrar
     with oracle(slots=3) as loader:
@@ -83,7 +83,7 @@ def test_a_device_that_cannot_register_says_so_once() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"slots": "auto"}], ids=str)
 def test_nobody_registers_unless_it_helps(settings: dict[str, Any]) -> None:
-    """Not for a device that copies as fast without, and not slots of which some have no memory yet."""
+    """Not for a device that copies as fast without, nor slots some of which have no memory yet."""
     device, driver = FakeDevice(), Driver()
     device.registrar = driver.registrar if settings else None
     with oracle(**settings) as loader:

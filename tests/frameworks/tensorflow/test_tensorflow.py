@@ -1,4 +1,7 @@
-"""A loader as a tf.data.Dataset: what arrives, through which pipelines, with how few slots, and how it ends."""
+"""A loader as a tf.data.Dataset.
+
+What arrives, through which pipelines, with how few slots, and how it ends.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def make(dataset: Any = (X, Y), **settings: Any) -> ringfeed.Loader:
 
 
 def labels(dataset: Any) -> list[list[int]]:
-    """Return the labels of each (x, y) of a dataset, having checked that each x belongs to its y."""
+    """Return the labels of each (x, y) of a dataset, and check that each x belongs to its y."""
     found = []
     for x, y in dataset:
         np.testing.assert_array_equal(x, X[y.numpy()])
@@ -149,7 +152,10 @@ class Hooked:
 def test_spec_and_cardinality(
     dataset: Any, settings: Any, rows: int | None, cardinality: int
 ) -> None:
-    """The row axis is fixed only where every batch has as many rows; the cardinality is the loader's length."""
+    """The row axis is fixed only where every batch has as many rows.
+
+    The cardinality is the loader's length.
+    """
     found = make(dataset, **settings).to_tf_dataset()
     assert isinstance(found, tf.data.Dataset)
     assert found.element_spec == (
@@ -162,7 +168,7 @@ def test_spec_and_cardinality(
 
 @pytest.mark.usefixtures("by_either_way")
 def test_structure_is_mirrored() -> None:
-    """Dicts, tuples and NamedTuples arrive as they are, lists as tuples, and every leaf with its dtype."""
+    """Dicts, tuples and NamedTuples arrive as they are, lists as tuples; dtypes stay."""
     found = make(Points(), batch_size=4).to_tf_dataset()
     first, last = found
     assert first["a"]._fields == ("position", "label")
@@ -290,7 +296,7 @@ def test_a_tensor_in_a_forked_child_is_private() -> None:
 )
 @pytest.mark.usefixtures("by_either_way")
 def test_pipelines(pipeline: Callable[[Any], Any], expected: list[list[int]], slots: int) -> None:
-    """What tf.data builds on the dataset works with two or three slots, and again when it is walked again."""
+    """What tf.data builds on the dataset works with two or three slots, and is walked again."""
     dataset = pipeline(make(slots=slots).to_tf_dataset())
     assert labels(dataset) == expected
     assert labels(dataset) == expected
@@ -313,7 +319,7 @@ def test_each_iteration_is_the_next_epoch(settings: Any) -> None:
 @pytest.mark.parametrize("backend", ["process", "thread"])
 @pytest.mark.usefixtures("by_either_way")
 def test_broken_off_and_begun_again(backend: Any) -> None:
-    """An iteration given up early, with elements on their way, leaves the loader to the next one."""
+    """An iteration given up amid its elements leaves the loader to the next one."""
     with make(workers=2, backend=backend, slots=2) as loader:
         dataset = loader.to_tf_dataset().prefetch(2)
         for _ in range(5):
@@ -325,7 +331,7 @@ def test_broken_off_and_begun_again(backend: Any) -> None:
 
 @pytest.mark.usefixtures("by_either_way")
 def test_dataset_keeps_its_loader() -> None:
-    """A dataset works when nobody holds the loader, and an iterator when nobody holds the dataset."""
+    """A dataset works when only it holds the loader, an iterator when only it holds the dataset."""
     dataset = make().to_tf_dataset()
     gc.collect()
     assert labels(dataset) == BATCHES
@@ -336,7 +342,7 @@ def test_dataset_keeps_its_loader() -> None:
 
 @pytest.mark.usefixtures("by_either_way")
 def test_hooks_run_once_an_epoch() -> None:
-    """A dataset's hooks run at both ends of each epoch, though tf.data never asks past a known end."""
+    """A dataset's hooks run at both ends of an epoch, though tf.data stops at a known end."""
     hooked = Hooked([40])
     dataset = make(hooked).to_tf_dataset()
     for _ in range(3):
@@ -347,7 +353,7 @@ def test_hooks_run_once_an_epoch() -> None:
 @pytest.mark.parametrize(("batch_size", "expected"), [(32, [32, 31, 32, 4]), (1, [1] * 99)])
 @pytest.mark.usefixtures("by_either_way")
 def test_skipped_samples(batch_size: int, expected: list[int]) -> None:
-    """Where failed samples are skipped, a batch is shorter by them, and one without any row does not come."""
+    """Where failed samples are skipped, batches are shorter, and none comes without a row."""
     dataset = make(Poisoned(), on_error="skip", batch_size=batch_size).to_tf_dataset()
     assert [len(y) for _, y in dataset] == expected
 
@@ -412,7 +418,7 @@ def test_an_iterator_of_the_loader_takes_over() -> None:
 
 @pytest.mark.usefixtures("by_either_way")
 def test_an_epoch_shorter_than_promised() -> None:
-    """A dataset that has shrunk since is told from one that ends well, and a new tf.data.Dataset is right."""
+    """A dataset that has shrunk is told from one that ends well; a new one is right."""
     hooked = Hooked([96, 40])
     loader = make(hooked)
     dataset = loader.to_tf_dataset()
@@ -466,7 +472,7 @@ LIVE = """
     ids=["process, uncaught error", "in this process"],
 )
 def test_exit_with_a_live_iterator(workers: int, pause_s: int, end: str, status: int) -> None:
-    """The interpreter ends while a thread of TensorFlow waits for the loader, also after an uncaught error.
+    """The interpreter ends while TensorFlow waits for the loader, also by an uncaught error.
 
     Here `ringfeed` is imported before TensorFlow; in the tests of the op, after it.
     """
@@ -502,7 +508,7 @@ def test_fit(steps_per_execution: int) -> None:
 
 @pytest.mark.usefixtures("by_either_way")
 def test_an_iteration_ends_where_its_epoch_does() -> None:
-    """The next epoch's batches, read ahead by a worker and ready, come in the next iteration and not in this one."""
+    """Batches of the next epoch that a worker has read ahead come in the next iteration."""
     settings: dict[str, Any] = {"batch_size": 32, "shuffle": True, "seed": 2, "slots": 3}
     with make(**settings) as plain:
         expected = [[y.tolist() for _, y in plain] for _ in range(4)]

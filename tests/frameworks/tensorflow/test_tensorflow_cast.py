@@ -68,7 +68,10 @@ def test_a_plain_cast_has_the_values_of_numpy(given: str) -> None:
 @pytest.mark.usefixtures("by_either_way")
 @pytest.mark.parametrize("length", ["known", "unknown"])
 def test_steps_have_the_values_of_numpy(length: str) -> None:
-    """As far as XLA does not fuse them; of a short last batch and in the next epoch too, in the sample's structure."""
+    """As far as XLA does not fuse them.
+
+    Of a short last batch and in the next epoch too, in the sample's structure.
+    """
     expected = in_numpy({0: FULL})[0](IMAGES)
     sampler = None if length == "known" else (lambda _epoch: iter(range(ROWS)))
     with make({"x": IMAGES, "y": LABELS, "z": IMAGES}, batch_size=8, sampler=sampler) as loader:
@@ -131,7 +134,10 @@ def test_shapes_that_vary_are_not_compiled() -> None:
 
 
 def test_two_slots_are_enough_and_none_stays_held() -> None:
-    """tf.data may keep as many as it likes of what is cast; no slot is copied out of or held for it."""
+    """tf.data may keep as many as it likes of what is cast.
+
+    No slot is copied out of or held for it.
+    """
     with images(IMAGES, slots=2, workers=1, backend="thread") as loader:
         dataset = loader.to_tf_dataset(cast=Cast(scale=2.0)).prefetch(8)
         for _ in range(2):
@@ -143,7 +149,10 @@ def test_two_slots_are_enough_and_none_stays_held() -> None:
 
 
 def test_compiled_once() -> None:
-    """Whoever wants the same of the same form has the same function: TensorFlow keeps what XLA compiles for ever."""
+    """Whoever wants the same of the same form has the same function.
+
+    TensorFlow keeps what XLA compiles for ever.
+    """
     spec = tf.TensorSpec((None, 6, 5, 3), tf.uint8)
     first, second = (
         tensorflow_cast.TensorFlowCasts({0: Cast(scale=3.0)}, [spec]) for _ in range(2)
@@ -196,7 +205,7 @@ for cast in "float32", Cast(scale=2.0):
 
 @pytest.mark.long
 def test_on_the_device_where_eager_ops_run() -> None:
-    """`to_keras` casts where TensorFlow places its ops, to which the uint8 goes, and the slot is free."""
+    """`to_keras` casts where TensorFlow places its ops; the uint8 goes there, the slot is free."""
     ended = warm.run(["-c", ELSEWHERE])
     lines = [f"CPU:1 float32 {factor * first}.0 0" for factor in (1, 2) for first in (1, 161, 65)]
     assert (ended.stdout.splitlines(), ended.returncode) == (lines, 0), ended.stderr

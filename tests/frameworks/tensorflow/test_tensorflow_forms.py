@@ -1,4 +1,7 @@
-"""Leaves whose samples differ in length in tf.data: ragged tensors, strings, padded tensors, with the right specs."""
+"""Leaves whose samples differ in length in tf.data.
+
+Ragged tensors, strings, padded tensors, with the right specs.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def is_in_a_slot(tensor: Any) -> bool:
 
 
 def test_values_are_not_copied() -> None:
-    """They lie in the slot, one batch after another, until there is no slot left to fill; what is kept stays right."""
+    """They lie in the slot, one batch after another, until there is no slot left to fill.
+
+    What is kept stays right.
+    """
     names = ["boxes", "wide", "tokens", "measured", "masked", "number"]
     with make(names, slots=4) as loader:
         kept = list(loader.to_tf_dataset())
@@ -144,7 +150,7 @@ def test_two_axes_that_differ() -> None:
 
 
 def test_a_function_is_traced_once() -> None:
-    """For ragged tensors of all lengths, also of an epoch's smaller last batch, as they come out of a `map`."""
+    """For ragged tensors of all lengths, and of a smaller last batch, that come out of a `map`."""
     traced = []
 
     def total(batch: Any) -> Any:

@@ -1,4 +1,7 @@
-"""The op behind to_tf_dataset(): whose memory tensors are, who holds how many slots, what is done without Python."""
+"""The op behind to_tf_dataset().
+
+Whose memory tensors are, who holds how many slots, what is done without Python.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ WAIT_S = 20.0
 
 
 class Aliased:
-    """Samples of every kind of leaf, odd shapes too; it keeps the rows in the slots that it has written."""
+    """Samples of every kind of leaf, odd shapes too.
+
+    It keeps the rows in the slots that it has written.
+    """
 
     SPEC = (
         ringfeed.Array((3,), "uint8"),
@@ -111,7 +117,7 @@ def settle(loader: ringfeed.Loader) -> list[str]:
 
 
 def test_every_leaf_is_the_memory_of_its_slot() -> None:
-    """Every leaf of every batch starts where its first row was written, and what is written later shows."""
+    """Every leaf starts where its first row was written, and what is written later shows."""
     dataset = Aliased()
     loader = ringfeed.Loader(
         dataset, batch_size=5, workers=1, backend="thread", slots=8, spec=Aliased.SPEC
@@ -144,7 +150,10 @@ def slots_mapped() -> set[str]:
 
 
 def test_tensors_outlive_all_else() -> None:
-    """A tensor is valid and its own when the loader is closed and everything is collected; then its memory goes."""
+    """A tensor is valid and its own when the loader is closed and everything is collected.
+
+    Then its memory goes.
+    """
     before = slots_mapped()
     loader = oracle(8, workers=0)
     (batch,) = loader.to_tf_dataset()
@@ -161,7 +170,10 @@ def test_tensors_outlive_all_else() -> None:
 
 @pytest.mark.parametrize("slots", [2, 3, 5])
 def test_all_slots_but_one_may_be_kept(slots: int) -> None:
-    """Of kept elements all slots but one are aliased; the others are copies, and no memory is handed out twice."""
+    """Of kept elements all slots but one are aliased.
+
+    The others are copies, and no memory is handed out twice.
+    """
     with oracle(slots=slots) as loader:
         kept = list(loader.to_tf_dataset())
         assert indices(kept) == list(range(96))
@@ -176,7 +188,7 @@ def test_all_slots_but_one_may_be_kept(slots: int) -> None:
 
 
 def test_nothing_is_copied_in_a_plain_loop() -> None:
-    """With the default slots and no tf.data stage behind it, each element is the memory of a slot."""
+    """With the default slots, and no tf.data stage behind it, elements are memory of slots."""
     with oracle(slots=4) as loader:
         base, size = 0, loader.plan.slots * loader.plan.slot_size
         for batch in unhurried(loader.to_tf_dataset()):
@@ -243,7 +255,7 @@ def test_many_threads_share_an_iterator() -> None:
     ("slots", "steps_per_execution"), [(2, 1), (2, 8), (2, 32), (3, 8), (8, 32)]
 )
 def test_fit_with_few_slots(slots: int, steps_per_execution: int) -> None:
-    """Keras trains on the dataset whatever the slots, learns what it learns from arrays, and lets all slots go."""
+    """Keras learns what it learns from arrays, whatever the slots, and lets all slots go."""
     keras = pytest.importorskip("keras")
     x = np.random.default_rng(0).normal(size=(512, 4)).astype(np.float32)
     y = x.sum(1, keepdims=True)
@@ -269,7 +281,10 @@ def test_fit_with_few_slots(slots: int, steps_per_execution: int) -> None:
 
 
 def test_batches_come_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two of its plans Python is not asked for batches, though they are waited for; all are counted."""
+    """Between two of its plans Python is not asked for batches, though they are waited for.
+
+    All are counted.
+    """
     asked = []
     take = op.LoaderFeed.take
     monkeypatch.setattr(
@@ -288,7 +303,10 @@ def test_batches_come_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("form", ["shuffled", "sampler"])
 def test_long_epochs_are_planned_on_the_way(form: str) -> None:
-    """An epoch longer than the plan is complete, in its order; a sampler without a plan is asked for each batch."""
+    """An epoch longer than the plan is complete, in its order.
+
+    A sampler without a plan is asked for each batch.
+    """
     rows = 64_000
     settings: Any = {"shuffle": True} if form == "shuffled" else {"sampler": iter_of(range(rows))}
     with ringfeed.Loader(
@@ -355,7 +373,7 @@ class Stuck:
 
 @pytest.mark.parametrize("first", ["raises", "superseded"])
 def test_first_batch_fails(first: str) -> None:
-    """An iteration whose first batch is an error goes on with the second, unless a newer one has taken over."""
+    """An iteration whose first batch is an error has the second, unless a newer one has begun."""
     with oracle(24, workers=1) as loader:
         loader.dataset.__class__ = FailsFirst
         dataset = unhurried(loader.to_tf_dataset())
@@ -398,14 +416,17 @@ class FailsSecond(FailsFirst):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_skipped_batch_gives_its_slot_back(workers: int) -> None:
-    """A batch of which every row is skipped does not keep the only slot that is left to be filled."""
+    """A batch whose every row is skipped does not keep the only slot left to be filled."""
     with oracle(6, batch_size=1, workers=workers, slots=2, on_error="skip") as loader:
         loader.dataset.__class__ = FailsSecond
         assert indices(list(loader.to_tf_dataset())) == [0, 2, 3, 4, 5]
 
 
 def test_stall_says_who_is_stuck() -> None:
-    """A batch that does not come in time is a StallError with the loader's own text; what comes later still comes."""
+    """A batch that does not come in time is a StallError with the loader's own text.
+
+    What comes later still comes.
+    """
     stuck = Stuck()
     with ringfeed.Loader(
         stuck, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=2
@@ -498,7 +519,7 @@ def test_the_op_hands_memory_out_as_what_it_is(wrong: str) -> None:
 
 
 def test_the_op_says_the_end_by_its_flag_alone() -> None:
-    """Where it has none, the end is an error, and no tensor of memory that nothing was written to."""
+    """Where it has none, the end is an error, and no tensor has memory that nothing wrote."""
     with ringfeed.Loader(np.arange(64), batch_size=8, workers=0) as loader:
         feed = op.LoaderFeed(loader._stream, None, [tf.int64.as_datatype_enum])
         feed.begin()
@@ -543,7 +564,7 @@ def test_dataset_without_its_loader() -> None:
         ops.ringfeed_batch(epoch_id=np.int64(1), feed=number, types=[tf.int64])
 
 
-def test_loader_goes_with_its_dataset(nothing_left: None) -> None:  # noqa: ARG001 - named for what it does
+def test_loader_goes_with_its_dataset(nothing_left: None) -> None:  # noqa: ARG001
     """A loader that only a dataset refers to ends with it, in the midst of an epoch too."""
     iterator = iter(oracle(4000, backend="process").to_tf_dataset())
     next(iterator)
@@ -691,7 +712,10 @@ DAEMON = """
 
 
 def test_a_daemon_thread_that_reads_at_the_exit_ends_silently() -> None:
-    """It prints no traceback of the loader that the exit has closed; an error of the user's is printed."""
+    """It prints no traceback of the loader that the exit has closed.
+
+    An error of the user's is printed.
+    """
     ended = warm.run(["-c", textwrap.dedent(DAEMON)])
     assert ended.returncode == 0, ended.stderr
     lines = [

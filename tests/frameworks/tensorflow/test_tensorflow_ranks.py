@@ -1,4 +1,4 @@
-"""Two processes of a MultiWorkerMirroredStrategy train one model on the two parts of each global batch."""
+"""Two processes of a MultiWorkerMirroredStrategy train on the two parts of each global batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(
 
 SCRIPT = """
 cluster = {"worker": ["127.0.0.1:" + port for port in ports]}
-os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+task = {"type": "worker", "index": rank}
+os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
 import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -1,4 +1,7 @@
-"""Iterations over one loader that meet each other, Ctrl-C, and hooks that raise: right batches or an error."""
+"""Iterations over one loader that meet each other, Ctrl-C, and hooks that raise.
+
+Right batches or an error.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ class FailingOnce:
 
 
 def test_an_older_iteration_takes_no_batch_of_a_newer_one() -> None:
-    """One whose first batch was an error, and that is asked again, is told that a newer one has begun."""
+    """An iteration whose first batch was an error hears at the next that a newer one has begun."""
     dataset = FailingOnce()
     with ringfeed.Loader(
         dataset, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=120

@@ -107,7 +107,7 @@ def test_none_goes_through_a_tf_dataset() -> None:
 
 @pytest.mark.parametrize("skips", [False, True], ids=["known", "unknown"])
 def test_text_that_is_not_ascii(*, skips: bool) -> None:
-    """It is UTF-8, as TensorFlow itself encodes it, whether the length of an epoch is known or not."""
+    """It is UTF-8, as of TensorFlow itself, whether the length of an epoch is known or not."""
     words = np.array(["é", "", "日本", "ascii"])
     how: Any = {"batch_size": 2, "workers": 0, "on_error": "skip" if skips else "raise"}
     with ringfeed.Loader((words, np.arange(4.0)), **how) as loader:

@@ -1,4 +1,7 @@
-"""While the op waits for a batch: Ctrl-C, an iteration that is given up; and what errors cost, which is no batch."""
+"""While the op waits for a batch.
+
+Ctrl-C, an iteration that is given up; and what errors cost, which is no batch.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ def values(batches: Any) -> list[list[float]]:
 
 
 def walk(iterator: Iterator[Any], found: list[list[float]]) -> None:
-    """Add what is in each batch to those found; a batch is out of sight before the next is asked for."""
+    """Add what is in each batch to those found.
+
+    A batch is out of sight before the next is asked for.
+    """
     found.extend(batch.numpy().tolist() for batch in iterator)
 
 
@@ -160,7 +166,7 @@ GRAPHS: dict[str, Callable[[Any], Any]] = {"fit": fit, "tf.function": total}
 @pytest.mark.parametrize("form", GRAPHS)
 @pytest.mark.usefixtures("by_default")
 def test_ctrl_c_while_a_graph_waits(form: str) -> None:
-    """KeyboardInterrupt comes out of a loop in TensorFlow's graph, and out of Keras' own, and the iteration ends."""
+    """KeyboardInterrupt ends a loop in TensorFlow's graph, and Keras' own, and the iteration."""
     stuck = Stuck()
     with make(stuck) as loader:
         dataset = loader.to_tf_dataset()
@@ -192,7 +198,7 @@ def test_a_handler_of_ones_own_for_ctrl_c() -> None:
 
 @pytest.mark.usefixtures("by_default")
 def test_ctrl_c_that_does_not_wait_for_the_op() -> None:
-    """A KeyboardInterrupt that Python raises by itself costs the op that waits in another thread nothing."""
+    """A KeyboardInterrupt that Python raises itself costs an op in another thread nothing."""
     stuck = Stuck()
     with make(stuck) as loader:
         iterator = iter(loader.to_tf_dataset().prefetch(5))
@@ -212,7 +218,7 @@ def test_ctrl_c_that_does_not_wait_for_the_op() -> None:
 
 @pytest.mark.parametrize("pipeline", ["as it is", "prefetch", "map"])
 def test_an_iterator_goes_while_the_op_waits(pipeline: str) -> None:
-    """TensorFlow, which waits for its own threads, does not wait for the batch when an iterator is dropped."""
+    """TensorFlow waits for its own threads, not for the batch, when an iterator is dropped."""
     stuck = Stuck()
     with make(stuck, workers=2, slots=6) as loader:
         dataset = PIPELINES[pipeline](loader.to_tf_dataset().prefetch(4))
@@ -255,7 +261,7 @@ def test_two_datasets_of_one_loader() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
 def test_a_fork_beside_it() -> None:
-    """A child that is forked while the op waits, and closes its copy of the loader, takes nothing from its parent."""
+    """A child that is forked while the op waits, and closes the loader, takes nothing away."""
     stuck = Stuck()
     with make(stuck) as loader:
         found: list[list[float]] = []
@@ -331,7 +337,10 @@ def test_an_epoch_that_cannot_begin_costs_no_batch() -> None:
     "settings", [{}, {"on_error": "skip"}], ids=["known length", "unknown length"]
 )
 def test_the_last_batch_comes_before_the_error_of_the_hook(settings: Any) -> None:
-    """An on_epoch_end() that raises does so where the dataset ends, and costs no batch; the next epoch is whole."""
+    """An on_epoch_end() that raises does so where the dataset ends, and costs no batch.
+
+    The next epoch is whole.
+    """
     dataset = Hooked(40, end=0)
     with make(dataset, **settings) as loader:
         batches = loader.to_tf_dataset()
@@ -345,7 +354,7 @@ def test_the_last_batch_comes_before_the_error_of_the_hook(settings: Any) -> Non
 
 
 def test_the_error_of_the_hook_comes_with_the_next_epoch() -> None:
-    """Who counts batches, and never asks past the last, is told at the first batch of the next epoch."""
+    """A loop that counts batches, and stops at the last, hears of it in the next epoch."""
     with make(Hooked(40, end=0)) as loader:
         batches = plain(loader.to_tf_dataset())
         assert rows(batches.take(10)) == [4] * 10
@@ -373,13 +382,17 @@ def test_an_error_of_the_hook_that_nobody_is_told(monkeypatch: pytest.MonkeyPatc
     "settings", [{}, {"on_error": "skip"}], ids=["known length", "unknown length"]
 )
 def test_a_pool_that_has_failed_says_so_each_time(settings: Any) -> None:
-    """Each further batch that is asked for is the error that ended the workers, and the next iteration begins anew."""
+    """Each further batch is the error that ended the workers; the next iteration begins anew."""
     with ringfeed.Loader(Oracle(4000), batch_size=4, workers=1, slots=2, **settings) as loader:
         dataset = plain(loader.to_tf_dataset())
         iterator = iter(dataset)
         next(iterator)
         os.kill(pids(loader)[0], signal.SIGKILL)
-        expected = r"WorkerError: 0 workers in a row ended before they filled anything; the last was killed by SIGKILL"
+        expected = (
+            r"WorkerError: 0 workers in a row ended before they filled anything; the last was "
+            r"killed "
+            r"by SIGKILL"
+        )
         with pytest.raises(tf.errors.OpError, match=expected):
             rows(iterator)
         for _ in range(3):
