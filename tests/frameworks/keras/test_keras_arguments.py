@@ -217,7 +217,7 @@ def test_fit_over_a_chosen_order_warns_of_nothing(settings: dict[str, Any]) -> N
 
 
 def test_only_training_warns_of_the_order() -> None:
-    """`fit(shuffle=False)`, validation, `evaluate`, `predict` shuffle nothing and warn of nothing."""
+    """`fit(shuffle=False)`, validation, `evaluate`, `predict` do not shuffle, and do not warn."""
     model = small_model()
     with make() as made, make(shuffle=True) as shuffled:
         fed = made.to_keras()

@@ -114,6 +114,10 @@ WAYS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "feed": (over_feed, {}),
     "feed with a state": (lambda: over_feed(WithState()), {}),
     "feed with a state ahead of an epoch": (lambda: over_feed(WithBegin()), {}),
+    "part of a pass that hooks change": (
+        lambda: over_feed(WithBegin(), shuffle=False, workers=1, backend="thread"),
+        {"shuffle": False, "steps_per_epoch": 2, "epochs": 5},
+    ),
     "batches of None": (lambda: over_feed(Gappy(), shuffle=False), {"shuffle": False}),
     "install": (Few, {}),
     "install, threads": (lambda: Few(workers=2), {}),
@@ -196,10 +200,11 @@ def backup(path: Path, save_freq: Any = "epoch", **settings: Any) -> Any:
 FREQUENCIES = dict.fromkeys(WAYS, 3) | {
     "iterable": 1,
     "batches of None": 1,
+    "part of a pass that hooks change": 1,
     "install": 1,
     "validation": "epoch",
 }
-AT_ONCE = {"loader", "feed", "install", "iterable"}
+AT_ONCE = {"loader", "feed", "install", "iterable", "part of a pass that hooks change"}
 FREQUENCIES |= {"several at once": 1, "feed with a state": "epoch"}
 
 

@@ -166,7 +166,11 @@ class KerasEpoch(Epoch):
             if error.__cause__ is not None and sys.version_info >= (3, 11):
                 error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
             raise
-        self._place.count(self.begin().progress.given)
+        progress, told = self.begin().progress, self.told
+        assert told is not None
+        # Where hooks have had the rest of the epoch planned anew, the loader's count alone knows of
+        # it.
+        self._place.count(progress.given + progress.planned_before - told.planned_before)
         return leaves
 
     def has_next(self) -> bool:
