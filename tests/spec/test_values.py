@@ -85,6 +85,26 @@ def test_strings_are_stored_where_the_spec_has_room(
     assert raw(found) == raw(np.array(expected, dtype))
 
 
+def test_strings_and_lists_are_written_past_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own strings and lists that certainly fit are never judged one by one."""
+    texts = [
+        (Array((), dtype), value, expected)
+        for dtype, value, expected in TEXTS
+        if type(value) in (str, bytes)
+        and np.dtype(dtype).isnative
+        and len(value) == len(expected)
+    ]
+    lists = [
+        (Array((3,), "int16"), [1, -2, 3], [1, -2, 3]),
+        (Array((2, 2), "float32"), [[0.5, 1], [2, -0.25]], [[0.5, 1], [2, -0.25]]),
+        (Array((2,), "uint8"), [np.uint8(7), 255], [7, 255]),
+    ]
+    with monkeypatch.context() as patched:
+        patched.setattr(Spec, "array", lambda *_: pytest.fail("it was judged by the spec"))
+        for array, value, expected in [*texts, *lists]:
+            assert stored(array, value).tolist() == expected
+
+
 def test_a_shorter_string_leaves_nothing_of_the_one_before() -> None:
     """A slot that held a longer string holds the shorter one, padded."""
     names = ["abcdef", "ab", "äöüabc", "", "abcdef", "x"]

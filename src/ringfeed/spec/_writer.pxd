@@ -39,7 +39,8 @@ cdef class LeafWriter:
     cdef size_t nbytes
     cdef int ndim
     cdef cnp.npy_intp shape[32]
-    cdef int kind              # RF_NUMBER of a 0-d leaf which plain Python numbers may fill, or 0
+    cdef int kind              # RF_NUMBER of elements which plain Python numbers may fill, or 0
+    cdef int text              # S or U, of a leaf which strings may fill; or 0
     cdef PyTypeObject *scalar  # NumPy's scalars of this type are its bytes; NULL: none is
     cdef rf_dlpack_type tensor       # of tensors that are such a leaf's bytes; of no lanes: none is
     cdef rf_conversion *conversion   # NULL: it goes into the slot as it is

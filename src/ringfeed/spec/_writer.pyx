@@ -6,12 +6,15 @@ What surely fits is written here; `Spec` converts or refuses the rest.
 
 cimport numpy as cnp
 from cpython.bool cimport PyBool_Check
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport PyObject, PyTypeObject
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_GET_LENGTH
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport open_field
@@ -27,6 +30,10 @@ cdef size_t NOGIL_BYTES = 32768
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
     PyTypeObject *Py_TYPE(object value)
+    uint32_t *PyUnicode_AsUCS4(object value, uint32_t *target, Py_ssize_t length,
+                               bint with_nul) except NULL
+    const char *PyUnicode_AsUTF8AndSize(object value, Py_ssize_t *size) except NULL
+    bint PyUnicode_IS_ASCII(object value)
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -163,8 +170,8 @@ cdef class LeafWriter:
         self.nbytes = leaf.nbytes // self.field.dtype.itemsize * self.dtype.itemsize
         if leaf.cast is not None:
             self.conversion = conversion_of(leaf)
-        elif leaf.form is None and leaf.dtype.isnative:
-            describe_numbers(self, leaf)
+        elif leaf.dtype.isnative:
+            describe_elements(self, leaf)
 
     def __dealloc__(self):
         free(self.conversion)
@@ -177,6 +184,8 @@ cdef class LeafWriter:
     cdef cnp.ndarray fitting(self, value):
         """Return a sample as an array where it certainly is one of the leaf; else None."""
         cdef cnp.ndarray array = array_of(value)
+        if array is None and self.kind and PyList_CheckExact(value):
+            array = array_of_list(self, value)
         if array is None or not same_type(array, self.dtype) or not has_shape(self, array, 0):
             return None
         return array
@@ -186,7 +195,8 @@ cdef class LeafWriter:
         cdef uint8_t *target = base + self.field.offset + row * self.field.row_size
         cdef const void *memory
         cdef cnp.ndarray array
-        if self.scalar != NULL and store_number(self, value, target):
+        if not self.ndim and (store_number(self, value, target) if self.kind
+                              else self.text and store_text(self, value, target)):
             return self.field.clear_gaps(target, self.field.row_size)
         if self.field.varies:
             self.write_batch(self.spec.batch_of_one(self.number, value, index), base, 1, 1, index)
@@ -270,16 +280,16 @@ cdef class LeafWriter:
         return self.field.clear_gaps(target, rows * row_size)
 
 
-cdef describe_numbers(LeafWriter writer, leaf):
-    """Note which numbers and tensors are the very elements of a leaf."""
+cdef describe_elements(LeafWriter writer, leaf):
+    """Note which numbers, strings and tensors are the very elements of a leaf."""
     cdef int kind = ord(leaf.dtype.kind), itemsize = leaf.dtype.itemsize
+    writer.text = kind if kind in b"SU" else 0
     # One of NumPy's own numbers; of a dtype that was unpickled, `isbuiltin` does not say so.
     if not (0 <= writer.dtype.type_num <= cnp.NPY_FLOAT16 and kind in b"biufc"):
         return
-    if not leaf.shape:
-        writer.scalar = <PyTypeObject *>leaf.dtype.type  # which the dtype keeps
-        writer.kind = RF_NUMBER(kind, itemsize)
-    if kind != c"c" and itemsize <= 8:
+    writer.scalar = <PyTypeObject *>leaf.dtype.type  # which the dtype keeps
+    writer.kind = RF_NUMBER(kind, itemsize)
+    if leaf.form is None and kind != c"c" and itemsize <= 8:
         writer.tensor = rf_dlpack_type(b"iuf...b".index(kind), 8 * itemsize, 1)
 
 
@@ -299,11 +309,11 @@ cdef bint has_shape(LeafWriter leaf, cnp.ndarray array, int skipped) noexcept:
 
 
 cdef bint store_number(LeafWriter leaf, value, uint8_t *target) except -1:
-    """Store a number that a 0-d leaf certainly takes; False leaves it to the spec."""
+    """Store a number that a leaf certainly takes; False leaves it to the spec."""
     cdef int overflow = 0
     cdef long long whole
     if Py_TYPE(value) is leaf.scalar:
-        memcpy(target, <char *><PyObject *>value + sizeof(PyObject), leaf.nbytes)
+        memcpy(target, <char *><PyObject *>value + sizeof(PyObject), leaf.dtype.itemsize)
         return True
     if PyFloat_CheckExact(value):
         return rf_store_float(leaf.kind, PyFloat_AS_DOUBLE(value), target)
@@ -316,6 +326,67 @@ cdef bint store_number(LeafWriter leaf, value, uint8_t *target) except -1:
         whole = PyLong_AsLongLongAndOverflow(value, &overflow)
         return not overflow and rf_store_int(leaf.kind, whole, target)
     return False
+
+
+cdef cnp.ndarray array_of_list(LeafWriter leaf, list value):
+    """Return a list of numbers, or of such lists, as an array; None where one may not fit."""
+    cdef cnp.npy_intp shape[32]
+    cdef cnp.ndarray array
+    cdef uint8_t *target
+    cdef object first = value
+    cdef int axis
+    for axis in range(leaf.ndim):
+        if not PyList_CheckExact(first) or not PyList_GET_SIZE(first):
+            return None
+        shape[axis] = PyList_GET_SIZE(first)
+        first = <object>PyList_GET_ITEM(first, 0)
+    array = cnp.PyArray_SimpleNew(leaf.ndim, shape, leaf.dtype.type_num)
+    target = <uint8_t *>cnp.PyArray_DATA(array)
+    return array if store_list(leaf, value, shape, 0, &target) else None
+
+
+cdef bint store_list(LeafWriter leaf, value, const cnp.npy_intp *shape, int axis,
+                     uint8_t **target) except -1:
+    """Store the numbers of nested lists, one behind the other."""
+    cdef Py_ssize_t number
+    if axis == leaf.ndim:
+        if not store_number(leaf, value, target[0]):
+            return False
+        target[0] += leaf.dtype.itemsize
+        return True
+    if not PyList_CheckExact(value) or PyList_GET_SIZE(value) != shape[axis]:
+        return False
+    for number in range(shape[axis]):
+        if not store_list(leaf, <object>PyList_GET_ITEM(value, number), shape, axis + 1, target):
+            return False
+    return True
+
+
+cdef bint store_text(LeafWriter leaf, value, uint8_t *target) except -1:
+    """Store a string that an S or U leaf certainly takes; False leaves it to the spec."""
+    cdef const char *source
+    cdef Py_ssize_t size = 0
+    if leaf.text == c"U":
+        if not PyUnicode_CheckExact(value):
+            return False
+        size = 4 * PyUnicode_GET_LENGTH(value)
+        if size > <Py_ssize_t>leaf.nbytes or (size and value[size // 4 - 1] == "\0"):
+            return False
+        if size:
+            PyUnicode_AsUCS4(value, <uint32_t *>target, size // 4, False)
+    else:
+        if PyBytes_CheckExact(value):
+            source, size = PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        elif PyUnicode_CheckExact(value) and PyUnicode_IS_ASCII(value):
+            # Its own memory: of other text Python would keep a copy.
+            source = PyUnicode_AsUTF8AndSize(value, &size)
+        else:
+            return False
+        if size > <Py_ssize_t>leaf.nbytes or (size and source[size - 1] == 0):
+            return False
+        memcpy(target, source, size)
+    memset(target + size, 0, leaf.nbytes - size)
+    return True
 
 
 cdef void convert(LeafWriter leaf, float *target, const uint8_t *source, Py_ssize_t stride,
