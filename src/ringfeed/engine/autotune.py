@@ -32,18 +32,24 @@ if TYPE_CHECKING:
 
     from ringfeed.engine.engine import Engine
 
-# A shorter window says nothing.
+# A shorter window is too noisy to judge by.
 LOOK_S, LOOK_BATCHES = 0.5, 8
-# Windows that are looked at of a setting. Fewer do where its throughput has so small an error.
+# How many windows judge a setting: the fewest and the most; and the error that is small enough.
 FEW, MANY, SURE = 3, 12, 0.02
-STARTING_S = 10.0  # that new workers may take to start
-BUSY = 0.9  # of the workers' time: above it they are what lacks, below it slots
-# More samples a second, for a step to be kept; training that waits less has all it can use.
+# The time that new workers may take to start.
+STARTING_S = 10.0
+# Workers that fill for more than this share of their time are too few; otherwise slots are.
+BUSY = 0.9
+# A step is kept if throughput grows by this share; training that waits less needs no more.
 PAYS = 0.04
-HEADROOM = 1.1  # over what the throughput lacks
-CHANGED = 0.05  # of the time, that training waits more or less than it did: another regime
-MOST_MOVES = 50  # after them a setting is looked for no more
-LOOK_NS = 10**8  # between two looks, which take microseconds
+# Add this much more than the missing throughput.
+HEADROOM = 1.1
+# Look again when the share of the time that training waits has changed by this much.
+CHANGED = 0.05
+# After this many moves the setting stays.
+MOST_MOVES = 50
+# The time between two looks, each of which takes microseconds.
+LOOK_NS = 10**8
 
 
 @dataclass(frozen=True)

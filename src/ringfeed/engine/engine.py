@@ -54,10 +54,14 @@ if TYPE_CHECKING:
     from ringfeed.workers.process import Launcher
 
 FOREVER_NS = 2**62
-HELD_NS = 10**9  # how long to wait where views hold every slot
-SOON_NS = 10**7  # what a step may take to let go of its batch
-OWN_WAIT_NS = 50_000_000  # of an iterator by itself, before the engine is asked what may be wrong
-SPIN_NS = 20_000  # that a waiter looks again before it sleeps
+# How long to wait while views hold every slot.
+HELD_NS = 10**9
+# How long a training step may take to drop its batch.
+SOON_NS = 10**7
+# How long an iterator waits by itself before it asks the engine for a reason.
+OWN_WAIT_NS = 50_000_000
+# How long a waiter polls before it sleeps.
+SPIN_NS = 20_000
 
 
 class Feed(Protocol):
