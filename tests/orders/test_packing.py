@@ -213,7 +213,7 @@ def test_what_is_kept_stays_small_and_is_not_sent() -> None:
             kept = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        assert kept < 100_000
+        assert kept < 200_000  # all windows would be 1.6 MB
         copy = pickle.loads(pickle.dumps(packing))
         assert len(pickle.dumps(packing)) < 16.2 * lengths.size + 50_000
         for row in (0, packing.rows - 1):
