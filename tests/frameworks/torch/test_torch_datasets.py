@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.workers import warm
 from watching import PATIENCE_S
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -304,6 +305,7 @@ def test_nothing_is_warned_of_a_dataset_without_torch() -> None:
             assert "torch" not in sys.modules
             return np.arange(3 * index, 3 * index + 3, dtype=np.float32), index
 
+    warm.end()  # it holds what the loaders before this one needed
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert (
