@@ -77,7 +77,7 @@ def test_the_example_works_as_it_stands() -> None:
     """That of the docstring."""
     text = inspect.getdoc(ringfeed.orders.Buckets)
     assert text is not None
-    code = textwrap.dedent(text[text.index("    texts =") : text.index("Samples of all lengths")])
+    code = textwrap.dedent(text[text.index("    texts =") : text.index("In the slots")])
     found: dict[str, Any] = {"np": np, "ringfeed": ringfeed}
     widths: list[int] = []
     found["note"] = widths.append
