@@ -1,4 +1,4 @@
-"""What a dataset is, and what the user's functions make of its samples.
+"""The kinds of dataset, and the user's functions on their samples.
 
     dataset ──▶ Source (base): its length, its spec, its order, and a worker's Reader
                   arrays, indexed                  of an index
@@ -7,7 +7,7 @@
 
     the user's functions ──▶ functions ──▶ trial (the first sample), transformed (in workers)
 
-`engine.open_source` decides which it is. Imports `orders`, `spec` and what lies below.
+`engine.open_source` chooses the kind of a dataset. Imports `orders`, `spec` and what lies below.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,7 @@
 
     Lease ──▶ batch: tensors over the slot, or copies ──▶ device ──▶ cast ──▶ structure
 
-`dlpack` shows the fields of a slot to all of them. `base` says what all of them may know of a
-loader, and what `batch` must know of each of them. `device_slots` registers slots with a driver, so
-that a GPU copies them by itself. No module here imports the engine or the loader.
+`dlpack` shows the fields of a slot to all frameworks. `base` is the loader's interface to the
+adapters, and what `batch` asks of each adapter. `device_slots` registers slots with a driver, so
+that a GPU copies from them by itself. No module here imports the engine or the loader.
 """

@@ -5,8 +5,8 @@
     with ringfeed.keras.install():                               # every PyDataset
         model.fit(dataset, validation_data=other, epochs=10)
 
-Names are imported on first use: the enqueuers need no Keras, everything else imports it. The only
-package, with `cli`, that makes a Loader of its own.
+Names are imported on first use: the enqueuers need no Keras, everything else imports it. Like
+`torch`, `tools` and `sharing`, it makes Loaders of its own.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ gone.
 
 `flow` decides which training gets what and when, without sockets: epochs begin when all have asked
 for the next one; ``slots - 1`` batches at most are out of the ring, so that the workers have a slot
-to fill; a training is sent one batch ahead of the one that it has. One that holds the others up is
-waited for, loses batches, or is put out.
+to fill; a training is sent one batch ahead of the one that it has. If one is
+slower than the others, they wait for it, or it loses batches, or it is disconnected.
 
     in a training   door (`share`), client (`SharedLoader`), epoch, connection, mapping, tensors
     in the host     start, host (sockets; a thread takes batches), host_loader, flow
