@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What the user's functions make of rows and batches, written into a worker's claims; and the draws of a sampler."""
+"""Writes what the user's functions make of rows and batches; and the draws of a sampler."""
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
@@ -17,7 +17,7 @@ from ringfeed.errors import SpecError
 
 @cython.final
 cdef class RowTransform(RowChange):
-    """Has transform(index, views) change a row that was written, in place; what it returns is written in its place."""
+    """Calls transform(index, views) on a row in its slot, and writes what it returns there."""
 
     cdef object transform
 
@@ -50,7 +50,8 @@ cdef put_back(RowWriter writer, c.rf_claim *claim, uint32_t row, sample, list ou
         if writer.leaf(number).field.form is None:
             field[...] = array
         else:
-            (<FormWriter>writer.leaf(number)).put_sample(array, claim.base, claim.first_row + row, index)
+            (<FormWriter>writer.leaf(number)).put_sample(
+                array, claim.base, claim.first_row + row, index)
 
 
 cdef void forget_end(c.rf_claim *claim, uint32_t read) noexcept:
@@ -66,7 +67,7 @@ cdef void forget_end(c.rf_claim *claim, uint32_t read) noexcept:
 
 @cython.final
 cdef class BatchWriter:
-    """Has batches changed in their slots or made of samples, beside the `RowWriter` that writes their rows."""
+    """Calls `batch_transform` and `collate_fn` on batches, with the `RowWriter` of their rows."""
 
     cdef RowWriter rows
 
@@ -75,12 +76,13 @@ cdef class BatchWriter:
 
     cdef FormWriter form(self, Py_ssize_t number):
         """Return the writer of a leaf with a form; of another leaf None."""
-        return <FormWriter>self.rows.leaf(number) if self.rows.leaf(number).field.form is not None else None
+        leaf = self.rows.leaf(number)
+        return <FormWriter>leaf if leaf.field.form is not None else None
 
     def change(self, uintptr_t claim_address, fill, transform, bint whole, bint skips, on_error):
-        """Have fill() fill the whole batch that is claimed, and transform(indices, views) change its rows in place.
+        """Call fill() for the whole claimed batch, and transform(indices, views) on its rows.
 
-        What it returns is written in their place. Rows that failed are left out where the batch
+        What that returns is written in their place. Rows that failed are left out where the batch
         goes on without them.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
@@ -105,11 +107,13 @@ cdef class BatchWriter:
                 claim.rows_delivered = 0
         return True
 
-    def collate(self, uintptr_t claim_address, fill, make, change, uint32_t most, bint skips, on_error):
-        """Have fill() read the samples that are claimed, and write the whole batch make(indices) of them into the slot.
+    def collate(
+        self, uintptr_t claim_address, fill, make, change, uint32_t most, bint skips, on_error
+    ):
+        """Call fill() to read the claimed samples, and write the batch make(indices) of them.
 
-        change(indices, views) then changes it there, unless that is None. No batch is made where a
-        sample has failed, unless it goes on without that sample: `skips`.
+        change(indices, views) then changes it in the slot, unless that is None. No batch is made
+        where a sample has failed, unless it goes on without that sample: `skips`.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row, read
@@ -139,12 +143,13 @@ cdef class BatchWriter:
         made_ns = c.rf_now_ns()
         self.rows.begin(claim)
         claim.rows_delivered = self.rows.write_batch(batch, claim.base, indices[0], most)
-        rf_note_times(claim, 0, (made_ns - began_ns) // count, (c.rf_now_ns() - made_ns) // count)  # one row was timed
+        # By the row, since of a ticket's samples one was timed.
+        rf_note_times(claim, 0, (made_ns - began_ns) // count, (c.rf_now_ns() - made_ns) // count)
         if change is not None:
             self.change_rows(claim, list(range(claim.rows_delivered)), indices, change)
 
     cdef change_rows(self, c.rf_claim *claim, list rows, tuple indices, transform):
-        """Have a batch changed: as views or, where rows are missing or have a form, as copies that are written back."""
+        """Call transform on views of a batch, or on copies if rows are missing or have a form."""
         cdef Py_ssize_t number
         has_gaps = len(rows) < claim.rows_delivered
         out = [self.field_of(claim, number, rows, has_gaps) for number in range(self.rows.count)]
@@ -171,14 +176,16 @@ cdef class BatchWriter:
 
     cdef list samples_at(self, c.rf_claim *claim, Py_ssize_t number, list rows):
         """Return these rows of a leaf with a form, as they lie in the slot."""
-        return [self.rows.leaf(number).field.wrap(claim.base, claim.first_row + <uint32_t>row, -1, self.rows.owner)
+        cdef Field field = self.rows.leaf(number).field
+        return [field.wrap(claim.base, claim.first_row + <uint32_t>row, -1, self.rows.owner)
                 for row in rows]
 
     cdef view_of(self, c.rf_claim *claim, Py_ssize_t number):
-        return self.rows.leaf(number).field.wrap(claim.base, claim.first_row, claim.rows_delivered, self.rows.owner)
+        cdef Field field = self.rows.leaf(number).field
+        return field.wrap(claim.base, claim.first_row, claim.rows_delivered, self.rows.owner)
 
     cdef list changed_to(self, batch, list out, int64_t index):
-        """Return copies of the leaves of a batch that fit, or the very leaves of `out`, whose parts they may be."""
+        """Return the leaves of `out` where a batch still has them; of others, copies that fit."""
         leaves = self.rows.spec.flatten(batch, index, "batch")
         return [leaf if leaf is field else self.copied(number, leaf, field, index)
                 for number, (leaf, field) in enumerate(zip(leaves, out))]
@@ -190,16 +197,17 @@ cdef class BatchWriter:
             found = [np.array(sample) for sample in
                      self.rows.spec.samples(number, leaf, index, self.rows_of(number, field))]
             if len(found) != self.rows_of(number, field):
-                raise SpecError(f"{where} has {len(found)} samples, expected {self.rows_of(number, field)} as before "
-                                f"batch_transform; give as many")
+                raise SpecError(f"{where} has {len(found)} samples, expected "
+                                f"{self.rows_of(number, field)} as before batch_transform; "
+                                f"give as many")
             return found
         if np.shape(leaf) != field.shape:
-            raise SpecError(f"{where} has shape {np.shape(leaf)}, expected {field.shape} as before batch_transform; "
-                            f"change shapes in transform=")
+            raise SpecError(f"{where} has shape {np.shape(leaf)}, expected {field.shape} as before "
+                            f"batch_transform; change shapes in transform=")
         return np.array(self.rows.spec.batch_array(number, leaf, index, len(field)))
 
     cdef rows_of(self, Py_ssize_t number, field):
-        """Return how many samples a leaf with a form has of a batch that `batch_transform` was given."""
+        """Return how many samples of a leaf with a form `batch_transform` was given."""
         return len(self.rows.spec.leaves[number].form.values_of(field))
 
     cdef write_rows(self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index):
@@ -212,8 +220,10 @@ cdef class BatchWriter:
         view = self.view_of(claim, number)
         view[rows if len(rows) < claim.rows_delivered else ...] = leaf
 
-    cdef list samples_in(self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index):
-        """Return the samples of a leaf of a batch that was changed in place, in the lengths that they had."""
+    cdef list samples_in(
+        self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index
+    ):
+        """Return the samples of a leaf that was changed in place, in the lengths that they had."""
         place = self.rows.spec.leaves[number]
         if not place.form.is_padded:
             return self.rows.spec.samples(number, leaf, index, len(rows))
@@ -229,7 +239,7 @@ cdef class BatchWriter:
 
 
 def fill_draws(uintptr_t claim_address, Py_ssize_t index_at, Py_ssize_t weight_at, fill):
-    """Write the number and the weight of each draw of the claim into these fields, and have `fill` read the samples.
+    """Write the number and the weight of each draw into these fields, and call `fill`.
 
     Indices of the claim are draws: a float32 of 0 or more above 32 bits of a sample's number.
     `fill` sees numbers.

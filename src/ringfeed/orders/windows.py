@@ -57,8 +57,8 @@ class WindowShuffle(SeededSampler):
     position), which `orders.windows` defines. It takes memory for one window of up to 4096 samples.
     Beginning at any position takes at most the work of a window.
 
-    Raises TypeError for values that are no integers, ValueError for a window below 2, for a block below 1 or
-    above the window, and in a loader whose dataset has no length.
+    Raises TypeError for values that are no integers, ValueError for a window below 2, for a block
+    below 1 or above the window, and in a loader whose dataset has no length.
     """
 
     def __init__(self, window: int, block: int | None = None) -> None:

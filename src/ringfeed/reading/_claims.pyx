@@ -28,7 +28,8 @@ def rows_to_read(uintptr_t address):
     """Return (row, index) of each row of the claim that was not given up."""
     cdef c.rf_claim *claim = at(address)
     cdef uint32_t row
-    return [(row, claim.indices[row]) for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
+    rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
+    return [(row, claim.indices[row]) for row in rows]
 
 
 def attempt_of(uintptr_t address):
@@ -37,7 +38,7 @@ def attempt_of(uintptr_t address):
 
 
 def timed_row(uintptr_t address):
-    """Return the row whose times the statistics are made of; beyond the claim's rows where there is none."""
+    """Return the row whose times go into the statistics; beyond the claim's rows: no row does."""
     return rf_timed_row(at(address))
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Words that the reader of a stream and its workers share, and what their lines in the control block say.
+"""Words of shared memory by which the reader of a stream and its workers tell each other of it.
 
 See cext/words.h. A claim is named by its address, `WorkerEnd.claim_address`.
 """
@@ -36,7 +36,7 @@ cdef extern from "words.h" nogil:
 
 @cython.final
 cdef class Words:
-    """The 64-bit words of some memory, by their numbers; the memory stays open for as long as this does."""
+    """The 64-bit words of some memory, by their numbers. It keeps that memory open."""
 
     cdef uint8_t[::1] memory
     cdef uint64_t *first
@@ -70,7 +70,7 @@ cdef class Words:
         rf_wake_word(self.at(number))
 
     def wait(self, Py_ssize_t number, uint64_t seen, int64_t timeout_ns):
-        """Sleep while a word is ``seen``: until it is woken, a signal comes, or the time is over."""
+        """Sleep while a word is ``seen``, until a wake, a signal or the end of the time."""
         cdef uint64_t *word = self.at(number)
         with nogil:
             rf_wait_word(word, seen, c.rf_now_ns() + timeout_ns)
