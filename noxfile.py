@@ -1,11 +1,12 @@
-"""The matrix of versions: real installs of each framework, and its adapter's own tests on a wheel of dist/.
+"""The matrix of versions: each framework installed, and its adapter's tests on a wheel of dist/.
 
     make wheels && make versions               # all of it: hours
     nox -s "tensorflow(version='2.18.1')"      # one cell; nox --list names them
-    make upstream                              # the next releases, on the sdist: what cannot be had is said and skipped
+    make upstream                              # the next releases, on the sdist
 
-Each cell is an environment of its own, which goes when the cell has run: together they would be 40 GB. What ran is one
-line of release/versions.jsonl, of which docs/versions.md is made: python release/versions.py.
+Each cell is an environment of its own, which goes when the cell has run: together they would be 40
+GB. What ran is one line of release/versions.jsonl, of which docs/versions.md is made: python
+release/versions.py.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def tests(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/{folder}/test_{name}.py" for name in names)
 
 
-# What meets a framework's own classes and functions. What kills, waits and stalls is the core's, and asks no framework.
+# What meets a framework's own classes and functions. What kills, waits and stalls is the core's,
+# and asks no framework.
 TENSORFLOW = tests(
     "frameworks/tensorflow",
     *(
@@ -84,7 +86,10 @@ def cell(
     paths: tuple[str, ...],
     built: Path | None = None,
 ) -> int:
-    """Install a wheel and packages, run these tests, note what came of it, and tidy up; return how many failed."""
+    """Install a wheel and packages, run these tests, note what came of it, and tidy up.
+
+    Return how many failed.
+    """
     python = str(session.python)
     environment = Path(session.virtualenv.location)
     try:
@@ -124,7 +129,7 @@ def tensorflow(session: nox.Session, version: str) -> None:
     ["3.7.0", "3.8.0", "3.9.2", "3.10.0", "3.11.3", "3.12.4", "3.13.2", "3.14.1", "3.15.1"],
 )
 def keras(session: nox.Session, version: str) -> None:
-    """`fit` and what takes the place of Keras' loading, on each Keras, with a TensorFlow of its time."""
+    """`fit` and what replaces Keras' loading, on each Keras, with a TensorFlow of its time."""
     tensorflow = (
         "2.18.1" if versions.number(version) < (3, 12) else "2.21.0"
     )  # which demands Keras 3.12
@@ -154,7 +159,8 @@ def python(session: nox.Session, framework: str) -> None:
     cell(session, framework, packages, paths)
 
 
-# What is to come. GitHub alone has Keras' main branch; a specifier with "rc" allows releases ahead of the final one.
+# What is to come. GitHub alone has Keras' main branch; a specifier with "rc" allows releases ahead
+# of the final one.
 NEXT = {
     "keras": ([CPU, "keras @ git+https://github.com/keras-team/keras"], KERAS),
     "tensorflow": ([f"{CPU}>=2.22.0rc0"], TENSORFLOW),
@@ -173,7 +179,8 @@ def ahead(session: nox.Session, framework: str) -> None:
         session.install(f"ringfeed[test] @ {sdist.as_uri()}", *packages)
     except nox.command.CommandFailed:
         session.skip(
-            f"cannot be had here: {', '.join(packages) or 'what the tests need'} on Python {session.python}"
+            f"cannot be had here: {', '.join(packages) or 'what the tests need'} "
+            f"on Python {session.python}"
         )
     failed = cell(session, framework, packages, paths, sdist)
     if failed:
@@ -183,7 +190,7 @@ def ahead(session: nox.Session, framework: str) -> None:
 @nox.session(python="3.13", default=False)  # JAX's next releases are not for 3.11
 @nox.parametrize("framework", [framework for framework in NEXT if framework != "core"])
 def upstream(session: nox.Session, framework: str) -> None:
-    """The next release of a framework: Keras' main branch, and the newest of others, also ahead of the final one."""
+    """The next release of a framework: Keras' main branch, and the newest candidate of others."""
     ahead(session, framework)
 
 

@@ -1,4 +1,7 @@
-"""Declares the extensions and a library of TensorFlow ops; everything else stands in pyproject.toml."""
+"""Declares the extensions and a library of TensorFlow ops.
+
+Everything else stands in pyproject.toml.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
-# Each module with the C files that are compiled into it. One without a .pyx is a library that TensorFlow opens; it is
-# built without TensorFlow, and looks up there what it calls.
+# Each module with the C files that are compiled into it. One without a .pyx is a library that
+# TensorFlow opens; it is built without TensorFlow, and looks up there what it calls.
 SOURCES = {
     "system._system": "os/descriptors os/pages os/wait",
     "ring._ring": "segment slots plan bind take await cancel wake claim reap damage fork snapshot "
@@ -34,8 +37,9 @@ SOURCES = {
     "frameworks.tensorflow._feed": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",
 }
-# c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder. -g0: what
-# debuggers read would be two thirds of a wheel, and a third of the time to build it.
+# c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its
+# builder. -g0: what debuggers read would be two thirds of a wheel, and a third of the time to build
+# it.
 COMPILE = [
     "-std=c11",
     "-O3",
@@ -87,7 +91,7 @@ class WithoutRunpath(build_ext):
 
 
 class OfTracked(sdist):
-    """Leaves out what git does not track, in a clone: notes, secrets and data that lie beside the sources."""
+    """Leaves out what git does not track, in a clone: notes, secrets and data."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         """Copy what is tracked of the files."""

@@ -53,7 +53,10 @@ PHOTOGRAPHS = {
     "temple": SKLEARN / "china.jpg",
     "tissue": SKIMAGE / "ihc.png",
 }
-"""Name and file of each photograph; all of them lie inside the wheels of scikit-image and scikit-learn."""
+"""Name and file of each photograph.
+
+All of them lie inside the wheels of scikit-image and scikit-learn.
+"""
 
 
 def encoded_photographs() -> list[NDArray[np.uint8]]:
@@ -65,7 +68,10 @@ def encoded_photographs() -> list[NDArray[np.uint8]]:
 
 
 def encoded(path: Path) -> bytes:
-    """Return the photograph at `path` as a JPEG file; some are PNG files, slow to decode, or very large."""
+    """Return the photograph at `path` as a JPEG file.
+
+    Some are PNG files, slow to decode, or very large.
+    """
     photograph = Image.open(path).convert("RGB")
     photograph.thumbnail((LONGEST, LONGEST))
     file = io.BytesIO()

@@ -54,7 +54,10 @@ class Run:
         self.lines.put("")
 
     def _next_event(self) -> dict[str, Any] | None:
-        """Return what the child tells next; None, with `trouble` set, where it tells nothing any more."""
+        """Return what the child tells next.
+
+        None, with `trouble` set, where it tells nothing any more.
+        """
         try:
             line = self.lines.get(timeout=PATIENCE_S)
         except queue.Empty:
@@ -89,7 +92,10 @@ class Run:
         self.stop()
 
     def stop(self) -> None:
-        """End the child and all that it started, at once; `last_words` is its traceback, or all it wrote."""
+        """End the child and all that it started, at once.
+
+        `last_words` is its traceback, or all it wrote.
+        """
         if self.complaints.closed:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -90,7 +90,10 @@ class Stopwatch(keras.callbacks.Callback):
         self.began = 0.0
 
     def listen(self) -> None:
-        """Count the turns given; when none is left to give them, end all that this run has started."""
+        """Count the turns given.
+
+        When none is left to give them, end all that this run has started.
+        """
         while os.read(0, 1):  # not sys.stdin, whose lock would be held for ever in a forked worker
             self.turns.release()
         with contextlib.suppress(

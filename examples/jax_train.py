@@ -19,7 +19,10 @@ HELD_OUT = 397
 
 
 class Digits:
-    """Digits of 8 x 8 pixels and their classes; moved by up to a pixel and dimmed where `augmented`."""
+    """Digits of 8 x 8 pixels and their classes.
+
+    Moved by up to a pixel and dimmed where `augmented`.
+    """
 
     def __init__(self, images: np.ndarray, classes: np.ndarray, *, augmented: bool) -> None:
         self.images = images

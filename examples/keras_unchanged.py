@@ -38,7 +38,10 @@ def picture(number: int) -> bytes:
 
 
 class Pictures(keras.utils.PyDataset):
-    """Batches of decoded, resized pictures and their classes; each epoch brings them in another order."""
+    """Batches of decoded, resized pictures and their classes.
+
+    Each epoch brings them in another order.
+    """
 
     def __init__(self, files: list[bytes], first: int, **settings: Any) -> None:
         super().__init__(**settings)

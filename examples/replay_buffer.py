@@ -59,7 +59,10 @@ class Catch:
         return grid
 
     def move(self, action: int) -> tuple[float, bool]:
-        """Move the paddle and let the ball fall by one; return the reward and whether the game is over."""
+        """Move the paddle and let the ball fall by one.
+
+        Return the reward and whether the game is over.
+        """
         self.paddle = min(max(self.paddle + MOVES[action], 0), WIDTH - 1)
         self.row += 1
         over = self.row == HEIGHT - 1
@@ -67,7 +70,10 @@ class Catch:
 
 
 class Memory:
-    """The last moves, in arrays that are written in turn; the loader reads `arrays`, in the order of `sampler`."""
+    """The last moves, in arrays that are written in turn.
+
+    The loader reads `arrays`, in the order of `sampler`.
+    """
 
     def __init__(self) -> None:
         self.written = 0
@@ -119,7 +125,10 @@ class Player:
             return int(self.net(torch.from_numpy(picture)[None]).argmax())
 
     def learn(self, batch: dict[str, torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
-        """Take one step towards the reward and the worth of what came after; return how far off each move was."""
+        """Take one step towards the reward and the worth of what came after.
+
+        Return how far off each move was.
+        """
         with torch.no_grad():
             worth = self.older(batch["after"]).amax(1) * ~batch["over"]
         values = self.net(batch["before"]).gather(1, batch["action"][:, None])[:, 0]

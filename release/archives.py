@@ -1,4 +1,4 @@
-"""The same bytes from the same sources: the one time of all files, and an sdist without traces of its builder."""
+"""The same bytes from the same sources: all files of one time, no traces of the builder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ HEADING = re.compile(r"^## \S+ \((\d{4}-\d{2}-\d{2})\)$", re.MULTILINE)
 
 
 def seconds_of(changelog: str) -> int:
-    """Return the second at which the day of the newest version begins: the time of every file in an archive."""
+    """Return the time of every file in an archive: when the day of the newest version begins."""
     found = HEADING.search(changelog)
     if found is None:
         raise ValueError(
-            "CHANGELOG.md has no heading such as '## 0.2.0 (2026-11-25)': give the newest version its date"
+            "CHANGELOG.md has no heading such as '## 0.2.0 (2026-11-25)': give the newest version "
+            "its date"
         )
     return calendar.timegm(time.strptime(found[1], "%Y-%m-%d"))
 
@@ -31,7 +32,8 @@ def seconds_of(changelog: str) -> int:
 def normalise(sdist: Path, seconds: int) -> None:
     """Write an sdist anew: sorted, of one time, without the owner and the umask of its builder.
 
-    What setuptools notes for itself is left out: it differs between an sdist of a clone and one of an sdist.
+    What setuptools notes for itself is left out: it differs between an sdist of a clone and one of
+    an sdist.
     """
     with tarfile.open(sdist) as archive:
         members = sorted(

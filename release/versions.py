@@ -1,7 +1,7 @@
-"""The table of versions: one line of versions.jsonl for each cell that ran, and docs/versions.md made of them.
+"""The table of versions: a line of versions.jsonl for each cell that ran makes docs/versions.md.
 
 python release/versions.py                          # writes the tables into docs/versions.md
-python release/versions.py --reason torch 2.15.0 3.11 "a CUDA build of 3 GB"    # notes a cell that was not run
+python release/versions.py --reason torch 2.15.0 3.11 "a CUDA build of 3 GB"  # not run
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LINES, PAGE = ROOT / "release" / "versions.jsonl", ROOT / "docs" / "versions.md"
 MARKS = "<!-- versions:begin -->", "<!-- versions:end -->"
 BESIDE = ("tensorflow", "keras", "torch", "jax", "ray", "numpy", "ringfeed")
 """Packages whose versions a line has."""
-HEAD = "| | Python | NumPy | beside it | tests passed | failed | left out | run |\n|---|---|---|---|---:|---:|---:|---|"
+HEAD = (
+    "| | Python | NumPy | beside it | tests passed | failed | left out | run |\n"
+    "|---|---|---|---|---:|---:|---:|---|"
+)
 TITLES = {
     "tensorflow": "TensorFlow",
     "keras": "Keras",
@@ -138,7 +141,10 @@ def row(line: dict[str, Any]) -> str:
 
 
 def left_out(lines: list[dict[str, Any]]) -> list[str]:
-    """Say which cells did not run, reason by reason; a run with a Python's newest release is that cell."""
+    """Say which cells did not run, reason by reason.
+
+    A run with a Python's newest release is that cell.
+    """
     ran = {line["python"] for line in lines if "reason" not in line}
     reasons: dict[str, list[str]] = {}
     for line in lines:

@@ -2,9 +2,10 @@
 
     python release/wheels.py PYTHON...     # the interpreters; `make wheels` names all that it finds
 
-The second sdist is made of the first one, unpacked, so the first one holds all that it is made of. The two wheels of a
-Python are compiled in folders of different names. `auditwheel repair` gives a wheel the lowest manylinux tag that its
-symbols allow: by the glibc of this machine, or an older one. cibuildwheel (pyproject.toml) builds where glibc is old.
+The second sdist is made of the first one, unpacked, so the first one holds all that it is made of.
+The two wheels of a Python are compiled in folders of different names. `auditwheel repair` gives a
+wheel the lowest manylinux tag that its symbols allow: by the glibc of this machine, or an older
+one. cibuildwheel (pyproject.toml) builds where glibc is old.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def same(first: Path, second: Path) -> Path:
 
 
 def sources(folder: Path) -> tuple[Path, set[str]]:
-    """Return where the sources are, and their names: what git tracks, copied to a folder, or else all that is here."""
+    """Return where the sources are, and their names: a copy of what git tracks, or all."""
     if not (ROOT / ".git").exists():
         return ROOT, set()
     tracked = {name for name in run("git", "ls-files").splitlines() if not name.startswith(".git")}
@@ -134,7 +135,7 @@ def make_wheel(python: Path, sdist: Path, scratch: Path) -> Path:
 
 
 def tried(python: Path, wheel: Path, scratch: Path) -> str:
-    """Install a wheel where there is no compiler and no source, read a dataset by its workers, and say what ran."""
+    """Install a wheel without compiler or source, read a dataset by workers, and say what ran."""
     run(python, "-m", "venv", scratch / "empty")
     inside = scratch / "empty" / "bin"
     run(
@@ -181,7 +182,8 @@ def main(pythons: list[str]) -> None:
             audit = run(sys.executable, "-m", "auditwheel", "show", wheel)
             tag = re.search(r'tag:\s+"(\S+)"', audit)
             print(
-                f"== {wheel.name}: two builds, one hash; {tag and tag[1]}; {tried(python, wheel, place)}",
+                f"== {wheel.name}: two builds, one hash; {tag and tag[1]}; "
+                f"{tried(python, wheel, place)}",
                 flush=True,
             )
     print(run(sys.executable, "-m", "twine", "check", "--strict", *DIST.iterdir()), end="")

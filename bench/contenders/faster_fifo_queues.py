@@ -30,7 +30,10 @@ def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
 
 
 class Epochs:
-    """The batches of the queues in turn; the workers make one epoch after another, without being asked."""
+    """The batches of the queues in turn.
+
+    The workers make one epoch after another, without being asked.
+    """
 
     def __init__(self, queues: list[Queue], length: int) -> None:
         self._queues, self._length = queues, length

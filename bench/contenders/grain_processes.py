@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
-    """As many batches in flight as there are slots; no threads in workers, as Grain advises for what lies in memory."""
+    """As many batches in flight as there are slots.
+
+    No threads in workers, as Grain advises for what lies in memory.
+    """
     return {
         "batch_size": workload.batch_size,
         "num_workers": workers,

@@ -43,7 +43,10 @@ def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
 
 
 def fill(workload: Workload, workers: int, slots: int) -> list[Share]:
-    """Let `workers` processes fill batches until the workload's window ends; what each of them did."""
+    """Let `workers` processes fill batches until the workload's window ends.
+
+    What each of them did.
+    """
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(workers)
     pipes = [context.Pipe(duplex=False) for _ in range(workers)]

@@ -47,7 +47,10 @@ def settings(
 def batches(
     workload: Workload, workers: int, slots: int, *, processes: bool = USE_PROCESSES
 ) -> Iterator[Iterable[Any]]:
-    """The enqueuer's batches; it starts its pool when they are first asked for, as in `on_epoch_begin`."""
+    """The enqueuer's batches.
+
+    It starts its pool when they are first asked for, as in `on_epoch_begin`.
+    """
     chosen = settings(workload, workers, slots, processes=processes)
     enqueuer = OrderedEnqueuer(Batches(workload, **chosen), **chosen)
     try:

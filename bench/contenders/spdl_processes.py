@@ -29,7 +29,10 @@ def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
 
 
 class Pipelines(ExitStack):
-    """A pipeline for each epoch, as SPDL has it, over processes that stay; the last is stopped in the end."""
+    """A pipeline for each epoch, as SPDL has it, over processes that stay.
+
+    The last is stopped in the end.
+    """
 
     def __init__(self, executor: ProcessPoolExecutor, length: int, chosen: dict[str, Any]) -> None:
         super().__init__()

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
-    """What the loader is told; workers are forked and tensors travel in shared memory, torch's defaults."""
+    """What the loader is told.
+
+    Workers are forked and tensors travel in shared memory, torch's defaults.
+    """
     return {
         "batch_size": workload.batch_size,
         "num_workers": workers,

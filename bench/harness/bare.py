@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Walk:
-    """One epoch, for each backend; TensorFlow's functions ask it for its own iterator with every step."""
+    """One epoch, for each backend.
+
+    TensorFlow's functions ask it for its own iterator with every step.
+    """
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches

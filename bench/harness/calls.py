@@ -55,7 +55,10 @@ class NoTracerError(RuntimeError):
 
 
 class Counts:
-    """Which tool counted, and how often each system call was made; `total` is the sum, named here or not."""
+    """Which tool counted, and how often each system call was made.
+
+    `total` is the sum, named here or not.
+    """
 
     tracer = ""
     total = 0
@@ -184,7 +187,10 @@ class Strace(Tracer):
 
 
 def perf_counts(text: str) -> dict[str, int]:
-    """The counts of `perf stat -x,` by the names of calls, and of all of them; what it did not count is none."""
+    """The counts of `perf stat -x,` by the names of calls, and of all of them.
+
+    What it did not count is none.
+    """
     found = {ALL: 0}
     for line in text.splitlines():
         fields = line.split(",")

@@ -130,7 +130,10 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, *, watch: bool) ->
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> int:
-    """End the process if it runs, and all it started; how many outlived it by more than a moment."""
+    """End the process if it runs, and all it started.
+
+    How many outlived it by more than a moment.
+    """
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

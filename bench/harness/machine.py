@@ -54,7 +54,10 @@ def machine() -> dict[str, Any]:
 
 
 def _line_of(file: str, name: str) -> str:
-    """The value of the first line `name: value` of a file of the kernel; empty when there is none."""
+    """The value of the first line `name: value` of a file of the kernel.
+
+    Empty when there is none.
+    """
     for line in Path(file).read_text().splitlines():
         if line.startswith(name):
             return line.partition(":")[2].strip()
@@ -83,7 +86,10 @@ def _distribution(package: str) -> str | None:
 
 
 def commit() -> str:
-    """The commit this stands at, with + behind it when files differ from it; "none" outside a repository."""
+    """The commit this stands at, with + behind it when files differ from it.
+
+    "none" outside a repository.
+    """
     git, here = shutil.which("git"), Path(__file__).parents[2]
     if git is None:
         return "none"

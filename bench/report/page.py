@@ -35,7 +35,10 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def insert(path: Path, name: str, text: str) -> bool:
-    """Put `text` between the marks of that name; False, and nothing changed, where the file has none."""
+    """Put `text` between the marks of that name.
+
+    False, and nothing changed, where the file has none.
+    """
     begin, end = marks(name)
     page = path.read_text() if path.exists() else ""
     before, begun, rest = page.partition(begin)

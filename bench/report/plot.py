@@ -166,7 +166,10 @@ DRAWN: dict[str, Callable[[Results, Path], None]] = {"run": draw_bench, "growth"
 
 
 def plot(source: Path, folder: Path = PLOTS) -> Path | None:
-    """Draw a file of results; where, or None where it says nothing that has a plot, or matplotlib is missing."""
+    """Draw a file of results.
+
+    Where, or None where it says nothing that has a plot, or matplotlib is missing.
+    """
     draw, results = DRAWN.get(source.name.partition("-")[0]), Results(read(source))
     if draw is None or missing() or not _has_any(results):
         return None

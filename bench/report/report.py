@@ -30,7 +30,10 @@ Units = tuple[tuple[str, float], ...]
 
 
 def quantity(value: float | None, units: Units, spread: tuple[float, float] | None = None) -> str:
-    """A value in the largest unit it reaches, with the least and the most behind it; a dash for none."""
+    """A value in the largest unit it reaches, with the least and the most behind it.
+
+    A dash for none.
+    """
     if value is None:
         return "-"
     if units == COUNT and value == int(value):

@@ -59,7 +59,10 @@ def decode(asked: Any, photographs: Photographs, each: int) -> None:
 
 @contextmanager
 def beside(workload: Workload, workers: int, slots: int) -> Iterator[Any]:
-    """The model alone; processes that have nothing to do with it are asked for a batch's photographs at each step."""
+    """The model alone.
+
+    Processes that have nothing to do with it are asked for a batch's photographs at each step.
+    """
     from harness.bare import Constant  # noqa: PLC0415 - in the fresh process
 
     class Telling(Constant):

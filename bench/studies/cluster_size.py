@@ -181,7 +181,10 @@ class Run:
     def _serve(
         self, server: simpy.Resource, seconds: float, *, computes: bool = False
     ) -> Iterator[simpy.Event]:
-        """Have a server busy for so long, one call after another; what computes needs a core, too."""
+        """Have a server busy for so long, one call after another.
+
+        What computes needs a core, too.
+        """
         with server.request() as turn:
             yield turn
             if computes and self._cores is not None:
@@ -190,7 +193,10 @@ class Run:
                 yield self._env.timeout(seconds)
 
     def _compute(self, seconds: float, priority: int) -> Iterator[simpy.Event]:
-        """Have a core busy for so long; a bridge sleeps often, so the kernel gives it one before actors."""
+        """Have a core busy for so long.
+
+        A bridge sleeps often, so the kernel gives it one before actors.
+        """
         assert self._cores is not None
         with self._cores.request(priority) as turn:
             yield turn

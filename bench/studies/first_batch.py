@@ -90,7 +90,10 @@ def source_of(case: str) -> str:
 
 
 def dataset_of(case: str, contender: str) -> Any:
-    """Make the dataset, importing what it needs; each case has a module of its own, but for those of the script."""
+    """Make the dataset, importing what it needs.
+
+    Each case has a module of its own, but for those of the script.
+    """
     import numpy as np  # noqa: PLC0415 - a repetition's process only
 
     values = np.zeros((512, 64), np.float32)
@@ -111,7 +114,10 @@ def dataset_of(case: str, contender: str) -> Any:
 def first_batch(
     dataset: Any, contender: str, workers: int, size: int | None, pause_s: float
 ) -> tuple[float, Any]:
-    """Seconds to a new loader's first batch, and what keeps its workers; ``size``: None where batches are whole."""
+    """Seconds to a new loader's first batch, and what keeps its workers.
+
+    ``size``: None where batches are whole.
+    """
     loader, began_s, begin = MAKERS.get(contender, _ringfeed)(dataset, contender, workers, size)
     made_s = time.perf_counter() - began_s
     time.sleep(pause_s)

@@ -86,7 +86,10 @@ class Consumer:
             time.sleep(self._case.step_s)
 
     def settle(self) -> list[int]:
-        """Take batches until all is as if no worker had ever been killed; returns the workers there are."""
+        """Take batches until all is as if no worker had ever been killed.
+
+        Returns the workers there are.
+        """
         first = len(self.came_s)
         recent: set[int] = set()
         while len(self.came_s) - first < SETTLED or len(recent) != self._case.workers:

@@ -108,7 +108,10 @@ def by_plotly(trace: Path, kind: str) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and show; 1 where a page is late or the console complains, or nothing can be measured."""
+    """Measure and show.
+
+    1 where a page is late or the console complains, or nothing can be measured.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -93,7 +93,10 @@ class Deeds:
         self._made.add(4)
 
     def raylet(self) -> None:
-        """Kill that of the newest node alone; its actors end with it. Another node comes in its place."""
+        """Kill that of the newest node alone; its actors end with it.
+
+        Another node comes in its place.
+        """
         node = self._made.nodes.pop()
         node.kill_raylet()
         self.orphans += not wait_until(lambda: not node.actors, ORPHANS_S)

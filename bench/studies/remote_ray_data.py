@@ -1,4 +1,7 @@
-"""The work of `remote.py --against` by Ray Data: two epochs of `iter_batches` in order; prints JSON."""
+"""The work of `remote.py --against` by Ray Data: two epochs of `iter_batches` in order.
+
+Prints JSON.
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,10 @@ def sizes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def link(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Batches of 2.4 MB without any work, by one node and two, each behind a limited link; then float32 of uint8."""
+    """Batches of 2.4 MB without any work, by one node and two, each behind a limited link.
+
+    Then float32 of uint8.
+    """
     kept, shares = True, []
     seconds = 4.0 if chosen.quick else 10.0
     for nodes, promised in LINKS.items():

@@ -56,7 +56,10 @@ class Resident:
 
 
 class Arrays:
-    """Two arrays, rows and their numbers, in a shuffled order that repeats; a loader can be given the arrays alone."""
+    """Two arrays, rows and their numbers, in a shuffled order that repeats.
+
+    A loader can be given the arrays alone.
+    """
 
     def __init__(self, length: int, shape: tuple[int, ...], distinct: int) -> None:
         self._length = length

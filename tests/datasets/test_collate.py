@@ -276,7 +276,10 @@ def test_resumed_batches_are_those_of_the_whole_run() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torchs_own(capfd: pytest.CaptureFixture[str]) -> None:
-    """default_collate gives what a plain loader gives; workers import torch for it without a warning."""
+    """default_collate gives what a plain loader gives.
+
+    Workers import torch for it without a warning.
+    """
     import torch  # noqa: PLC0415 - where it is installed
 
     plain = batches(Plain(), batch_size=7, workers=0)
@@ -351,7 +354,10 @@ def refusing(batch: Any) -> Any:
 def test_a_last_batch_of_an_iterable_that_fails_is_named(
     way: str, on_error: Any, function: str
 ) -> None:
-    """Its error is raised in its place, though the iterable has ended within it; the epoch ends after it."""
+    """Its error is raised in its place, though the iterable has ended within it.
+
+    The epoch ends after it.
+    """
     given: dict[str, Any] = {function: refusing, "on_error": on_error, **WAYS[way]}
     with Loader(lambda: map(np.int64, range(12)), batch_size=5, **given) as loader:
         for _ in range(2):

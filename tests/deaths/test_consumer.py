@@ -97,7 +97,10 @@ class Run:
         return self.process.wait(120)
 
     def end(self) -> None:
-        """End it, if it still runs; workers that were left could have its pipes open, so nobody waits for these."""
+        """End it, if it still runs.
+
+        Workers that were left could have its pipes open, so nobody waits for these.
+        """
         self.process.kill()
         self.process.wait(120)
         for pipe in (self.process.stdin, self.process.stdout):
@@ -107,7 +110,10 @@ class Run:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    """Start consumers in an empty directory; they are ended with the test, and must leave no file."""
+    """Start consumers in an empty directory.
+
+    They are ended with the test, and must leave no file.
+    """
     place = tmp_path / "consumer"
     place.mkdir()
     runs: list[Run] = []
@@ -310,7 +316,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_of_the_consumer_lives_on(method: str, start: Any) -> None:
-    """A forked child holds copies of the consumer's descriptors; the workers end with the consumer all the same."""
+    """A forked child holds copies of the consumer's descriptors.
+
+    The workers end with the consumer all the same.
+    """
     run = start(SURVIVED.format(method=method))
     child = run.line()
     try:

@@ -201,7 +201,10 @@ def end_before_its_config(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_death_loses_nothing(
     row: Row, method: str, tmp_path: Path, ends: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a worker ends, and however, every batch of every epoch is whole and in order; restarts are counted."""
+    """Wherever a worker ends, and however, every batch of every epoch is whole and in order.
+
+    Restarts are counted.
+    """
     if row.where == "published, not woken" and FUTEX_SYSCALL is None:
         pytest.skip("the number of the system call is not known here")
     if row.where == "before its config":
@@ -253,7 +256,10 @@ def test_a_death_asleep_loses_nothing(
 @pytest.mark.parametrize("where", ["sample", "mid-row"])
 @pytest.mark.parametrize("method", METHODS)
 def test_poison_is_an_error_in_its_place(where: str, method: str, tmp_path: Path) -> None:
-    """After max_attempts deaths a sample is an error that names it and how the last one ended; the rest is whole."""
+    """After max_attempts deaths a sample is an error that names it and how the last one ended.
+
+    The rest is whole.
+    """
     dataset = doomed(where, ALL, tmp_path, once=False)
     found: list[Any] = []
     with open_loader(dataset, method, max_attempts=2, ahead=False) as loader:
@@ -335,7 +341,10 @@ START_UP = [
     ("where", "method", "form"), START_UP, ids=[f"{row[0]}-{row[1]}" for row in START_UP]
 )
 def test_an_error_in_start_up(where: str, method: str, form: str, tmp_path: Path) -> None:
-    """What is raised before any sample ends the run with the worker's words; the next epoch starts afresh."""
+    """What is raised before any sample ends the run with the worker's words.
+
+    The next epoch starts afresh.
+    """
     dataset = doomed(where, tuple(ERRORS), tmp_path)
     found = []
     with open_loader(dataset, method, workers=1) as loader:
@@ -352,7 +361,10 @@ def test_an_error_in_start_up(where: str, method: str, form: str, tmp_path: Path
 def test_a_forkserver_that_has_ended_before_its_first_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it said of the dataset is the error, also where the order finds it gone; no other takes its place."""
+    """What it said of the dataset is the error, also where the order finds it gone.
+
+    No other takes its place.
+    """
 
     def send_late(end: Any, message: object, fds: tuple[int, ...] = ()) -> None:
         if message == {}:  # the order to fork a worker
@@ -429,7 +441,10 @@ def test_an_error_that_lives_in_the_script(method: str) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("deed", ALL)
 def test_a_forkserver_that_ends_while_unpickling(deed: str, tmp_path: Path) -> None:
-    """The process that unpickles the dataset for all workers may end once; no worker is lost with it."""
+    """The process that unpickles the dataset for all workers may end once.
+
+    No worker is lost with it.
+    """
     dataset = doomed("unpickling", (deed,), tmp_path)
     with open_loader(dataset, "process", workers=1) as loader:
         assert [check(batch) for batch in loader] == whole_epoch(dataset.length)
@@ -516,7 +531,10 @@ def test_ctrl_c_is_not_for_workers(method: str) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_gap_after_a_kill(method: str, workers: int, record_property: Any) -> None:
-    """The longest wait for a batch after a kill is measured, and told in the report; the batches are whole."""
+    """The longest wait for a batch after a kill is measured, and told in the report.
+
+    The batches are whole.
+    """
     gaps_ms = []
     dataset = Oracle(1200, sleep_s=0.0002)
     with open_loader(dataset, method, workers=workers) as loader:

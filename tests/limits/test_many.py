@@ -1,4 +1,7 @@
-"""A slice of many.py for every run of the tests, and proof that it would see what is left. See many.py."""
+"""A slice of many.py for every run of the tests, and proof that it would see what is left.
+
+See many.py.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,10 @@ def test_it_sees_what_is_left(
 
 
 def test_it_tells_growth_from_a_level() -> None:
-    """Memory that grows by more than fragments, or by an object a loader, is not flat; a short run is not judged."""
+    """Memory that grows by more than fragments, or by an object a loader, is not flat.
+
+    A short run is not judged.
+    """
     level = [many.Footprint(5, 0, 300, 1, 20_000_000, 100_000)] * 6
     growing = [
         many.Footprint(5, 0, 300, 1, 20_000_000 + number * 500_000, 100_000) for number in range(6)

@@ -98,7 +98,10 @@ def test_what_can_be_done_without(poverty: str) -> None:
 
 
 def test_few_descriptors() -> None:
-    """64 descriptors are enough for 8 workers; 32 are refused with how many can be had, and they can."""
+    """64 descriptors are enough for 8 workers.
+
+    32 are refused with how many can be had, and they can.
+    """
     counts = [f"workers={count}, backend={method!r}" for count in (2, 8, 32) for method in METHODS]
     found = live(
         "limit(NOFILE=64)", *trials([*counts, "workers=32, backend='thread'", "workers=0"])
@@ -130,7 +133,10 @@ def test_too_few_descriptors_for_any_worker() -> None:
 
 
 def test_no_descriptor_for_a_replacement() -> None:
-    """Where a dead worker cannot be replaced, the consumer hears why; the next epoch is right once there is room."""
+    """Where a dead worker cannot be replaced, the consumer hears why.
+
+    The next epoch is right once there is room.
+    """
     found = live(
         "limit(NOFILE=64)", *[f"outcome_of_a_death(backend={method!r})" for method in METHODS]
     )
@@ -181,7 +187,10 @@ def test_little_address_space_of_workers_alone() -> None:
 
 
 def test_small_files_only() -> None:
-    """RLIMIT_FSIZE holds for shared memory too; it is asked, since the kernel may answer with a signal."""
+    """RLIMIT_FSIZE holds for shared memory too.
+
+    It is asked, since the kernel may answer with a signal.
+    """
     refusal = (
         "PlanError: RLIMIT_FSIZE (ulimit -f) is 10000000 bytes, and 64.1 MB of shared memory are "
         "needed; raise it, use fewer slots, or memory="
@@ -193,7 +202,10 @@ def test_small_files_only() -> None:
 
 
 def test_few_processes() -> None:
-    """However many tasks a user may have, each loader is right or says what was one too many; 10 are enough."""
+    """However many tasks a user may have, each loader is right or says what was one too many.
+
+    10 are enough.
+    """
     sweep = "[[limit(NPROC=most)] and [outcome(**way) for way in ways] for most in range(1, 11)]"
     ways = ", ".join(f"dict({way})" for way in WAYS)
     alone = "import os; os.environ['RINGFEED_WARM_S'] = '0'"  # a warm process would be one more of the user's
@@ -247,7 +259,10 @@ def test_no_proc() -> None:
 
 
 def test_what_needs_proc_says_so() -> None:
-    """A private map of a file travels by value, as it may have been written to; `ringfeed top` is refused."""
+    """A private map of a file travels by value, as it may have been written to.
+
+    `ringfeed top` is refused.
+    """
     refusal = (
         "loaders are found through /proc, which is not here: mount it (mount -t proc proc /proc)"
     )
@@ -287,7 +302,10 @@ LIMITS = ("memory.max", "memory.limit_in_bytes")
 
 
 def limited(folder: Path) -> bool:
-    """Make a cgroup here that is limited to 256 MB; return whether that is allowed and the controller is there."""
+    """Make a cgroup here that is limited to 256 MB.
+
+    Return whether that is allowed and the controller is there.
+    """
     try:
         folder.mkdir()
     except OSError:
@@ -320,7 +338,10 @@ def cgroup() -> Iterator[Path]:
 
 
 def test_the_limit_of_a_cgroup(cgroup: Path) -> None:
-    """A plan within it works; one beyond it, or beyond what is left, is refused, and nobody is killed."""
+    """A plan within it works.
+
+    One beyond it, or beyond what is left, is refused, and nobody is killed.
+    """
     within, beyond = trials(["workers=2, size=4 * MB", "workers=2, size=20 * MB"])
     found = live(f"be_in_cgroup({str(cgroup)!r})", within, beyond, "take_memory(200 * MB)", within)
     name = next(name for name in LIMITS if (cgroup / name).exists())

@@ -1,4 +1,7 @@
-"""A slice of the fuzz for every run of the tests, and proof that it would see a fault. See fuzz.py."""
+"""A slice of the fuzz for every run of the tests, and proof that it would see a fault.
+
+See fuzz.py.
+"""
 
 from __future__ import annotations
 

@@ -115,7 +115,10 @@ def test_contenders_take_turns() -> None:
 
 
 def test_repetitions_go_on_where_a_file_ends() -> None:
-    """What is added to a file is numbered after what it holds; what is told by one repetition is not asked again."""
+    """What is added to a file is numbered after what it holds.
+
+    What is told by one repetition is not asked again.
+    """
     names = [
         "--workload",
         "slow",
@@ -157,7 +160,10 @@ def test_conditions_say_how_many_repetitions_there_are() -> None:
 
 
 def test_names_choose_cases_and_contenders() -> None:
-    """What stands before a slash means all behind it; a contender leaves its own cases only when both are named."""
+    """What stands before a slash means all behind it.
+
+    A contender leaves its own cases only when both are named.
+    """
     assert chosen_cases(["memory", "kill"]) == ["memory/plain", "memory/unguarded", "kill"]
     assert chosen_cases(["fit/jax"]) == [
         "input/jpeg",
@@ -175,7 +181,10 @@ def test_names_choose_cases_and_contenders() -> None:
 
 
 def test_what_is_no_time_is_measured_once() -> None:
-    """System calls or ends of epochs are told by one repetition; everybody takes part where that is asked for."""
+    """System calls or ends of epochs are told by one repetition.
+
+    Everybody takes part where that is asked for.
+    """
     names = ["--workload", "epochs", "slow", "--repetitions", "2"]
     jobs = list(run.planned(run.options_of([*names, "--contender", "ringfeed"]), ""))
     assert [(job.repetition, job.workload) for job in jobs] == [
@@ -305,7 +314,10 @@ def test_shared_memory_counts_though_nobody_has_mapped_it() -> None:
 
 
 def test_ratios_are_of_runs_side_by_side() -> None:
-    """A ratio is the median over repetitions of figures of the same repetition; half pairs are left out."""
+    """A ratio is the median over repetitions of figures of the same repetition.
+
+    Half pairs are left out.
+    """
     records = [
         record("ringfeed", number, per_batch_s=cost) for number, cost in enumerate((2.0, 4.0, 8.0))
     ]
@@ -438,7 +450,10 @@ def test_failed_runs_are_listed() -> None:
 
 
 def test_tables_go_between_the_marks(tmp_path: Path) -> None:
-    """What stands between the marks of a name is replaced, all else stays; a page without them stays as it is."""
+    """What stands between the marks of a name is replaced, all else stays.
+
+    A page without them stays as it is.
+    """
     file, other = tmp_path / "page.md", tmp_path / "other.md"
     begin, end = page.marks("bench")
     file.write_text(f"above\n{begin}\nold\n{end}\nbelow\n")

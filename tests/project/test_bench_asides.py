@@ -67,7 +67,10 @@ def test_epochs_reading_ahead_and_one_kill_are_measured(tmp_path: Path) -> None:
 
 
 def test_system_calls_of_a_loader_are_counted_apart(tmp_path: Path) -> None:
-    """A line has the calls per batch by their names, and who counted them; nothing else of that run is a figure."""
+    """A line has the calls per batch by their names, and who counted them.
+
+    Nothing else of that run is a figure.
+    """
     try:
         with calls.counted([os.getpid()]):
             pass
@@ -142,7 +145,10 @@ def test_nobody_to_count_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_summaries_of_both_tools_are_read() -> None:
-    """Counts stand behind their names; what perf did not count is left out, and a table without rows is none."""
+    """Counts stand behind their names.
+
+    What perf did not count is left out, and a table without rows is none.
+    """
     perf = (
         "# "
         "started\n\n12,,raw_syscalls:sys_enter,5,100.00,,\n7,,syscalls:sys_enter_futex,5,100.00,,\n"

@@ -1,4 +1,7 @@
-"""`bench/studies/cluster_size.py`: laws that any queue obeys, and the table. No clock: times are the model's own."""
+"""`bench/studies/cluster_size.py`: laws that any queue obeys, and the table.
+
+No clock: times are the model's own.
+"""
 
 from __future__ import annotations
 

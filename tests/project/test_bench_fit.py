@@ -176,7 +176,10 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_machine_is_busy_with_all_but_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ticks of users, nice or not, of the kernel, of interrupts and of other guests count; idle ones, twice, do not."""
+    """Ticks of users, nice or not, of the kernel, of interrupts and of other guests count.
+
+    Idle ones, twice, do not.
+    """
     (tmp_path / "stat").write_text("cpu  100 20 30 1000 50 4 5 6 70 8\ncpu0 1 2 3 4 5 6 7 8 9 0\n")
     monkeypatch.setattr(proctree, "PROC", tmp_path)
     assert proctree.cpu_s_of_machine() == 165 / os.sysconf("SC_CLK_TCK")

@@ -104,7 +104,10 @@ def test_growth_has_a_table_for_each_axis() -> None:
 
 
 def test_plots_are_drawn_the_same_every_time(tmp_path: Path) -> None:
-    """Bars of a run and lines of growth become SVG files that hold the names; what has no plot gives none."""
+    """Bars of a run and lines of growth become SVG files that hold the names.
+
+    What has no plot gives none.
+    """
     if plot.missing():
         pytest.skip(plot.missing())
     figures = {"ringfeed": 1.6e-6, "torch": 4.4e-4, "ideal": 4e-7}

@@ -83,6 +83,9 @@ def test_the_table_holds_the_lines() -> None:
 
 
 def test_what_is_predicted() -> None:
-    """A survivor alone takes a batch and the lost sample; a start takes what the first one took; a stock hides both."""
+    """A survivor alone takes a batch and the lost sample; a start takes what the first one took.
+
+    A stock hides both.
+    """
     found = [gaps.predicted(name, 0.02, 0.2) for name in ("another", "sole", "ready")]
     assert found == pytest.approx([0.03, 0.185, 0.0])

@@ -130,7 +130,10 @@ def test_copies_are_shown_registered_and_not() -> None:
 def test_each_file_goes_to_its_own_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its name says which bench it is from; of no other bench it is taken, and without names the newest are."""
+    """Its name says which bench it is from.
+
+    Of no other bench it is taken, and without names the newest are.
+    """
     readme, results = tmp_path / "README.md", tmp_path / "results"
     readme.write_text("\n".join(mark for name in tables.MARKS for mark in page.marks(name)))
     results.mkdir()

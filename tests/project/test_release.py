@@ -52,7 +52,10 @@ def packed(path: Path, names: list[str], *, mtime: int, mode: int) -> Path:
 
 
 def test_two_sdists_are_the_same(tmp_path: Path) -> None:
-    """Whatever the order, the time, the owner and the umask were; contents, and what may be executed, are kept."""
+    """Whatever the order, the time, the owner and the umask were.
+
+    Contents, and what may be executed, are kept.
+    """
     first = packed(tmp_path / "a.tar.gz", ["one", "two"], mtime=5, mode=0o664)
     second = packed(tmp_path / "b.tar.gz", ["two", "one"], mtime=1_000_000, mode=0o600)
     assert archives.digest(first) != archives.digest(second)
@@ -176,7 +179,10 @@ def test_the_wheels_of_cibuildwheel_are_for_the_pythons_of_the_classifiers() -> 
 
 
 def test_a_cell_of_the_matrix() -> None:
-    """It has what was installed, and the counts; what was not run has its reason; the last run of a cell counts."""
+    """It has what was installed, and the counts; what was not run has its reason.
+
+    The last run of a cell counts.
+    """
     reason = {
         "framework": "torch",
         "version": "2.15.0",

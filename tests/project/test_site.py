@@ -1,4 +1,7 @@
-"""The pages of docs/: their code runs, in order; their links lead somewhere; the messages that they quote exist."""
+"""The pages of docs/: their code runs, in order; their links lead somewhere.
+
+The messages that they quote exist.
+"""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ def test_strings_and_lists_are_written_past_the_spec(monkeypatch: pytest.MonkeyP
     texts = [
         (Array((), dtype), value, expected)
         for dtype, value, expected in TEXTS
-        if type(value) in (str, bytes)
-        and np.dtype(dtype).isnative
-        and len(value) == len(expected)
+        if type(value) in (str, bytes) and np.dtype(dtype).isnative and len(value) == len(expected)
     ]
     lists = [
         (Array((3,), "int16"), [1, -2, 3], [1, -2, 3]),

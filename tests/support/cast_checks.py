@@ -42,7 +42,10 @@ FULL = Cast("float32", 1 / 255, 0.25, (0.485, 0.456, 0.406), (0.229, 0.224, 0.22
 
 
 def check_values() -> None:
-    """Plain casts are NumPy's bit for bit, steps nearly; the short last batch too; what is not cast is as it was."""
+    """Plain casts are NumPy's bit for bit, steps nearly; the short last batch too.
+
+    What is not cast is as it was.
+    """
     arrays = {
         "image": IMAGES,
         "plain": IMAGES,
@@ -69,7 +72,10 @@ def check_values() -> None:
 
 
 def check_read_from_the_slot() -> None:
-    """The cast is given the slot's memory, and writes elsewhere; with every leaf cast the slot is free again."""
+    """The cast is given the slot's memory, and writes elsewhere.
+
+    With every leaf cast the slot is free again.
+    """
     read: list[Any] = []
     real = Chosen.__call__
 
@@ -123,7 +129,10 @@ def check_same_training_as_floats() -> None:
 
 
 def check_evaluate_and_predict() -> None:
-    """Both are as over floats; a batch of inputs alone holds no slot, whatever an execution takes."""
+    """Both are as over floats.
+
+    A batch of inputs alone holds no slot, whatever an execution takes.
+    """
     steps = 1 if BACKEND == "torch" else 8
     model = compiled(steps_per_execution=steps)
     with make(BYTES, batch_size=8, slots=2) as inputs, make(BYTES, Y, batch_size=8) as loader:

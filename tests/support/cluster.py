@@ -128,7 +128,10 @@ class Node:
 
     @property
     def actors(self) -> list[int]:
-        """The processes of actors and tasks, the oldest first; orphans of a raylet that was killed are among them."""
+        """The processes of actors and tasks, the oldest first.
+
+        Orphans of a raylet that was killed are among them.
+        """
         return sorted(pid for pid in self.pids if is_actor(command_of(pid)))
 
     def _of(self, name: str) -> int:
@@ -157,7 +160,10 @@ class Node:
         signal_all([self.gcs], signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop all of its processes, as a machine that hangs; also those that one of them has started meanwhile."""
+        """Stop all of its processes, as a machine that hangs.
+
+        Also those that one of them has started meanwhile.
+        """
         stopped: set[int] = set()
         while new := self.pids - stopped:
             signal_all(new, signal.SIGSTOP)
@@ -249,7 +255,10 @@ class Network:
         self._switch.run("ip", "link", "set", self._ports[node], "up")
 
     def limit(self, node: Keeper, gigabits: float) -> None:
-        """Limit it in both directions. A burst holds the largest packets that the kernel hands to a link (64 kB)."""
+        """Limit it in both directions.
+
+        A burst holds the largest packets that the kernel hands to a link (64 kB).
+        """
         rule = [
             "root",
             "tbf",
@@ -306,7 +315,10 @@ class Cluster:
     def add(
         self, cpus: int, *, resources: dict[str, float] | None = None, store: int = STORE
     ) -> Node:
-        """Start a node; the first one is the head. One after another is no slower: a start computes on two CPUs."""
+        """Start a node; the first one is the head.
+
+        One after another is no slower: a start computes on two CPUs.
+        """
         node = self._keep_node()
         node.start(cpus, resources or {}, store, self._environment, *self._where())
         return node

@@ -1,4 +1,7 @@
-"""uint8 datasets of every kind, and what NumPy makes of them, step by step. Importable in workers."""
+"""uint8 datasets of every kind, and what NumPy makes of them, step by step.
+
+Importable in workers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Datasets that know their own content, so that a test can check every row it gets. Importable in workers."""
+"""Datasets that know their own content, so that a test can check every row it gets.
+
+Importable in workers.
+"""
 
 from __future__ import annotations
 

@@ -272,7 +272,10 @@ class Program:
                 yield of_all[self.rank * rows :][:rows] if is_full else self._part(of_all)
 
     def _in_turn(self) -> Iterator[list[int]]:
-        """Yield a batch of each member in turn; an element's index says its number and its member."""
+        """Yield a batch of each member in turn.
+
+        An element's index says its number and its member.
+        """
         count = len(self.lengths)
         left = [
             [*range(member, count * length, count)] for member, length in enumerate(self.lengths)
@@ -348,7 +351,10 @@ class Program:
         return batch
 
     def epoch(self, dataset: Any, epoch: int) -> Iterator[Any]:
-        """Yield the batches of an epoch as a plain loop has them; `FAILED` in the place of one that has an error."""
+        """Yield the batches of an epoch as a plain loop has them.
+
+        `FAILED` in the place of one that has an error.
+        """
         read = self._reader(dataset)
         for indices in self._indices(
             epoch, len(dataset) if self.family == BATCHES else self.length

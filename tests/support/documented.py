@@ -46,7 +46,10 @@ class Dataset:
 
 
 def blocks() -> dict[str, str]:
-    """Return the code of each section of the page; AssertionError where one has several examples."""
+    """Return the code of each section of the page.
+
+    AssertionError where one has several examples.
+    """
     found = {}
     for section in PAGE.read_text().split("\n## ")[1:]:
         codes = re.findall(r"```python\n(.*?)```", section, re.DOTALL)

@@ -225,7 +225,10 @@ def _stage(dataset: Doomed) -> None:
 
 
 class Doomed(Oracle):
-    """An Oracle that does its deeds at one point; at each of its epochs a new version is sent, if asked for."""
+    """An Oracle that does its deeds at one point.
+
+    At each of its epochs a new version is sent, if asked for.
+    """
 
     def __init__(
         self, where: str, deeds: Sequence[str], flags: Path, *, length: int = 48, once: bool = True

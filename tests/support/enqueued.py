@@ -1,4 +1,7 @@
-"""Datasets of whole batches for enqueuers, as Keras 2 and Keras 3 have them. Importable in workers."""
+"""Datasets of whole batches for enqueuers, as Keras 2 and Keras 3 have them.
+
+Importable in workers.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,10 @@ class Faults:
 
 
 class Examples:
-    """Rows to train on, drawn anew in each epoch; those in ``bad`` always raise. ``faults`` strike before each."""
+    """Rows to train on, drawn anew in each epoch; those in ``bad`` always raise.
+
+    ``faults`` strike before each.
+    """
 
     SPEC = (ringfeed.Array((FEATURES,), "float32"), ringfeed.Array((), "int64"))
 

@@ -15,7 +15,10 @@ PATIENCE_S = 60
 
 
 class Child:
-    """A forked child that runs ``deed`` as soon as `go` is called; it ends with 0 where that raises nothing."""
+    """A forked child that runs ``deed`` as soon as `go` is called.
+
+    It ends with 0 where that raises nothing.
+    """
 
     def __init__(self, deed: Callable[[], object]) -> None:
         start, self._go = os.pipe()

@@ -45,7 +45,10 @@ def make(dataset: Any = (X, Y), **settings: Any) -> ringfeed.Loader:
 
 
 def of_dtype(name: str, shape: tuple[int, ...] = (5, 7), rows: int = 7) -> Any:
-    """Return an array of samples of one dtype, with values that any dtype has; hardly two neighbours are equal."""
+    """Return an array of samples of one dtype, with values that any dtype has.
+
+    Hardly two neighbours are equal.
+    """
     dtype = np.dtype(getattr(ml_dtypes, name)) if name == "bfloat16" else np.dtype(name)
     numbers = np.arange(np.prod((rows, *shape), dtype=int)).reshape(rows, *shape) % 101
     return (numbers % 2).astype(bool) if dtype.kind == "b" else numbers.astype(dtype)
@@ -91,7 +94,10 @@ ENDINGS: dict[str, tuple[str, int, str]] = {
         "",
     ),
 }
-"""What a script does with an iterator and a batch in its hands; its status, and the last line of its errors."""
+"""What a script does with an iterator and a batch in its hands.
+
+Its status, and the last line of its errors.
+"""
 
 
 def ends_as_it_should(ending: str, method: str, use: str) -> None:

@@ -80,7 +80,10 @@ class Consumer:
 
     @staticmethod
     def _next(iterator: Any) -> Any:
-        """Return the next batch, or None; while every free slot is in quarantine there is none, and that is said."""
+        """Return the next batch, or None.
+
+        While every free slot is in quarantine there is none, and that is said.
+        """
         while True:
             try:
                 return next(iterator, None)
@@ -100,7 +103,10 @@ class Consumer:
         self._tally.rows += len(found)
 
     def _hold_or_release(self, batch: Any) -> None:
-        """Hold this batch or a part of it, or let go of others; one slot at least stays free to be filled."""
+        """Hold this batch or a part of it, or let go of others.
+
+        One slot at least stays free to be filled.
+        """
         if self._held and self._draw.random() < 0.5:
             self.release(self._draw.randrange(len(self._held)))
         if len(self._held) < self._script.slots - 1 and self._draw.random() < 0.5:

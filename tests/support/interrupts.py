@@ -236,7 +236,10 @@ def interrupt_start(kind: str, number: int) -> tuple[str, list[str]]:
 
 
 def interrupt_close(kind: str, number: int) -> tuple[str, list[str]]:
-    """Interrupt close() at its `number`-th line; a second close(), or the garbage collector, does what it has not."""
+    """Interrupt close() at its `number`-th line.
+
+    A second close(), or the garbage collector, does what it has not.
+    """
     before = present()
     loader, tracer = loader_of(kind), Tracer(number)
     start(loader)

@@ -96,7 +96,10 @@ class _Bytes:
 
 
 def raw(array: np.ndarray[Any, Any]) -> bytes:
-    """Return the bytes of an array's elements in C order; zeros in padding, where NumPy itself copies nothing."""
+    """Return the bytes of an array's elements in C order.
+
+    Zeros in padding, where NumPy itself copies nothing.
+    """
     return (np.asarray(_Bytes(array)) * _covered(array.dtype)).tobytes()
 
 

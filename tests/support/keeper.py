@@ -39,7 +39,10 @@ START_S, END_S = 60.0, 60.0
 
 
 class Keeper:
-    """A keeper, and what runs below it; ``folder`` is removed at its end, ``apart`` gives it a network namespace."""
+    """A keeper, and what runs below it.
+
+    ``folder`` is removed at its end, ``apart`` gives it a network namespace.
+    """
 
     def __init__(self, *, folder: Path | None = None, apart: bool = False) -> None:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -68,7 +71,10 @@ class Keeper:
         self._pidfd = os.pidfd_open(self.pid)
 
     def begin(self, command: Iterable[object], environment: dict[str, str] | None = None) -> None:
-        """Start a command; ``finish`` waits for it. A message is small: variables are those that differ."""
+        """Start a command; ``finish`` waits for it.
+
+        A message is small: variables are those that differ.
+        """
         self._socket.send(json.dumps([[*map(str, command)], environment or {}]).encode())
 
     def finish(self, timeout_s: float) -> str:

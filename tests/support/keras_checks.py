@@ -107,7 +107,10 @@ ALIASED = ("uint8", "int32", "int64", "float16", "bfloat16", "float32", "bool")
 
 
 def check_tensors_are_over_the_slots() -> None:
-    """Each dtype's tensor starts in a slot, and shows what is written there afterwards; JAX narrows int64."""
+    """Each dtype's tensor starts in a slot, and shows what is written there afterwards.
+
+    JAX narrows int64.
+    """
     for name in ALIASED:
         dtype = keras.src.backend.standardize_dtype(name)
         samples = rows_of(np.dtype("bool") if name == "bool" else _numpy_dtype(dtype), 3, 5)
@@ -183,7 +186,10 @@ def check_same_training_as_arrays() -> None:
 
 
 def check_slots_and_steps() -> None:
-    """Any slots and steps: the same bits as from arrays; `fit` copies nothing from three slots on; slots come back."""
+    """Any slots and steps: the same bits as from arrays; `fit` copies nothing from three slots on.
+
+    Slots come back.
+    """
     for steps in EXECUTIONS:
         model = compiled(steps_per_execution=steps)
         weights = model.get_weights()
@@ -383,7 +389,10 @@ def check_resumed_epochs() -> None:
 
 
 def check_waits_in_which_the_backend_computes() -> None:
-    """On JAX, which runs behind the program, a wait with work left is no stall; other backends are through by then."""
+    """On JAX, which runs behind the program, a wait with work left is no stall.
+
+    Other backends are through by then.
+    """
 
     class Slow:
         def __len__(self) -> int:

@@ -1,4 +1,7 @@
-"""What `to_keras` must do with leaves whose samples differ in length, on each backend; `keras_checks` runs these."""
+"""What `to_keras` must do with leaves whose samples differ in length, on each backend.
+
+`keras_checks` runs these.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def weights(model: Any) -> list[float]:
 
 
 def check_padded_leaves() -> None:
-    """A model learns from them what it learns from the loader's own batches, one by one; `predict` has every row."""
+    """A model learns from them what it learns from the loader's own batches, one by one.
+
+    `predict` has every row.
+    """
     for pad_to in (None, (4, MOST)):
         with loader_of(tokens("pad", pad_to=pad_to)) as loader:
             model = model_of()
@@ -104,7 +110,10 @@ def check_lengths_are_a_second_input() -> None:
 
 
 def check_ragged_leaves() -> None:
-    """TensorFlow trains on them, traced once, as on ragged tensors of its own; other backends are told of padding."""
+    """TensorFlow trains on them, traced once, as on ragged tensors of its own.
+
+    Other backends are told of padding.
+    """
     if BACKEND != "tensorflow":
         with loader_of(tokens("ragged")) as loader, pytest.raises(ringfeed.SpecError) as raised:
             loader.to_keras()
@@ -141,7 +150,10 @@ def check_ragged_leaves() -> None:
 
 
 def check_text_leaves() -> None:
-    """TensorFlow reads them in a layer of the model; other backends are told that they are no numbers."""
+    """TensorFlow reads them in a layer of the model.
+
+    Other backends are told that they are no numbers.
+    """
     dataset = Counted(lambda length: "word " * length)
     if BACKEND != "tensorflow":
         with loader_of(Text(64), dataset) as loader, pytest.raises(ringfeed.SpecError) as raised:

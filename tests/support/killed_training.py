@@ -45,7 +45,10 @@ def finish(process: Process) -> None:
 
 
 def kill_after(process: Process, curve: Path, lines: int, delay_s: float) -> bool:
-    """SIGKILL it when it has written so many lines more, and some time later; False where it has ended before."""
+    """SIGKILL it when it has written so many lines more, and some time later.
+
+    False where it has ended before.
+    """
     wanted, deadline_s = count(curve) + lines, time.monotonic() + PATIENCE_S
     while count(curve) < wanted and process.poll() is None:
         assert time.monotonic() < deadline_s, (
@@ -103,7 +106,10 @@ def of_the_same(lines: list[str], expected: tuple[str, ...]) -> list[str]:
 
 
 def moments(kills: int, seed: int, save_freq: str) -> Iterator[tuple[int, float]]:
-    """Yield when to kill, life by life; where only epochs are saved, most lives come to the end of one."""
+    """Yield when to kill, life by life.
+
+    Where only epochs are saved, most lives come to the end of one.
+    """
     draw = random.Random(seed)  # noqa: S311 - any will do
     for _ in range(kills):
         lines = draw.randrange(20, 40) if save_freq == "epoch" else draw.randrange(MOST_LINES)

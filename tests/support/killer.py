@@ -1,4 +1,7 @@
-"""The killer: a thread that does what it is ordered to a loader's processes. See orders.py and fuzz.py."""
+"""The killer: a thread that does what it is ordered to a loader's processes.
+
+See orders.py and fuzz.py.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +210,10 @@ class Killer:
         return "another works" if not all(map(is_starting, others)) else "no other works"
 
     def _pause(self, pid: int, deed: Deed, doomed: int | None) -> None:
-        """Stop a process for a while; then it goes on, or is killed as it is where it is the worker ``doomed``."""
+        """Stop a process for a while.
+
+        Then it goes on, or is killed as it is where it is the worker ``doomed``.
+        """
         self._send(pid, signal.SIGSTOP)
         self._later.append(
             (time.monotonic() + deed.pause_s, pid, partial(self._end_pause, pid, doomed))
@@ -222,7 +228,10 @@ class Killer:
             self._send(pid, signal.SIGCONT)
 
     def _suspect(self, pid: int, deed: Deed) -> None:
-        """Stop a worker, and leave it to the loader to end it; one that it cannot end wakes up about then, or later."""
+        """Stop a worker, and leave it to the loader to end it.
+
+        One that it cannot end wakes up about then, or later.
+        """
         if len(self._suspected) >= self._orders.most_suspects or not self._may_die(pid):
             return
         if deed.unkillable and not self._immortals.add(pid):

@@ -18,7 +18,10 @@ PATIENCE_S = 60.0  # with what is going away: on a machine that is busy even the
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Return (parent, name) of each process of this machine. Hundreds are looked at, before and after most tests."""
+    """Return (parent, name) of each process of this machine.
+
+    Hundreds are looked at, before and after most tests.
+    """
     found = {}
     for place in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - a Path for each costs more than its file
         try:

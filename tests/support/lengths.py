@@ -1,4 +1,7 @@
-"""Samples that differ in length in each way there is, and what a batch of them must hold. Workers import it."""
+"""Samples that differ in length in each way there is, and what a batch of them must hold.
+
+Workers import it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ class Killer:
 
 
 class Lengths:
-    """Sample i depends on i alone. ``deaths``: those that end their worker amid their leaves, by files in ``place``."""
+    """Sample i depends on i alone.
+
+    ``deaths``: those that end their worker amid their leaves, by files in ``place``.
+    """
 
     def __init__(
         self, length: int, place: Path | None = None, deaths: tuple[int, ...] = ()

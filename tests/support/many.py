@@ -82,7 +82,10 @@ def _threads() -> Counter[str]:
 
 
 def present() -> Counter[str]:
-    """All that a loader could leave, one by one; a warm forkserver has a thread here, and ends first."""
+    """All that a loader could leave, one by one.
+
+    A warm forkserver has a thread here, and ends first.
+    """
     warm.end()
     return leftovers.present() + _threads()
 
@@ -133,7 +136,10 @@ def run(
 
 
 def growth(footprints: list[Footprint], every: int) -> tuple[float, float] | None:
-    """Bytes and blocks that a loader left on average after the warm-up; None where the run is too short to tell."""
+    """Bytes and blocks that a loader left on average after the warm-up.
+
+    None where the run is too short to tell.
+    """
     steady = footprints[-(-WARM_UP // every) :]
     if len(steady) < 3:
         return None

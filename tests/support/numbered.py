@@ -19,7 +19,10 @@ MADE: list[Loader] = []
 
 
 class Numbers:
-    """Numbers, each with a random number of its own; ``deed`` is done ahead of the one called ``at``."""
+    """Numbers, each with a random number of its own.
+
+    ``deed`` is done ahead of the one called ``at``.
+    """
 
     def __init__(self, stop: int, at: int = -1, deed: Callable[[], object] | None = None) -> None:
         self.stop, self.at, self.deed = stop, at, deed

@@ -1,4 +1,7 @@
-"""The pages of docs/: their code, which runs from the top of a page to its end; the messages in them; their links."""
+"""The pages of docs/: their code, which runs from the top of a page to its end.
+
+The messages in them; their links.
+"""
 
 from __future__ import annotations
 

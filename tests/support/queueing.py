@@ -57,7 +57,10 @@ class Queue:
         return self.setting.slots <= self.job.held
 
     def move(self, setting: Setting) -> None:
-        """Go on at another setting; new workers start now, those that leave finish their tickets."""
+        """Go on at another setting.
+
+        New workers start now, those that leave finish their tickets.
+        """
         for _ in range(setting.workers - len(self._free_s)):
             heapq.heappush(self._free_s, self.now_s + self.job.start_s)
         self._free_s = sorted(self._free_s)[: setting.workers]

@@ -381,7 +381,10 @@ def digest(found: list[Rows]) -> str:
 
 
 def examine(order: Order, hows: Sequence[str], every: int) -> Counter[str]:
-    """Return how many runs gave each hash; DifferentError, with the run's name, at the second hash or another state."""
+    """Return how many runs gave each hash.
+
+    DifferentError, with the run's name, at the second hash or another state.
+    """
     with order.loader(workers=0) as loader:
         first = Whole.of(loader, every)
     counted = Counter([digest(first.batches)])

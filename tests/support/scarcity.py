@@ -439,7 +439,10 @@ def tell(poverty: str, *trials: str) -> None:
 
 
 def live(poverty: str, *trials: str, through: tuple[str, ...] = ()) -> list[Any]:
-    """Return what became of each trial in a poor process; skip the test where it cannot be made poor."""
+    """Return what became of each trial in a poor process.
+
+    Skip the test where it cannot be made poor.
+    """
     script = f"import scarcity; scarcity.tell(*{(poverty, *trials)!r})"
     single = ("env", "OPENBLAS_NUM_THREADS=1")  # its threads would count, and not have the filter
     told, errors, status = run_script(script, through=(*single, *through))

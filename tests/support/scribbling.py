@@ -79,7 +79,10 @@ class Scribbler:
 
 
 def live(place: tuple[str, int, int, int | str], timeout_s: float = 2.0) -> str:
-    """Run a loader whose dataset scribbles; returns how it ended, AssertionError for a batch that is wrong."""
+    """Run a loader whose dataset scribbles.
+
+    Returns how it ended, AssertionError for a batch that is wrong.
+    """
     loader = ringfeed.Loader(
         Scribbler(*place),
         batch_size=BATCH,

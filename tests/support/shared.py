@@ -161,7 +161,10 @@ def is_bound(name: str) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """Return the letter of a process's state; "" where there is none. A host has no parent here that waits for it."""
+    """Return the letter of a process's state; "" where there is none.
+
+    A host has no parent here that waits for it.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):

@@ -278,7 +278,10 @@ def under_fire(course: Course, method: str | None, record: Record) -> Outcome:
 
 
 def run_round(seed: int, record: Record) -> None:
-    """Run one course in peace, over processes and over threads; an AssertionError names its seed."""
+    """Run one course in peace, over processes and over threads.
+
+    An AssertionError names its seed.
+    """
     course = Course(seed)
     method = METHODS[seed % len(METHODS)]
     before = leftovers.present()

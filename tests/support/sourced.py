@@ -76,7 +76,10 @@ def pages() -> list[Any]:
 
 
 def run(folder: Path, *command: str) -> str:
-    """Run Python in a folder, temporary files too, and return what it prints; AssertionError with its errors."""
+    """Run Python in a folder, temporary files too, and return what it prints.
+
+    AssertionError with its errors.
+    """
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
@@ -94,7 +97,10 @@ def run(folder: Path, *command: str) -> str:
 
 
 def run_in_each_way(main: Any, script: str) -> None:
-    """Run a script, then each of its loaders in each way; print what differs from what this process reads."""
+    """Run a script, then each of its loaders in each way.
+
+    Print what differs from what this process reads.
+    """
     given: list[tuple[Any, dict[str, Any]]] = []
     make = ringfeed.Loader
 
@@ -118,7 +124,10 @@ def run_in_each_way(main: Any, script: str) -> None:
 
 
 def _digest(loader: ringfeed.Loader, *, kills: bool = False) -> str:
-    """Return a hash of all batches of an epoch; ``kills``: a worker is killed after the first one."""
+    """Return a hash of all batches of an epoch.
+
+    ``kills``: a worker is killed after the first one.
+    """
     found = hashlib.sha256()
     count = 0
     for batch in loader:

@@ -22,7 +22,10 @@ for line in sys.stdin:
 
 
 class Trainer:
-    """Another Python, with `ringfeed` and `datasets` imported. Also a context manager, which ends it."""
+    """Another Python, with `ringfeed` and `datasets` imported.
+
+    Also a context manager, which ends it.
+    """
 
     def __init__(self) -> None:
         """Start it."""

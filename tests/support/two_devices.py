@@ -50,7 +50,10 @@ def until_none_held(loader: ringfeed.Loader) -> None:
 
 
 def every_batch_is_kept_on_the_other_device() -> None:
-    """Batches that are all kept are right, in order, and where they were asked for; no slot stays held."""
+    """Batches that are all kept are right, in order, and where they were asked for.
+
+    No slot stays held.
+    """
     there = jax.devices()[1]
     for slots in (2, 3, 5):
         with oracle(slots=slots) as loader:

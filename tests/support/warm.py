@@ -136,7 +136,10 @@ def run(
 def run_keras(
     arguments: list[Any], backend: str, *, env: dict[str, str] | None = None, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in this environment and ``env``; one of another backend of Keras has a process that is new."""
+    """Run a program in this environment and ``env``.
+
+    One of another backend of Keras has a process that is new.
+    """
     environment = os.environ | (env or {}) | {"KERAS_BACKEND": backend}
     if backend == BACKEND:
         return run(arguments, env=environment, timeout=timeout)
@@ -245,7 +248,10 @@ class _Forked(subprocess.Popen[Any]):
 
 
 def _run_forked(order: Order, streams: tuple[int, ...], kept: tuple[int, ...]) -> NoReturn:
-    """Run a program to the end of its process. The stack is that of the one that has started it, and never goes on."""
+    """Run a program to the end of its process.
+
+    The stack is that of the one that has started it, and never goes on.
+    """
     status: Any = 0
     for number, fd in enumerate(streams):
         if fd != -1:

@@ -373,7 +373,10 @@ class InDoor(Tracer):
 
 @pytest.mark.parametrize("kind", ["lists", "a stream"])
 def test_ctrl_c_at_any_line_loses_and_doubles_nothing(kind: str) -> None:
-    """The iterator goes on with the batch that Ctrl-C kept back; till then the state is before it."""
+    """The iterator goes on with the batch that Ctrl-C kept back.
+
+    Till then the state is before it.
+    """
     dataset = Pairs() if kind == "lists" else Numbers()
     ours, number = DataLoader(dataset, batch_size=4, num_workers=1), 0
     for _ in ours:

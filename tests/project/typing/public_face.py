@@ -109,7 +109,10 @@ def every_use(loader: ringfeed.Loader) -> None:
 
 
 def typed_batches() -> None:
-    """Say once what a batch is: the loop, and the names in it, have a type. A batch is Any where nothing is said."""
+    """Say once what a batch is: the loop, and the names in it, have a type.
+
+    A batch is Any where nothing is said.
+    """
     loader: ringfeed.Loader[Pair] = ringfeed.Loader(Squares())
     for x, y in loader:
         assert_type(x, npt.NDArray[np.float32])
