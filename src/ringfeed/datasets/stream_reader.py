@@ -73,6 +73,11 @@ class Stream:
     def _name(self, position: int) -> str:
         return self._source.describe(position * self._source.streams + self._place)
 
+    def break_off(self) -> None:
+        """Begin anew after Ctrl-C, since it may have come amid an element; an end stays one."""
+        if not self._ended or isinstance(self._error, KeyboardInterrupt):
+            self._restart()
+
     def has_warned(self, error: BaseException) -> bool:
         """Whether no element has raised this, but the warning of a replay."""
         is_warning = error is self._warning
@@ -275,7 +280,11 @@ class StreamReader:
                 self._part.begin(self._stream(numbers[0]), numbers)
             return self._fill()
         except KeyboardInterrupt:
-            self._epoch = None  # how far the streams were read is unknown
+            # Another Ctrl-C that comes in here finds no epoch, and all streams are made anew.
+            epoch, self._epoch = self._epoch, None
+            for stream in self._streams:
+                stream.break_off()
+            self._epoch = epoch
             raise
 
     def renew(self) -> None:
