@@ -138,8 +138,8 @@ REPLICAS = """
         for weights, wanted in zip(model.get_weights(), expected.get_weights()):
             np.testing.assert_allclose(weights, wanted, rtol=1e-5, atol=1e-7)
         plain = ringfeed.Loader((X, Y), workers=0).to_keras()
-        expected = model.predict(X, verbose=0)
-        np.testing.assert_allclose(model.predict(plain, verbose=0), expected, rtol=1e-5)
+        predicted = model.predict(X, verbose=0)
+        np.testing.assert_allclose(model.predict(plain, verbose=0), predicted, rtol=1e-5)
         print(strategy.num_replicas_in_sync)
 """
 
