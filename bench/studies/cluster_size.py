@@ -1,8 +1,7 @@
 """How many actors of a cluster a trainer needs, by discrete events: `python bench/studies/cluster_size.py`.
 
-    python bench/studies/cluster_size.py --sample-ms 20 --bytes 150528 --batch-size 64 --appetite
-    2000 --gbit 10 python bench/studies/cluster_size.py --profile profile.json --costs costs.json
-    --appetite 20000 --workers 4 16 64
+    python bench/studies/cluster_size.py --sample-ms 20 --bytes 150528 --appetite 2000 --gbit 10
+    python bench/studies/cluster_size.py --profile profile.json --costs costs.json --workers 4 16
 
 `ringfeed profile --json module:dataset` writes a profile; `python bench/studies/remote.py
 --calibrate` writes costs. It needs SimPy (`pip install simpy`), and neither Ray nor a cluster.
@@ -224,7 +223,7 @@ def set_for(asked: Setting, costs: Costs, workers: int) -> Setting:
     rows = max(
         1, min(rows, math.ceil(8 * asked.batch_size / (workers * SHARES)))
     )  # some for each, in 8 slots
-    slots = max(4, math.ceil(workers * WINDOW * rows / asked.batch_size) + 2)
+    slots = max(4, math.ceil(workers * SHARES * rows / asked.batch_size) + 2)
     rate = min(asked.batch_size / asked.step_s, workers / asked.sample_s)
     bridges = math.ceil(rate * (costs.call_s + costs.land_s(rows * size)) / rows / 0.8)
     return replace(
