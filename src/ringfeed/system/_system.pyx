@@ -357,23 +357,15 @@ cdef class PrivateMapping:
         PyBuffer_FillInfo(view, self, self.address, self.size, 0, flags)
 
 
-def is_same(
-    const uint8_t[::1] left not None,
-    const uint8_t[::1] right not None,
-    size_t stretch=COMPARED,
-    size_t stride=COMPARED,
-):
-    """Return whether two buffers hold the same bytes; other threads run meanwhile.
-
-    Of each `stride` bytes only the first `stretch` are compared.
-    """
+def is_same(const uint8_t[::1] left not None, const uint8_t[::1] right not None):
+    """Return whether two buffers hold the same bytes; other threads run meanwhile."""
     cdef size_t at = 0, step, size = left.shape[0]
     cdef bint differs = left.shape[0] != right.shape[0]
     while at < size and not differs:
-        step = min(stretch, size - at)
+        step = min(COMPARED, size - at)
         with nogil:
             differs = memcmp(&left[at], &right[at], step) != 0
-        at += stride
+        at += step
         PyErr_CheckSignals()
     return not differs
 
