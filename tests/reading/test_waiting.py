@@ -437,6 +437,18 @@ def test_a_stall_here_names_the_sample_and_its_line(kind: type, tmp_path: Path) 
         assert numbers(batches) == [*range(2, 64)]
 
 
+def test_a_stall_names_the_sample_where_no_claim_follows(tmp_path: Path) -> None:
+    """The samples before it in its claim have come, and nothing else happens in the worker."""
+    spec = Array((), "int64")
+    with Loader(
+        slow.Hanging(tmp_path), batch_size=64, concurrency=64, spec=spec, workers=0, timeout_s=0.3
+    ) as loader:
+        batches = iter(loader)
+        _expect_stall(batches)
+        (tmp_path / "go").touch()
+        assert numbers(batches) == [*range(64)]
+
+
 def _expect_stall(batches: Any) -> None:
     with pytest.raises(StallError) as caught:
         next(batches)

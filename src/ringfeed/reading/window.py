@@ -198,6 +198,8 @@ class Window:
             ticket.missing -= 1
             if not ticket.missing:
                 self._write(ticket)
+            elif not ticket.is_over:
+                self._show()
         return True
 
     def _write(self, ticket: Ticket) -> None:
