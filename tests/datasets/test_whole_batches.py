@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.frameworks.dlpack import Exported, Exports
+from exports import capsules_of
+from ringfeed.frameworks.dlpack import Exported
 from ringfeed.spec.array import Array
 from watching import wait_until
 
@@ -257,8 +258,7 @@ def test_copies_have_their_own_shape() -> None:
 def test_dlpack_has_the_shape_of_the_batch() -> None:
     """What frameworks take has the batch's shape too, and is the slot itself."""
     with pictures(workers=0) as loader:
-        exports = Exports(loader.spec.leaves, loader.plan.layout.offsets)
-        taken = loader._stream.epoch(lambda lease, rows: (lease, exports.capsules(lease, rows)))
+        taken = loader._stream.epoch(lambda lease, rows: (lease, capsules_of(loader, lease, rows)))
         for index, (lease, capsules) in enumerate(taken):
             arrays = [np.from_dlpack(Exported(capsule)) for capsule in capsules]
             del capsules
@@ -272,7 +272,6 @@ def test_dlpack_has_the_shape_of_the_batch() -> None:
 def test_a_scribbled_shape_stays_within_the_field() -> None:
     """Whatever a worker leaves in the place of the shape, nobody reads beyond what was reserved."""
     with pictures(workers=0) as loader:
-        exports = Exports(loader.spec.leaves, loader.plan.layout.offsets)
 
         def scribbled(lease: Any, rows: int) -> Any:
             shapes = np.frombuffer(lease, np.int64, 3, loader.plan.layout.offsets[0] - 64)
@@ -282,7 +281,7 @@ def test_a_scribbled_shape_stays_within_the_field() -> None:
                 -1,
                 2**60,
             )
-            return np.from_dlpack(Exported(exports.capsules(lease, rows)[0])).shape
+            return np.from_dlpack(Exported(capsules_of(loader, lease, rows)[0])).shape
 
         assert next(loader._stream.epoch(scribbled)) == (1, 6, 0, 3)
 

@@ -80,7 +80,7 @@ def check_read_from_the_slot() -> None:
     real = Chosen.__call__
 
     def spy(self: Chosen, leaves: list[Any]) -> list[Any]:
-        tensors = [leaves[number] for number in self.numbers]
+        tensors = [leaves[number] for number in self]
         read.extend(
             in_a_slot(tensor) for tensor in tensors if not hasattr(tensor, "graph")
         )  # not those of tf.data

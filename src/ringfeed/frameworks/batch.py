@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed.frameworks._dlpack import capsule
 from ringfeed.frameworks.cast import NOTHING
-from ringfeed.frameworks.dlpack import Exports, can_be_exported
+from ringfeed.frameworks.dlpack import can_be_exported, type_of
 from ringfeed.frameworks.forms import Joiner, as_objects, capacity_of, fill_up, is_string
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
@@ -142,30 +143,23 @@ class TensorBuilder(BatchBuilder):
             for number, leaf in enumerate(leaves)
             if framework.has_one_shape and leaf.form is not None and leaf.form.name == "ragged"
         ]
-        copiers: list[Callable[[AnyArray], AnyArray]] = [
-            own.get(n, copy_aligned) for n in range(len(leaves))
-        ]
-        self._copiers = copiers
+        self._own = own
         join, around = self._join, pack or info.spec.unflatten
         self.pack = around if not self._has_forms else lambda flat: around(join(flat))
         """Makes the batch around its leaves, whatever they have become, and what is beside them."""
-        wanted = sorted(cast.numbers) if info.copy else range(len(leaves))
-        self.over_slot = [
-            n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)
-        ]
-        """The numbers of the leaves that are tensors over the slot, until they are cast."""
+        wanted = sorted(cast) if info.copy else range(len(leaves))
+        self.over_slot = {
+            n: type_of(leaves[n])
+            for n in wanted
+            if n not in own and _can_be_over_slot(leaves[n], framework)
+        }
+        """DLPack's types of the leaves that are tensors over the slot, until they are cast."""
         self.on_host = frozenset(
             n for n, leaf in enumerate(self._join.owners) if framework.on_host(leaf)
         )
         """The places, in a flat list, of what is not copied to a device."""
-        self._exports = Exports(
-            [leaves[n] for n in self.over_slot], [offsets[n] for n in self.over_slot]
-        )
-        self._is_plain = (
-            len(self.over_slot) == len(leaves) and extra is None and not self._join.beside
-        )
         self.is_quiet = self.waits_for_slots = outstanding is not None
-        self._kept = [n for n in self.over_slot if self.is_quiet or n not in cast.numbers]
+        self._kept = [n for n in self.over_slot if self.is_quiet or n not in cast]
         self._outstanding = outstanding or Outstanding()
 
     def __call__(self, lease: Lease, rows: int) -> Any:
@@ -197,18 +191,13 @@ class TensorBuilder(BatchBuilder):
 
         ``private``: all as copies.
         """
-        from_dlpack, from_numpy = self.framework.from_dlpack, self.framework.from_numpy
+        from_numpy, over_slot = self.framework.from_numpy, {} if private else self.over_slot
+        from_dlpack: Any = self.framework.from_dlpack
         besides = self._besides(lease, rows) if self._has_forms else {}
-        given: dict[int, Any] = {}
-        if from_dlpack is not None and not private:
-            tensors = [from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
-            if self._is_plain:
-                return tensors
-            given = dict(zip(self.over_slot, tensors, strict=True))
         views = self._fields.views(lease, rows)
         leaves = [
-            given[number]
-            if number in given
+            from_dlpack(capsule(lease, view, *over_slot[number]))
+            if number in over_slot
             else from_numpy(self._private(number, view, besides.get(number)))
             for number, view in enumerate(views)
         ]
@@ -224,7 +213,7 @@ class TensorBuilder(BatchBuilder):
         if number in self._strings:
             assert beside is not None
             return as_objects(view, beside)
-        return self._copiers[number](view)
+        return self._own.get(number, copy_aligned)(view)
 
     def _besides(self, lease: Lease, rows: int) -> dict[int, AnyArray]:
         """Return what comes beside values, by the leaf; afterwards each leaf is one array."""

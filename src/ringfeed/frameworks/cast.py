@@ -280,19 +280,14 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-class Chosen:
-    """Casts some leaves of each batch, in their place: no view of a slot outlives its cast."""
-
-    def __init__(self, casters: Mapping[int, Callable[[Any], Any]]) -> None:
-        """Cast each leaf by the caster of its number."""
-        self.numbers = frozenset(casters)
-        self._casters = dict(casters)
+class Chosen(dict[int, "Callable[[Any], Any]"]):
+    """What casts some leaves of each batch, by their numbers."""
 
     def __call__(self, leaves: list[Any]) -> list[Any]:
-        """Return the same list."""
-        for number, caster in self._casters.items():
+        """Cast these leaves in their place: no view of a slot outlives its cast."""
+        for number, caster in self.items():
             leaves[number] = caster(leaves[number])
         return leaves
 
 
-NOTHING = Chosen({})
+NOTHING = Chosen()

@@ -10,15 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks._dlpack import capsule, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
     import numpy as np
 
-    from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Leaf
 
 CPU = (1, 0)
@@ -26,46 +23,6 @@ CPU = (1, 0)
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _BFLOAT = 4
 _WIDEST = {"c": 16}
-
-
-class Exports:
-    """Where leaves of a spec lie in a slot, and as what DLPack knows them."""
-
-    def __init__(self, leaves: Iterable[Leaf], offsets: Iterable[int]) -> None:
-        """Describe the leaves; SpecError for one whose dtype DLPack has no code for."""
-        leaves = list(leaves)
-        self._fields = [
-            (offset, leaf.shape, *type_of(leaf))
-            for leaf, offset in zip(leaves, offsets, strict=True)
-        ]
-        self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable or leaf.form]
-        self._last: tuple[int, list[tuple[int, tuple[int, ...], int, int]]] = -1, []
-        """The rows of a batch and its fields, in one word: threads may share an iterator."""
-
-    def capsules(self, lease: Lease, rows: int) -> list[object]:
-        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot by itself.
-
-        Of a leaf with a form, over its values: `Fields.besides`, or `Fields.views`, comes first,
-        and makes them.
-        """
-        known, forms = self._last
-        if rows != known:
-            forms = [
-                (offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields
-            ]
-            self._last = rows, forms
-        if self._varying:
-            forms = [*forms]
-        for number in self._varying:
-            offset, most, code, bits = self._fields[number]
-            forms[number] = offset, _shape_now(lease, rows, offset, most), code, bits
-        return [capsule(lease, offset, shape, code, bits) for offset, shape, code, bits in forms]
-
-
-def _shape_now(lease: Lease, rows: int, offset: int, most: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a leaf has in this batch alone."""
-    finished = lease.finished or {}
-    return finished[offset][0] if offset in finished else (rows, *shape_of(lease, offset, most))
 
 
 class Exported:

@@ -44,25 +44,23 @@ class Joiner:
 
     def __init__(self, leaves: Sequence[Leaf], joins: Joins, *, strings: bool) -> None:
         self._count = len(leaves)
-        formed = [
-            (number, leaf.form)
+        formed = {
+            number: leaf.form
             for number, leaf in enumerate(leaves)
             if leaf.form is not None and not (strings and is_string(leaf))
-        ]
-        self._forms = [(number, joins.get(form.name, form.join)) for number, form in formed]
-        self.beside = [number for number, form in formed if form.beside is not None]
+        }
+        self._joins = {n: joins.get(form.name, form.join) for n, form in formed.items()}
+        self.beside = [number for number, form in formed.items() if form.beside is not None]
         """The numbers of the leaves that have something beside them in a flat list."""
         self.owners = [*leaves, *(leaves[number] for number in self.beside)]
         """The leaf that each place of a flat list belongs to."""
 
     def __call__(self, flat: Sequence[Any]) -> Sequence[Any]:
         """Return one object a leaf, and the extra leaves."""
-        if not self._forms:
-            return flat
         end = self._count + len(self.beside)
         besides = dict(zip(self.beside, flat[self._count : end], strict=True))
         joined = [*flat[: self._count], *flat[end:]]
-        for number, join in self._forms:
+        for number, join in self._joins.items():
             joined[number] = join(flat[number], besides.get(number))
         return joined
 

@@ -4,9 +4,6 @@ cimport numpy as cnp
 from libc.stdint cimport uint8_t, uint64_t
 
 
-cdef void read_shape(
-    uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape
-) noexcept nogil
 cdef cnp.ndarray array_over(cnp.dtype dtype, int ndim, const cnp.npy_intp *shape,
                             const cnp.npy_intp *strides,
                             void *start, owner)

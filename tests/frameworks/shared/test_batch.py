@@ -73,7 +73,7 @@ def test_a_leaf_that_is_cast_is_read_from_the_slot(copy: bool) -> None:  # noqa:
             cast=Chosen({0: cast}),
             own={2: lambda view: view * 2},
         )
-        assert builder.over_slot == ([0] if copy else [0, 1])
+        assert [*builder.over_slot] == ([0] if copy else [0, 1])
         lease, made, private = next(
             loader._stream.epoch(
                 lambda lease, rows: (lease, builder(lease, rows), builder.private(lease, rows))

@@ -100,7 +100,7 @@ def test_what_is_cast_is_read_from_the_slot(monkeypatch: pytest.MonkeyPatch) -> 
     real = Chosen.__call__
 
     def spy(self: Chosen, leaves: list[Any]) -> list[Any]:
-        read.extend(leaves[number].data_ptr() for number in self.numbers)
+        read.extend(leaves[number].data_ptr() for number in self)
         return real(self, leaves)
 
     monkeypatch.setattr(Chosen, "__call__", spy)
