@@ -47,6 +47,20 @@ RUNS = [
         "leaves", ("--quick",), ("np.int64", "NamedTuple", "dict of 20 np.float32"), writes="--out"
     ),
     Study("paths", ("--quick",), ("ringfeed, spawn", "Frozen"), writes="--out"),
+    Study(
+        "photographs",
+        ("--quick", "--contender", "ringfeed, Pillow"),
+        ("images_per_s", "trainer_cpu_s", "digest", "commit"),
+        ("PIL", "sklearn", "skimage"),
+        writes="--out",
+    ),
+    Study(
+        "neighbour",
+        ("--quick", "--contender", "ringfeed, Pillow"),
+        ("headspace", "launch_us", "trainer_cpu_ms", "commit"),
+        ("PIL", "sklearn", "skimage"),
+        writes="--out",
+    ),
     Study("share", ("--quick",), ("loaders_s", "share_s", "commit"), ("PIL",), writes="--out"),
     Study("streams", ("--quick",), ("by number", "interleaved"), ("PIL",), writes="--out"),
     Study("text", ("--quick",), ("padding", "buckets", "budget"), ("tensorflow",), writes="--out"),
