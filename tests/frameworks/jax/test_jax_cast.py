@@ -144,7 +144,7 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
             real = builder._cast
 
             def spy(arrays: list[Any], read: Any = read, real: Any = real) -> Any:
-                read.extend(arrays[number].unsafe_buffer_pointer() for number in real.numbers)
+                read.extend(arrays[number].unsafe_buffer_pointer() for number in real)
                 return real(arrays)
 
             builder._cast = spy
