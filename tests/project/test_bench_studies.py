@@ -41,6 +41,12 @@ RUNS = [
         ("first_s",),
         writes="--output",
     ),
+    Study(
+        "elastic",
+        ("--quick", "--contender", "ringfeed"),
+        ("state_bytes", "same_batches", "a worker killed", "commit"),
+        writes="--out",
+    ),
     Study("forks", ("--forks", "2"), ("huge_bytes", "private_bytes")),
     Study("forms", ("--quick",), ("detection", "encoded", "ragged, total"), writes="--out"),
     Study(
