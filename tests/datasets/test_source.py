@@ -54,7 +54,7 @@ def way_of(dataset: Any, **terms: Any) -> str:
     source, reader = open_source(dataset, Terms(2, **terms)), Mock()
     for name in ("open_stream", "by_method", "by_element"):
         setattr(reader, name, partial(getattr(Reader, name), reader))
-    reader.source, reader.steps = source, ()
+    reader.source, reader.make = source, None
     source.learn()
     fill: Any = source.open(dataset, reader)
     write = reader.by.call_args.args[0] if reader.by.called else fill.func

@@ -3,6 +3,7 @@ from typing import Any, TypeAlias, final
 
 from typing_extensions import Self
 
+from ringfeed.datasets.base import Source
 from ringfeed.spec._rows import RowChange, RowWriter
 
 _OnError: TypeAlias = Callable[[int, int, BaseException], None]
@@ -12,25 +13,20 @@ class RowTransform(RowChange):
     def __new__(cls, transform: Callable[[int, Any], Any]) -> Self: ...
 
 @final
+class SampleKeeper: ...
+
+def keeper_of(rows: RowWriter, copies: bool) -> SampleKeeper: ...
+
+@final
 class BatchWriter:
-    def __new__(cls, rows: RowWriter) -> Self: ...
-    def change(
+    def __new__(cls, rows: RowWriter, keeper: SampleKeeper | None) -> Self: ...
+    def fill(
         self,
         claim_address: int,
         fill: Callable[[], bool],
-        transform: Callable[[tuple[int, ...], Any], Any],
-        whole: bool,
-        skips: bool,
-        on_error: _OnError,
-    ) -> bool: ...
-    def collate(
-        self,
-        claim_address: int,
-        fill: Callable[[], bool],
-        make: Callable[[tuple[int, ...]], Any],
+        make: Callable[[tuple[int, ...], list[Any]], Any] | None,
         change: Callable[[tuple[int, ...], Any], Any] | None,
-        most: int,
-        skips: bool,
+        source: Source,
         on_error: _OnError,
     ) -> bool: ...
 

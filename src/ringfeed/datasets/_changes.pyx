@@ -2,7 +2,7 @@
 """Writes what the user's functions make of rows and batches; and the draws of a sampler."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint32_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Field
@@ -12,6 +12,7 @@ from ringfeed.spec._writer cimport LeafWriter
 
 import numpy as np
 
+from ringfeed._classes import copied
 from ringfeed.errors import SpecError
 
 
@@ -66,113 +67,126 @@ cdef void forget_end(c.rf_claim *claim, uint32_t read) noexcept:
 
 
 @cython.final
+cdef class SampleKeeper(LeafWriter):
+    """Keeps the samples of a claim for `collate_fn`, by their rows, which have no bytes."""
+
+    cdef dict samples
+    cdef bint copies  # a sample may share its memory with the next
+
+    cdef int begin(self, const c.rf_claim *claim, bint stream) except -1:
+        self.samples = {}
+        return 0
+
+    cdef int write(self, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
+        # A row that is read again, one by one, takes the place of what it was.
+        self.samples[row] = copied(value) if self.copies else value
+        return 0
+
+    cdef list take(self, const c.rf_claim *claim, list rows):
+        """Return the samples of these rows, and keep none."""
+        samples, self.samples = self.samples, {}
+        return [samples[claim.first_row + row] for row in rows]
+
+
+def keeper_of(RowWriter rows not None, bint copies):
+    """Let a writer of rows of one leaf keep the samples."""
+    cdef SampleKeeper keeper = SampleKeeper(rows.spec, 0, 0, rows.owner)
+    keeper.copies = copies
+    rows.leaves = [keeper]
+    return keeper
+
+
+@cython.final
 cdef class BatchWriter:
     """Calls `batch_transform` and `collate_fn` on batches, with the `RowWriter` of their rows."""
 
     cdef RowWriter rows
+    cdef SampleKeeper keeper
 
-    def __cinit__(self, RowWriter rows not None):
-        self.rows = rows
+    def __cinit__(self, RowWriter rows not None, SampleKeeper keeper):
+        """`keeper`: has the samples of which a batch is made; None: `rows` writes them."""
+        self.rows, self.keeper = rows, keeper
 
-    cdef FormWriter form(self, Py_ssize_t number):
-        """Return the writer of a leaf with a form; of another leaf None."""
-        leaf = self.rows.leaf(number)
-        return <FormWriter>leaf if leaf.field.form is not None else None
+    def fill(self, uintptr_t claim_address, fill, make, change, source, on_error):
+        """Call fill() to read the claimed batch, and have the user's functions change it.
 
-    def change(self, uintptr_t claim_address, fill, transform, bint whole, bint skips, on_error):
-        """Call fill() for the whole claimed batch, and transform(indices, views) on its rows.
-
-        What that returns is written in their place. Rows that failed are left out where the batch
-        goes on without them.
-        """
-        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
-        cdef uint32_t row
-        if not fill():
-            return False
-        rows = list(range(claim.rows_delivered))
-        if not whole:
-            rows = [row for row in rows if claim.marks[row] == c.RF_ROW_OK]
-        if not rows or (len(rows) < claim.rows_delivered and not skips):
-            return True
-        indices = (claim.indices[0],) if whole else tuple([claim.indices[row] for row in rows])
-        try:
-            self.change_rows(claim, rows, indices, transform)
-        except BaseException as error:
-            if not skips:
-                forget_end(claim, claim.rows_delivered)
-            failed = [0] if whole else rows if skips else rows[:1]
-            for row in failed:
-                on_error(row, claim.indices[row], error)
-            if whole:
-                claim.rows_delivered = 0
-        return True
-
-    def collate(
-        self, uintptr_t claim_address, fill, make, change, uint32_t most, bint skips, on_error
-    ):
-        """Call fill() to read the claimed samples, and write the batch make(indices) of them.
-
-        change(indices, views) then changes it in the slot, unless that is None. No batch is made
-        where a sample has failed, unless it goes on without that sample: `skips`.
+        make(indices, samples) makes the batch of the samples that were kept; change(indices, views)
+        changes it in the slot; either may be None. Nothing is made or changed where a sample has
+        failed, unless the batch goes on without it.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row, read
-        claim.rows_delivered = claim.rows  # also where Ctrl-C has kept it from its end
+        cdef bint whole = source.whole, skips = source.skips
+        if make is not None:
+            claim.rows_delivered = claim.rows  # also where Ctrl-C has kept it from its end
         if not fill():
             return False
         read = claim.rows_delivered  # up to the end of an iterable
-        rows = [row for row in range(read) if claim.marks[row] == c.RF_ROW_OK]
-        claim.rows_delivered = 0
+        rows = [row for row in range(read) if whole or claim.marks[row] == c.RF_ROW_OK]
+        if make is not None:
+            claim.rows_delivered = 0
         if not rows or (len(rows) < read and not skips):
             return True
-        indices = tuple([claim.indices[row] for row in rows])
+        indices = (claim.indices[0],) if whole else tuple([claim.indices[row] for row in rows])
         try:
-            self.write_made(claim, indices, make, change, most)
+            if make is not None:
+                self.write_made(claim, rows, indices, make, source.rows)
+            if change is not None:
+                made = rows if make is None else list(range(claim.rows_delivered))
+                self.change_rows(claim, made, indices, change)
         except BaseException as error:
-            claim.rows_delivered = 0
             if not skips:
                 forget_end(claim, read)
-            for row in rows if skips else rows[:1]:
+            if whole or make is not None:
+                claim.rows_delivered = 0
+            for row in [0] if whole else rows if skips else rows[:1]:
                 on_error(row, claim.indices[row], error)
         return True
 
-    cdef write_made(self, c.rf_claim *claim, tuple indices, make, change, uint32_t most):
+    cdef write_made(self, c.rf_claim *claim, list rows, tuple indices, make, uint32_t most):
         cdef int64_t began_ns = c.rf_now_ns(), made_ns, count = len(indices)
         c.rf_blame_stage(claim, c.RF_IN_COLLATE_FN)
-        batch = make(indices)
+        batch = make(indices, self.keeper.take(claim, rows))
         made_ns = c.rf_now_ns()
         self.rows.begin(claim)
         claim.rows_delivered = self.rows.write_batch(batch, claim.base, indices[0], most)
         # By the row, since of a ticket's samples one was timed.
         rf_note_times(claim, 0, (made_ns - began_ns) // count, (c.rf_now_ns() - made_ns) // count)
-        if change is not None:
-            self.change_rows(claim, list(range(claim.rows_delivered)), indices, change)
 
     cdef change_rows(self, c.rf_claim *claim, list rows, tuple indices, transform):
         """Call transform on views of a batch, or on copies if rows are missing or have a form."""
         cdef Py_ssize_t number
-        has_gaps = len(rows) < claim.rows_delivered
-        out = [self.field_of(claim, number, rows, has_gaps) for number in range(self.rows.count)]
-        given = self.rows.spec.unflatten(out)
+        cdef Field field
+        spec = self.rows.spec
+        out = [self.given(claim, number, rows) for number in range(self.rows.count)]
+        given = spec.unflatten(out)
         c.rf_blame_stage(claim, c.RF_IN_BATCH_TRANSFORM)
         answer = transform(indices, given)
-        leaves = out
-        if answer is not None:
-            leaves = self.changed_to(answer, out, indices[0])
-        else:
+        if answer is None:
             self.rows.check_out(given, out, indices[0], "batch", "batch_transform")
-        for number in range(self.rows.count):
-            if has_gaps or leaves[number] is not out[number] or self.form(number) is not None:
-                self.write_rows(claim, number, leaves[number], rows, indices[0])
-            self.clear_rows(claim, number)
+        leaves = out if answer is None else spec.flatten(answer, indices[0], "batch")
+        # All are copied before any is written, since they may be parts of one another.
+        found = [self.values_of(claim, number, leaf, own, rows, indices[0])
+                 for number, (leaf, own) in enumerate(zip(leaves, out))]
+        for number, values in enumerate(found):
+            field = self.rows.leaf(number).field
+            if field.form is not None:
+                (<FormWriter>self.rows.leaf(number)).write_anew(
+                    values, claim.base, claim.first_row, rows, indices[0])
+                continue
+            view = self.view_of(claim, number)
+            if values is not None:
+                view[rows if len(rows) < claim.rows_delivered else ...] = values
+            # The user's code may have written into the padding of elements.
+            field.clear_gaps(claim.base + field.offset, view.nbytes)
 
-    cdef field_of(self, c.rf_claim *claim, Py_ssize_t number, list rows, bint has_gaps):
-        """Return the rows of a field as `batch_transform` is given them."""
-        if self.form(number) is not None:
-            leaf = self.rows.spec.leaves[number]
+    cdef given(self, c.rf_claim *claim, Py_ssize_t number, list rows):
+        """Return these rows of a leaf as `batch_transform` is given them."""
+        leaf = self.rows.spec.leaves[number]
+        if leaf.form is not None:
             return leaf.form.joined(leaf, self.samples_at(claim, number, rows))
         view = self.view_of(claim, number)
-        return view[rows] if has_gaps else view
+        return view[rows] if len(rows) < claim.rows_delivered else view
 
     cdef list samples_at(self, c.rf_claim *claim, Py_ssize_t number, list rows):
         """Return these rows of a leaf with a form, as they lie in the slot."""
@@ -184,58 +198,31 @@ cdef class BatchWriter:
         cdef Field field = self.rows.leaf(number).field
         return field.wrap(claim.base, claim.first_row, claim.rows_delivered, self.rows.owner)
 
-    cdef list changed_to(self, batch, list out, int64_t index):
-        """Return the leaves of `out` where a batch still has them; of others, copies that fit."""
-        leaves = self.rows.spec.flatten(batch, index, "batch")
-        return [leaf if leaf is field else self.copied(number, leaf, field, index)
-                for number, (leaf, field) in enumerate(zip(leaves, out))]
-
-    cdef copied(self, Py_ssize_t number, leaf, field, int64_t index):
-        path = self.rows.spec.leaves[number].path.replace("sample", "batch", 1)
-        where = f"dataset[{index}]: {path}"
-        if self.form(number) is not None:
-            found = [np.array(sample) for sample in
-                     self.rows.spec.samples(number, leaf, index, self.rows_of(number, field))]
-            if len(found) != self.rows_of(number, field):
-                raise SpecError(f"{where} has {len(found)} samples, expected "
-                                f"{self.rows_of(number, field)} as before batch_transform; "
-                                f"give as many")
-            return found
-        if np.shape(leaf) != field.shape:
-            raise SpecError(f"{where} has shape {np.shape(leaf)}, expected {field.shape} as before "
-                            f"batch_transform; change shapes in transform=")
-        return np.array(self.rows.spec.batch_array(number, leaf, index, len(field)))
-
-    cdef rows_of(self, Py_ssize_t number, field):
-        """Return how many samples of a leaf with a form `batch_transform` was given."""
-        return len(self.rows.spec.leaves[number].form.values_of(field))
-
-    cdef write_rows(self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index):
-        """Write rows that are no views of the slot."""
-        if self.form(number) is not None:
-            if type(leaf) is not list:
-                leaf = self.samples_in(claim, number, leaf, rows, index)
-            self.form(number).write_anew(leaf, claim.base, claim.first_row, rows, index)
-            return
-        view = self.view_of(claim, number)
-        view[rows if len(rows) < claim.rows_delivered else ...] = leaf
-
-    cdef list samples_in(
-        self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index
+    cdef values_of(
+        self, c.rf_claim *claim, Py_ssize_t number, leaf, own, list rows, int64_t index
     ):
-        """Return the samples of a leaf that was changed in place, in the lengths that they had."""
-        place = self.rows.spec.leaves[number]
-        if not place.form.is_padded:
-            return self.rows.spec.samples(number, leaf, index, len(rows))
-        values = place.form.values_of(leaf)
-        shapes = [np.shape(sample) for sample in self.samples_at(claim, number, rows)]
-        return [value[tuple(map(slice, shape))] for value, shape in zip(values, shapes)]
+        """Return what to write into these rows of a leaf; None where it lies there.
 
-    cdef clear_rows(self, c.rf_claim *claim, Py_ssize_t number):
-        """Clear the padding of elements that the user's code may have written."""
-        cdef Field field = self.rows.leaf(number).field
-        if field.form is None:
-            field.clear_gaps(claim.base + field.offset, self.view_of(claim, number).nbytes)
+        `own`: what `batch_transform` was given of it.
+        """
+        spec, place = self.rows.spec, self.rows.spec.leaves[number]
+        where = f"dataset[{index}]: {place.path.replace('sample', 'batch', 1)}"
+        if place.form is not None:
+            if leaf is own and place.form.is_padded:  # in the lengths that they had
+                shapes = [np.shape(sample) for sample in self.samples_at(claim, number, rows)]
+                return [value[tuple(map(slice, shape))]
+                        for value, shape in zip(place.form.values_of(leaf), shapes)]
+            samples = [np.array(sample) for sample in spec.samples(number, leaf, index, len(rows))]
+            if len(samples) != len(rows):
+                raise SpecError(f"{where} has {len(samples)} samples, expected {len(rows)} as "
+                                f"before batch_transform; give as many")
+            return samples
+        if leaf is own:
+            return own if len(rows) < claim.rows_delivered else None
+        if np.shape(leaf) != own.shape:
+            raise SpecError(f"{where} has shape {np.shape(leaf)}, expected {own.shape} as before "
+                            f"batch_transform; change shapes in transform=")
+        return np.array(spec.batch_array(number, leaf, index, len(own)))
 
 
 def fill_draws(uintptr_t claim_address, Py_ssize_t index_at, Py_ssize_t weight_at, fill):

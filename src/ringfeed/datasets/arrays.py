@@ -70,21 +70,18 @@ class ArraySource(Source):
 
     def learn(self) -> None:
         """Set the spec of the arrays; a given one may only convert them."""
-        if self.terms.collate is not None:
-            self.terms.collate.learn(self)
-            return
-        from ringfeed.datasets.first import first_of  # noqa: PLC0415 - not for workers
+        from ringfeed.datasets.first import first_of, learn_from_batch  # noqa: PLC0415 - no worker
 
-        inferred, _ = Spec.infer_batch(self.dataset, 0)
-        given, trial = self.terms.given_spec(), self.terms.trial
-        made = (
-            first_of(self, lambda made, _: made)
-            if trial is not None and self.terms.reads_first(self.length())
-            else None
-        )
-        if trial is not None and not trial.in_place:
-            self.accept(Spec.infer(made, 0) if given is None else given, self.indices)
+        if self.collates:
+            learn_from_batch(self)
             return
+        inferred, _ = Spec.infer_batch(self.dataset, 0)
+        given = self.terms.given_spec()
+        if self.function is not None:
+            made = first_of(self, lambda made, _: made) if self.reads_first() else None
+            if not self.in_place:
+                self.accept(Spec.infer(made, 0) if given is None else given, self.indices)
+                return
         spec = inferred if given is None else given
         if any(leaf.form is not None for leaf in spec.leaves):
             from ringfeed.spec.form_arrays import refuse_columns  # noqa: PLC0415 - rarely
@@ -104,7 +101,7 @@ class ArraySource(Source):
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Gather rows in C, unless each goes through the user's functions."""
-        if reader.steps:
+        if reader.make is not None or reader.source.collates:
             return reader.by_element(reader.reseeded(Rows(dataset, copied=True).__getitem__))
         return reader.by(reader.writer.gather, dataset)
 

@@ -14,7 +14,6 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._checks import reworded
 from ringfeed._classes import root_of
 from ringfeed._failure import Kind, kind_of
 from ringfeed.datasets.terms import Delivery, Kept
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Port, Reader
     from ringfeed.datasets.terms import Terms
-    from ringfeed.datasets.transformed import Transforms
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
@@ -85,7 +83,9 @@ class Source(ABC):
         Any
     ] = ()  # the sources of the datasets that this one is made of, in the consumer
     functions: Functions | None = None  # the user's, which are sent to the workers with the dataset
-    transforms: Transforms | None = None  # what workers do with these functions
+    has_functions = has_batch_transform = False
+    in_place: bool | None = None  # whether transform changes samples in place; None: unknown
+    copies = False  # whether transform returns what it was given, and so must have a copy
     open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
@@ -98,7 +98,13 @@ class Source(ABC):
         self.terms = terms
         self.seed, self.reseed = terms.seed, terms.reseed
         self.whole = terms.batch_size is None  # one index is a whole batch
-        self.at_once = self.whole  # one worker fills all of a batch
+        self.skips = terms.on_error == "skip"
+        if terms.functions is not None:
+            self.functions, self.has_functions = terms.functions, True
+            self.has_batch_transform = terms.functions.batch_transform is not None
+            self.collates = terms.functions.collate_fn is not None and not self.whole
+        # One worker fills all of a batch.
+        self.at_once = self.whole or self.has_batch_transform or self.collates
         self.indices = terms.batch_size or 1  # of a batch
         self.hooks = frozenset(name for name in HOOKS if _does_something(type(given), name))
         self.has_hooks = bool(self.hooks)
@@ -125,10 +131,18 @@ class Source(ABC):
     @property
     def reads(self) -> bool:
         """Whether `learn` reads elements, by code of the user's."""
-        terms = self.terms
-        return terms.trial is not None or (
-            terms.spec is None and (self.runs_code or terms.collate is not None)
+        return self.function is not None or (
+            self.terms.spec is None and (self.runs_code or self.collates)
         )
+
+    @property
+    def function(self) -> Any:
+        """The user's function of each sample, or of each whole batch; None: there is none."""
+        return None if self.functions is None else self.functions.of_each(whole=self.whole)
+
+    def reads_first(self) -> bool:
+        """Whether element 0 must be read, for the spec or for what the user's function does."""
+        return self.terms.spec is None or (self.function is not None and self.length() != 0)
 
     @property
     def sent(self) -> Any:
@@ -139,10 +153,6 @@ class Source(ABC):
         """Use the dataset and the functions that were sent: the user's own, or a copy."""
         if self.functions is not None:
             sent, self.functions = sent.dataset, sent.functions
-            if self.terms.trial is not None:
-                self.terms.trial.functions = self.functions
-            if self.terms.collate is not None:
-                self.terms.collate.functions = self.functions
         self.hold(sent)
 
     def hold(self, dataset: Any) -> None:
@@ -202,9 +212,10 @@ class Source(ABC):
             member.check_sendable()
 
     def accept(self, spec: Spec, rows: int) -> None:
-        """Set the spec, the most rows of a batch, and what the user's functions were seen to do.
+        """Set the spec and the most rows of a batch.
 
-        Raises ValueError where 32 bits of rows, or 64 of elements, overflow.
+        Raises ValueError where 32 bits of rows, or 64 of elements, overflow; SpecError for what
+        transform cannot change in a slot.
         """
         if rows > MAX_ROWS:
             raise ValueError(
@@ -218,11 +229,21 @@ class Source(ABC):
                     "rows NumPy counts more than 63 bits of bytes along its other axes; make them "
                     "smaller"
                 )
+            if self.in_place and not self.collates and leaf.cast is not None:
+                raise SpecError(
+                    f"{leaf.path} is converted by its Array, but transform changes it in the slot, "
+                    "where it is float32 already; return a new sample, or leave scale=, offset=, "
+                    "mean=, std= and layout= out"
+                )
         self.spec, self.rows = spec, rows
-        if self.transforms is not None:
-            self.transforms = self.transforms.learnt(self)
         if self.has_weights:
             self.spec = Spec((spec.tree, Array((), "int64"), Array((), "float32")))
+
+    def note_packages(self, sample: object) -> None:
+        """Note whose objects a sample holds, which workers may import."""
+        from ringfeed.datasets.first import packages_in  # noqa: PLC0415 - not for workers
+
+        self.packages = packages_in(sample) | (self.packages or frozenset())
 
     def element(self, index: int) -> Any:
         """Return an element of the dataset; an async one is awaited in the dataset's event loop."""
@@ -284,17 +305,13 @@ class Source(ABC):
 
         return int(index_of(index))
 
-    def describe(self, index: int) -> str:
-        """Say which sample an index means."""
+    def describe(self, index: int, epoch: int | None = None) -> str:  # noqa: ARG002 - see pack
+        """Say which sample an index means; ``epoch``: of a batch that was delivered."""
         return f"dataset[{self.number_of(index)}]"
 
-    def describe_unsettled(self, index: int) -> str:
-        """Say which sample an index means, in a reader, which knows of no batch."""
-        return self.describe(index)
-
-    def describe_read(self, row: int, index: int) -> str:  # noqa: ARG002 - see streams
+    def describe_read(self, row: int, index: int, epoch: int | None = None) -> str:  # noqa: ARG002
         """Say which samples may be read while a worker is at a row of its batch."""
-        return self.describe(index)
+        return self.describe(index, epoch)
 
     def describe_stream(self, index: int) -> str:
         """Say which iterable an index means, where the dataset has some."""
@@ -324,26 +341,25 @@ class Source(ABC):
 
     def fill(self, dataset: Any, reader: Reader) -> Fill:
         """Return what fills the reader's claim from the dataset, by way of the user's functions."""
-        if not self.has_weights:
-            return (self.transforms or self).open(dataset, reader)
-        from ringfeed.datasets._changes import fill_draws  # noqa: PLC0415 - only where needed
+        if self.has_weights:
+            from ringfeed.datasets._changes import fill_draws  # noqa: PLC0415 - only where needed
 
-        *offsets, index_at, weight_at = reader.port.offsets
-        reader.writer = reader.writer_of(Spec(self.spec.tree[0]), tuple(offsets))
-        fill = (self.transforms or self).open(dataset, reader)
-        return partial(fill_draws, reader.end.claim_address, index_at, weight_at, fill)
+            *offsets, index_at, weight_at = reader.port.offsets
+            reader.writer = reader.writer_of(Spec(self.spec.tree[0]), tuple(offsets))
+            fill = self._fill(dataset, reader)
+            return partial(fill_draws, reader.end.claim_address, index_at, weight_at, fill)
+        return self._fill(dataset, reader)
+
+    def _fill(self, dataset: Any, reader: Reader) -> Fill:
+        if not self.has_functions:
+            return self.open(dataset, reader)
+        from ringfeed.datasets.transformed import open_with_functions  # noqa: PLC0415 - if needed
+
+        return open_with_functions(dataset, reader)
 
     @abstractmethod
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Return what fills the reader's claim with the dataset's own samples."""
-
-    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
-        """Record what a row of the reader's claim has raised; a SpecError names its sample."""
-        if isinstance(error, SpecError):
-            reworded(error, index, self.describe_unsettled(index))
-        if reader.port.is_consumer and isinstance(error, KeyboardInterrupt):
-            raise error
-        reader.end.fail(row, reader.encoded(error))
 
 
 def _does_something(kind: type, hook: str) -> bool:

@@ -30,6 +30,10 @@ class Functions(NamedTuple):
                 "batch; give batch_transform="
             )
 
+    def of_each(self, *, whole: bool) -> Any:
+        """Return the function of each sample, or of each whole batch; None where there is none."""
+        return self.collate_fn if whole else self.transform
+
 
 _ARGUMENTS = {
     "transform": "a sample",

@@ -50,7 +50,7 @@ class IndexedSource(Source):
         if self.whole or terms.waits:
             return
         # A class may take what it inherits back by setting it to None.
-        if callable(getattr(dataset, "read_into", None)) and terms.collate is None:
+        if callable(getattr(dataset, "read_into", None)) and not self.collates:
             self.method = "read_into"
         elif callable(getattr(dataset, "__getitems__", None)) and not terms.reseed:
             self.method = "__getitems__"
@@ -83,8 +83,10 @@ class IndexedSource(Source):
 
     def learn(self) -> None:
         """Set the spec and the rows, from the first sample or whole batch unless they are given."""
-        if self.terms.collate is not None:
-            self.terms.collate.learn(self)
+        if self.collates:
+            from ringfeed.datasets.first import learn_from_batch  # noqa: PLC0415 - not for workers
+
+            learn_from_batch(self)
         elif self.whole:
             self._learn_from_batch()
         else:
@@ -107,11 +109,10 @@ class IndexedSource(Source):
         self.accept(spec, most or max(rows, self.least_rows))
 
     def _learn_from_sample(self) -> None:
-        terms = self.terms
-        spec, trial = terms.given_spec(), terms.trial
-        if terms.reads_first(self.length()):
+        spec = self.terms.given_spec()
+        if self.reads_first():
             learnt, _ = self._first(Spec.infer)
-        if trial is not None and not trial.in_place and self.method == "read_into":
+        if self.function is not None and not self.in_place and self.method == "read_into":
             self.method = "__getitem__"  # it makes new samples
         if spec is None:
             self.accept(learnt, self.indices)
@@ -132,12 +133,12 @@ class IndexedSource(Source):
 
     def _first(self, infer: Any) -> tuple[Any, int]:
         """Return what is inferred of the first element, unless the spec is given, and its index."""
-        from ringfeed.datasets.first import first_of, packages_in  # noqa: PLC0415 - not for workers
+        from ringfeed.datasets.first import first_of  # noqa: PLC0415 - not for workers
 
         def look(element: Any, index: int) -> tuple[Any, int]:
             if self.terms.spec is not None:
                 return None, index
-            self.packages = packages_in(element)
+            self.note_packages(element)
             return infer(element, index), index
 
         return first_of(self, look)

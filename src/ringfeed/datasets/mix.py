@@ -228,7 +228,7 @@ class MixSource(Source):
             with _named(number, TypeError, ValueError):
                 members.append(open_source(dataset, terms))
         self.starts = [0, 1]  # changed in place: the engine has it, too
-        copied = terms.trial is not None
+        copied = any(member.function is not None for member in members)
         read = (
             one.dataset if one.runs_code else Rows(one.dataset, copied=copied) for one in members
         )
@@ -252,6 +252,7 @@ class MixSource(Source):
         """Read these datasets from now on."""
         self.dataset, dataset.starts = dataset, self.starts
         for member, one in zip(self.members, self.users_own(dataset), strict=True):
+            member.functions = self.functions
             member.hold(one)
 
     def learn(self) -> None:
@@ -261,6 +262,7 @@ class MixSource(Source):
                 member.learn()
             where = f"dataset {number}[0]: sample"
             _check_alike(self.members[0].spec.tree, member.spec.tree, where)
+        self.in_place, self.copies = self.members[0].in_place, self.members[0].copies
         self._choose_method()  # again: some methods are not for all specs
         self.has_gaps = any(member.has_gaps for member in self.members)
         found = [member.packages for member in self.members if member.packages is not None]
@@ -315,7 +317,7 @@ class MixSource(Source):
         """Return the user's datasets in what was sent to a worker."""
         return tuple(one.columns if isinstance(one, Rows) else one for one in dataset.datasets)
 
-    def describe(self, index: int) -> str:
+    def describe(self, index: int, epoch: int | None = None) -> str:  # noqa: ARG002 - see pack
         """Say which sample of which dataset an index means."""
         member, number = _find(self.starts, index)
         return f"dataset {member}[{number}]"

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from ringfeed.datasets.base import Source
-    from ringfeed.datasets.terms import Delivery, Terms
+    from ringfeed.datasets.terms import Terms
     from ringfeed.orders.packing import Packing, Pieces
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Spec
 
 NAMED = 4  # samples of a row
@@ -389,7 +388,7 @@ class PackSource(IndexedSource):
                 "Pack makes rows, of which the loader makes batches; with batch_size=None leave "
                 "Pack out"
             )
-        plain = terms._replace(spec=None, trial=None, collate=None, max_batch_size=None)
+        plain = terms._replace(spec=None, functions=None, max_batch_size=None)
         samples = pack.dataset
         is_list = isinstance(
             samples, list
@@ -403,9 +402,6 @@ class PackSource(IndexedSource):
         super().__init__(pack, rows, terms)
         self.consist_of([inner])
         self.rows_now = rows
-        self._epoch: int | None = (
-            None  # of the batch that was settled, until one of its rows is described
-        )
 
     def without_dataset(self) -> PackSource:
         """Return a copy for the engine, which knows rows, and not the dataset."""
@@ -424,7 +420,7 @@ class PackSource(IndexedSource):
     def learn(self) -> None:
         """Set the spec, from the first row unless it is given."""
         spec = self.terms.given_spec()
-        if spec is not None and self.terms.trial is None and self.terms.collate is None:
+        if spec is not None and self.function is None and not self.collates:
             self._check_given(spec)
             if any(leaf.cast is not None or leaf.casts for leaf in spec.leaves):
                 self.method = "__getitem__"  # so that the rows are converted on their way
@@ -487,15 +483,9 @@ class PackSource(IndexedSource):
 
     # ---- in words ----
 
-    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
-        """Say what is delivered of a batch, and note its epoch for `describe`."""
-        self._epoch = lease.epoch
-        return super().settle(lease, rows, epoch)
-
-    def describe(self, index: int) -> str:
-        """Name a row and, where its batch was just settled, the samples in it."""
-        rows, row = self.rows_now, self.describe_unsettled(index)
-        epoch, self._epoch = self._epoch, None
+    def describe(self, index: int, epoch: int | None = None) -> str:
+        """Name a row and, of a batch that was delivered, the samples in it."""
+        rows, row = self.rows_now, f"row {index} of the Pack"
         if rows is None or epoch is None:
             return row
         samples = rows.pieces(index, self.seed, epoch).samples.tolist()
@@ -504,8 +494,4 @@ class PackSource(IndexedSource):
 
     def describe_all(self, indices: list[int]) -> str:
         """Say at which rows some workers are."""
-        return ", ".join(map(self.describe_unsettled, indices)) or "the Pack"
-
-    def describe_unsettled(self, index: int) -> str:
-        """Say which row an index means."""
-        return f"row {index} of the Pack"
+        return ", ".join(map(self.describe, indices)) or "the Pack"

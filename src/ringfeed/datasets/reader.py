@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ringfeed._failure import encode
+from ringfeed._checks import reworded
+from ringfeed._classes import copied
+from ringfeed._failure import End, Kind, encode, kind_of
+from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.spec._rows import RowWriter
 from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.streams import StreamSource
@@ -54,12 +57,13 @@ class Reader:
         self.port = port
         self.end = port.end
         self.functions: Any = None  # the user's; None where there are none
-        if source.transforms is not None:
+        if source.has_functions:
             self.functions, dataset = dataset.functions, dataset.dataset
         self.dataset = dataset
         self.context = SampleContext(source.seed)
         self.writer: Any = self.writer_of(source.spec, port.offsets)
-        self.steps: tuple[Any, ...] = ()  # that samples go through on their way to the writer
+        # Makes a new sample of an index and a sample, on its way to the writer.
+        self.make: Callable[[int, Any], Any] | None = None
         self._introduced = False  # to the user's code
         self._fill = source.fill(dataset, self)
 
@@ -85,7 +89,9 @@ class Reader:
         before = installed.context
         try:
             installed.context = self.context
-            return self.end.serve(self._fill, self.context, self._fail, version, IDLE_NS, claimed)
+            return self.end.serve(
+                self._fill, self.context, self.fail_all, version, IDLE_NS, claimed
+            )
         finally:
             installed.context = before
 
@@ -100,8 +106,10 @@ class Reader:
             number, workers, self.source.users_own(self.dataset), self.source.seed, starts
         )
         is_new = introduce(info, again=self._introduced, reads_all=self.source.streams > 0)
-        if is_new and self.source.transforms is not None:
-            self.source.transforms.begin_worker(self)
+        if is_new and self.functions is not None:
+            from ringfeed.datasets.transformed import begin_worker  # noqa: PLC0415 - if needed
+
+            begin_worker(self.functions, number)
         self._introduced = True
 
     def fill(self) -> bool | None:
@@ -124,10 +132,6 @@ class Reader:
     def close(self) -> None:
         """End what reads beside the thread that fills, if anything does."""
 
-    def _fail(self, error: BaseException) -> None:
-        for row in range(len(self.end.indices)):
-            self.end.fail(row, encode(error))
-
     def by(
         self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None
     ) -> Fill:
@@ -137,9 +141,8 @@ class Reader:
     def by_method(self, method: str, read: Callable[..., Any]) -> Fill:
         """Return what fills the claim by a method of datasets: see `indexed`."""
         if method == "__getitems__":
-            for step in self.steps:
-                read = step.many(read)
-            return self.by(self.writer.bulk, read)
+            is_plain = self.make is None and not self.source.collates
+            return self.by(self.writer.bulk, read if is_plain else partial(self._many_made, read))
         if method == "read_into":
             return self.by(self.writer.rows, self.reseeded(read))
         return self.by_element(self.reseeded(read))
@@ -148,19 +151,47 @@ class Reader:
         self, read: Callable[[int], Any], failed: Callable[..., None] | None = None
     ) -> Fill:
         """Return what fills the claim with read(index): samples, or a whole batch."""
-        for step in self.steps:
-            read = step.each(read)
+        if self.make is not None:
+            read = _making(self.make, read)
         if self.source.whole:
             return self.by(self.writer.batch, read, self.source.rows, failed=failed)
         return self.by(self.writer.samples, read, failed=failed)
 
-    def encoded(self, error: BaseException) -> bytes:
-        """Return why a row is not there; Ctrl-C comes out where it may come."""
-        return encode(error, interruptible=self.port.is_consumer)
+    def _many_made(self, read: Callable[[list[int]], Any], indices: list[int]) -> Iterator[Any]:
+        """Read many samples, and make a new one of each with its own random numbers."""
+        found = read([*indices])
+        # A generator may fill the same memory for each.
+        is_kept = self.source.collates and not isinstance(found, list | tuple)
+        samples = iter(found)
+        for index, sample in zip(indices, samples, strict=False):
+            made = copied(sample) if is_kept else sample
+            if self.make is not None:
+                self.context.index = index
+                try:
+                    made = self.make(index, made)
+                finally:
+                    self.context.index = None  # the next is read together with others
+            yield made
+        yield from samples  # more than were asked for
 
     def failed(self, row: int, index: int, error: BaseException) -> None:
-        """Record why a row of the claim is not there."""
-        self.source.note_failure(self, row, index, error)
+        """Record why a row of the claim is not there; a SpecError names its sample."""
+        if isinstance(error, SpecError):
+            reworded(error, index, self.source.describe(index))
+        if self.port.is_consumer and isinstance(error, KeyboardInterrupt):
+            raise error
+        # Of the rows that an iterable does not have only the first counts.
+        if type(error) is End and not self.end.cut(row):
+            return
+        record = encode(error, interruptible=self.port.is_consumer)
+        if self.source.collates and self.source.skips and kind_of(record) is Kind.ERROR:
+            record = b""  # the batch has room for one reason, which the end of an iterable needs
+        self.end.fail(row, record)
+
+    def fail_all(self, error: BaseException) -> None:
+        """Record for all rows of the claim what was raised outside of any."""
+        for row in range(len(self.end.indices)):
+            self.end.fail(row, encode(error))
 
     def reseeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Seed the legacy states ahead of each call, where ``reseed=True`` asks for it."""
@@ -172,3 +203,7 @@ class Reader:
             return function(*arguments)
 
         return call
+
+
+def _making(make: Callable[[int, Any], Any], read: Callable[[int], Any]) -> Callable[[int], Any]:
+    return lambda index: make(index, read(index))

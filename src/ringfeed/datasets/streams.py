@@ -10,7 +10,7 @@ from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import class_names, copied, is_iterable, length_of
-from ringfeed._failure import End, Kind, kind_of
+from ringfeed._failure import Kind, kind_of
 from ringfeed.datasets import peekable
 from ringfeed.datasets.base import Source
 from ringfeed.datasets.peekable import FirstRead, PeekableIterator, is_iterator
@@ -118,7 +118,9 @@ class StreamSource(Source):
         iterables = _iterables_of(self.dataset)
         first = _First(iterables[0], self.size_of, self.streams)
         found = IndexedSource(None, first, self.terms._replace(on_error="raise"))
+        found.functions = self.functions
         found.learn()
+        self.in_place, self.copies = found.in_place, found.copies
         if self._may_lose(iterables[0]) and (begun := first.begun()) is not None:
             self.dataset = (
                 Interleave((begun, *iterables[1:]))
@@ -190,13 +192,6 @@ class StreamSource(Source):
         """Read all streams by the numbers of their elements."""
         return reader.open_stream(self, _iterables_of(dataset))
 
-    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
-        """Cut the claim off where a stream has ended; record any other error."""
-        if type(error) is not End:
-            super().note_failure(reader, row, index, error)
-        elif reader.end.cut(row):  # only the first row that the iterable does not have counts
-            reader.end.fail(row, reader.encoded(error))
-
     def _suspects(self, row: int, index: int) -> range:
         """Return the numbers of the elements that may be read while a worker is at a row."""
         if self.part is None:
@@ -205,7 +200,7 @@ class StreamSource(Source):
 
         return suspects(self.part, row, index, reads_on=not self.is_planned)
 
-    def describe_read(self, row: int, index: int) -> str:
+    def describe_read(self, row: int, index: int, epoch: int | None = None) -> str:  # noqa: ARG002
         """Say which elements may be read while a worker is at a row of its batch."""
         found = self._suspects(row, index)
         several = (
@@ -213,7 +208,7 @@ class StreamSource(Source):
         )
         return several or self.describe(index)
 
-    def describe(self, index: int) -> str:
+    def describe(self, index: int, epoch: int | None = None) -> str:  # noqa: ARG002 - see pack
         """Say which element an index means."""
         return f"element {index // self.streams} of {self.describe_stream(index)}"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from ringfeed.datasets.trial import FirstBatch, Trial
+    from ringfeed.datasets.functions import Functions
     from ringfeed.orders.shard import Part
 
 
@@ -21,8 +21,7 @@ class Terms(NamedTuple):
     reseed: bool = False
     on_error: str = "raise"
     waits: bool = False  # samples are read many at a time, by __getitem__
-    trial: Trial | None = None
-    collate: FirstBatch | None = None
+    functions: Functions | None = None  # the user's, for the workers; None: there are none
     part: Part | None = None  # of several ranks; None: there is one
     timeout_s: float | None = None  # for the first sample, where it is awaited
 
@@ -31,10 +30,6 @@ class Terms(NamedTuple):
         if self.spec is None or isinstance(self.spec, Spec):
             return self.spec
         return Spec(self.spec, has_rows=self.batch_size is None)
-
-    def reads_first(self, length: int | None) -> bool:
-        """Whether element 0 must be read, for the spec or for what the user's functions do."""
-        return self.spec is None or (self.trial is not None and length != 0)
 
 
 class Delivery(NamedTuple):

@@ -46,7 +46,11 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
     SpecError for invalid columns.
     """
     if any(one is not None for one in functions):
-        return _open_with(dataset, terms, functions)
+        from ringfeed.datasets.functions import Functions  # noqa: PLC0415 - only where needed
+
+        given = Functions(*functions)
+        given.check(terms.batch_size)
+        terms = terms._replace(functions=given)
     if (of_own := getattr(type(dataset), "__ringfeed_source__", None)) is not None:
         own: Source = of_own(dataset, terms, open_source)
         return own
@@ -77,25 +81,6 @@ def _columns_of(dataset: Any, terms: Terms) -> Any:
     return columns_of(
         dataset, leaves, is_whole=terms.batch_size is None, has_spec=terms.spec is not None
     )
-
-
-def _open_with(dataset: Any, terms: Terms, given: tuple[Any, ...]) -> Source:
-    """Return the source of a dataset whose samples the user's functions change."""
-    from ringfeed.datasets.functions import Functions  # noqa: PLC0415 - only where it is needed
-    from ringfeed.datasets.transformed import Transforms  # noqa: PLC0415 - if needed
-    from ringfeed.datasets.trial import FirstBatch, Trial  # noqa: PLC0415 - if needed
-
-    functions = Functions(*given)
-    functions.check(terms.batch_size)
-    if functions.transform is not None:
-        terms = terms._replace(trial=Trial(functions, "transform"))
-    if functions.collate_fn is not None and terms.batch_size is None:
-        terms = terms._replace(trial=Trial(functions, "collate_fn"))
-    elif functions.collate_fn is not None:
-        terms = terms._replace(collate=FirstBatch(functions))
-    source = open_source(dataset, terms)
-    Transforms(source, functions)
-    return source
 
 
 def add_weights(source: Source) -> None:
@@ -136,7 +121,8 @@ def _check(dataset: Any, terms: Terms) -> None:
     batch_size = terms.batch_size
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
-    if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:
+    collates = terms.functions is not None and terms.functions.collate_fn is not None
+    if terms.max_batch_size is not None and batch_size is not None and not collates:
         raise ValueError(
             f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for "
             "batch_sampler= and for collate_fn=; with batch_size= alone leave it out"

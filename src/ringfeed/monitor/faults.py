@@ -142,7 +142,7 @@ def sample_failed(
     row, index, mark = failed[0]
     more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
     if mark == _ring.ROW_KILLED:
-        place, death = source.describe_read(row, index), death_of(lease.batch, row)
+        place, death = source.describe_read(row, index, lease.epoch), death_of(lease.batch, row)
         if death.stage:
             place, more = (
                 f"{_batch_of([index for _, index, _ in failed], source)}: {death.stage}",
@@ -152,7 +152,7 @@ def sample_failed(
         return WorkerError(
             f"{place} ended {workers}{more}; the last one {death.reason}; try it with workers=0"
         )
-    return _raised(dict(lease.failures()).get(row), source.describe(index), more)
+    return _raised(dict(lease.failures()).get(row), source.describe(index, lease.epoch), more)
 
 
 def _raised(record: bytes | None, place: str, more: str) -> RingfeedError:

@@ -96,7 +96,7 @@ def sent_spec(source: Source) -> Spec:
 
 
 def _looks(source: Source) -> bool:
-    return source.transforms is not None and source.transforms.has_batch_transform
+    return source.has_batch_transform
 
 
 # ---- what lands ----

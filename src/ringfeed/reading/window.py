@@ -98,8 +98,7 @@ class Ticket:
         except BaseException as error:
             if writer.port.is_consumer:
                 raise
-            for row in range(len(self.end.indices)):  # it was raised outside of any
-                self.end.fail(row, writer.encoded(error))
+            writer.fail_all(error)
             return True
 
     def clear(self) -> None:

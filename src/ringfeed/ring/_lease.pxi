@@ -108,6 +108,6 @@ cdef class Lease:
         for cell in range(self.taken.tickets):
             if not self.has_failed(cell):
                 continue
-            if c.rf_read_failure(self.ring, self.taken.slot, cell, &failure):
+            if c.rf_read_failure(self.ring, self.taken.slot, cell, &failure) and failure.size:
                 found.append((failure.row, <bytes>failure.payload[:failure.size]))
         return found
