@@ -5,7 +5,7 @@
                   streams, stream_reader, ...      of an iterator, which is read in order
                   mix, pack, frozen, passes        ringfeed's own: `Mix`, `Pack`, `Frozen`
 
-    the user's functions ──▶ functions ──▶ first (the first sample), transformed (in workers)
+    the user's functions ──▶ functions ──▶ trial (the first sample), transformed (in workers)
 
 `engine.open_source` chooses the kind of a dataset. Imports `orders`, `spec` and what lies below.
 """

@@ -70,14 +70,16 @@ class ArraySource(Source):
 
     def learn(self) -> None:
         """Set the spec of the arrays; a given one may only convert them."""
-        from ringfeed.datasets.first import first_of, learn_from_batch  # noqa: PLC0415 - no worker
-
         if self.collates:
+            from ringfeed.datasets.trial import learn_from_batch  # noqa: PLC0415 - not for workers
+
             learn_from_batch(self)
             return
         inferred, _ = Spec.infer_batch(self.dataset, 0)
         given = self.terms.given_spec()
         if self.function is not None:
+            from ringfeed.datasets.first import first_of  # noqa: PLC0415 - not for workers
+
             made = first_of(self, lambda made, _: made) if self.reads_first() else None
             if not self.in_place:
                 self.accept(Spec.infer(made, 0) if given is None else given, self.indices)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import root_of
@@ -269,26 +268,23 @@ class Source(ABC):
         """
         return [(indices, 0)] if len(indices) else []
 
-    def delivery(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
+    def delivery(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - streams
         """Say what is delivered of a batch of ``rows`` rows where something is missing."""
-        if not self.collates:
-            return self.settle(lease, rows, epoch)
-        kinds, read = {kind_of(record) for _, record in lease.failures()}, self.indices
-        if Kind.END in kinds:
-            read = lease.failed_rows(read)[-1][0]
-        found = self.settle(lease, read, epoch)._replace(is_whole=True)
-        if Kind.NOTHING in kinds:
-            return found._replace(failed=[], is_none=True, keeps_others=False)
-        return found
-
-    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
-        """Say which of so many samples failed, or why a whole batch is missing."""
-        if self.whole:
-            kinds = {kind_of(record) for _, record in lease.failures()}
-            failed = [] if kinds - {Kind.ERROR} else lease.failed_rows(1)
-            return Delivery(failed, is_none=Kind.NOTHING in kinds, keeps_others=False)
+        kinds = {kind_of(record) for _, record in lease.failures()}
+        if self.collates:  # of whose samples any rows may be made
+            rows = self.indices
+            if Kind.END in kinds:
+                rows = lease.failed_rows(rows)[-1][0]
+        is_none = Kind.NOTHING in kinds
+        failed = lease.failed_rows(1 if self.whole else rows)
+        if is_none or (self.whole and Kind.END in kinds):
+            failed = []
         return Delivery(
-            [(row, self.number_of(index), mark) for row, index, mark in lease.failed_rows(rows)]
+            [(row, self.number_of(index), mark) for row, index, mark in failed],
+            is_none=is_none,
+            keeps_others=not (self.whole or is_none),
+            is_short=self.streams > 0 and rows < self.indices,
+            is_whole=self.collates,
         )
 
     def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002
@@ -341,21 +337,11 @@ class Source(ABC):
 
     def fill(self, dataset: Any, reader: Reader) -> Fill:
         """Return what fills the reader's claim from the dataset, by way of the user's functions."""
-        if self.has_weights:
-            from ringfeed.datasets._changes import fill_draws  # noqa: PLC0415 - only where needed
-
-            *offsets, index_at, weight_at = reader.port.offsets
-            reader.writer = reader.writer_of(Spec(self.spec.tree[0]), tuple(offsets))
-            fill = self._fill(dataset, reader)
-            return partial(fill_draws, reader.end.claim_address, index_at, weight_at, fill)
-        return self._fill(dataset, reader)
-
-    def _fill(self, dataset: Any, reader: Reader) -> Fill:
-        if not self.has_functions:
+        if not (self.has_functions or self.has_weights):
             return self.open(dataset, reader)
-        from ringfeed.datasets.transformed import open_with_functions  # noqa: PLC0415 - if needed
+        from ringfeed.datasets.transformed import open_changed  # noqa: PLC0415 - if needed
 
-        return open_with_functions(dataset, reader)
+        return open_changed(dataset, reader)
 
     @abstractmethod
     def open(self, dataset: Any, reader: Reader) -> Fill:

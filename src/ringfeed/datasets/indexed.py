@@ -84,7 +84,7 @@ class IndexedSource(Source):
     def learn(self) -> None:
         """Set the spec and the rows, from the first sample or whole batch unless they are given."""
         if self.collates:
-            from ringfeed.datasets.first import learn_from_batch  # noqa: PLC0415 - not for workers
+            from ringfeed.datasets.trial import learn_from_batch  # noqa: PLC0415 - not for workers
 
             learn_from_batch(self)
         elif self.whole:

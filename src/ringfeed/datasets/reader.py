@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed._checks import reworded
-from ringfeed._classes import copied
 from ringfeed._failure import End, Kind, encode, kind_of
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
@@ -14,7 +13,7 @@ from ringfeed.spec._rows import RowWriter
 from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ringfeed.datasets.base import Source
     from ringfeed.datasets.streams import StreamSource
@@ -141,8 +140,11 @@ class Reader:
     def by_method(self, method: str, read: Callable[..., Any]) -> Fill:
         """Return what fills the claim by a method of datasets: see `indexed`."""
         if method == "__getitems__":
-            is_plain = self.make is None and not self.source.collates
-            return self.by(self.writer.bulk, read if is_plain else partial(self._many_made, read))
+            if self.make is not None or self.source.collates:
+                from ringfeed.datasets.transformed import many_made  # noqa: PLC0415 - if needed
+
+                read = partial(many_made, self, read)
+            return self.by(self.writer.bulk, read)
         if method == "read_into":
             return self.by(self.writer.rows, self.reseeded(read))
         return self.by_element(self.reseeded(read))
@@ -152,27 +154,10 @@ class Reader:
     ) -> Fill:
         """Return what fills the claim with read(index): samples, or a whole batch."""
         if self.make is not None:
-            read = _making(self.make, read)
+            read = partial(_made, self.make, read)
         if self.source.whole:
             return self.by(self.writer.batch, read, self.source.rows, failed=failed)
         return self.by(self.writer.samples, read, failed=failed)
-
-    def _many_made(self, read: Callable[[list[int]], Any], indices: list[int]) -> Iterator[Any]:
-        """Read many samples, and make a new one of each with its own random numbers."""
-        found = read([*indices])
-        # A generator may fill the same memory for each.
-        is_kept = self.source.collates and not isinstance(found, list | tuple)
-        samples = iter(found)
-        for index, sample in zip(indices, samples, strict=False):
-            made = copied(sample) if is_kept else sample
-            if self.make is not None:
-                self.context.index = index
-                try:
-                    made = self.make(index, made)
-                finally:
-                    self.context.index = None  # the next is read together with others
-            yield made
-        yield from samples  # more than were asked for
 
     def failed(self, row: int, index: int, error: BaseException) -> None:
         """Record why a row of the claim is not there; a SpecError names its sample."""
@@ -205,5 +190,5 @@ class Reader:
         return call
 
 
-def _making(make: Callable[[int, Any], Any], read: Callable[[int], Any]) -> Callable[[int], Any]:
-    return lambda index: make(index, read(index))
+def _made(make: Callable[[int, Any], Any], read: Callable[[int], Any], index: int) -> Any:
+    return make(index, read(index))

@@ -160,9 +160,9 @@ class StreamSource(Source):
         )
         return ((batch, int(batch[0]) % self.streams % max(workers, 1) + 1) for batch in batches)
 
-    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
+    def delivery(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say which elements are missing; a stream that has ended leaves the rotation."""
-        found = super().settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
+        found = super().delivery(lease, rows, epoch)
         record = next(
             (record for _, record in lease.failures() if kind_of(record) is Kind.END), None
         )

@@ -20,7 +20,7 @@ import numpy as np
 from ringfeed._checks import reworded
 from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C
-from ringfeed.datasets._changes import BatchWriter, RowTransform, keeper_of
+from ringfeed.datasets._changes import BatchWriter, RowTransform, fill_draws, keeper_of
 from ringfeed.datasets.functions import of_one
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import reseed
@@ -28,7 +28,7 @@ from ringfeed.spec.spec import Array, Spec, plain
 from ringfeed.spec.values import OF_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Reader
@@ -40,9 +40,22 @@ def begin_worker(functions: Functions, number: int) -> None:
         _call(functions.worker_init_fn, number, lambda: f"worker_init_fn({number})")
 
 
-def open_with_functions(dataset: Any, reader: Reader) -> Fill:
-    """Return what fills the reader's claim from the dataset by way of the user's functions."""
+def open_changed(dataset: Any, reader: Reader) -> Fill:
+    """Return what fills the reader's claim from the dataset, with all that is done to samples."""
+    source = reader.source
+    if not source.has_weights:
+        return _open(dataset, reader)
+    *offsets, index_at, weight_at = reader.port.offsets
+    reader.writer = reader.writer_of(Spec(source.spec.tree[0]), tuple(offsets))
+    fill = _open(dataset, reader)
+    return partial(fill_draws, reader.end.claim_address, index_at, weight_at, fill)
+
+
+def _open(dataset: Any, reader: Reader) -> Fill:
+    """Return what fills the claim by way of the user's functions."""
     source, functions, writer = reader.source, reader.functions, reader.writer
+    if functions is None:
+        return source.open(dataset, reader)
     change, collates = _change(reader), source.collates
     if change is not None and source.in_place and not collates:
         writer.change = RowTransform(change if source.runs_code else reader.reseeded(change))
@@ -102,6 +115,26 @@ def _made(reader: Reader, change: Callable[[int, Any], Any], index: int, sample:
             "of the first one; return it always, or never and change it in place"
         )
     return made
+
+
+def many_made(
+    reader: Reader, read: Callable[[list[int]], Any], indices: list[int]
+) -> Iterator[Any]:
+    """Read many samples, and make a new one of each with its own random numbers."""
+    found = read([*indices])
+    # A generator may fill the same memory for each.
+    is_kept = reader.source.collates and not isinstance(found, list | tuple)
+    samples = iter(found)
+    for index, sample in zip(indices, samples, strict=False):
+        made = copied(sample) if is_kept else sample
+        if reader.make is not None:
+            reader.context.index = index
+            try:
+                made = reader.make(index, made)
+            finally:
+                reader.context.index = None  # the next is read together with others
+        yield made
+    yield from samples  # more than were asked for
 
 
 def _changed(change: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
