@@ -39,7 +39,6 @@ HOOKS = ("on_epoch_begin", "on_epoch_end")
 _EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
 _CONSUMERS_OWN = {
     *("given", "dataset", "functions", "terms", "hooks", "order", "members", "iterables"),
-    "rows_now",
 }
 
 

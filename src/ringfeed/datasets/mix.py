@@ -228,7 +228,7 @@ class MixSource(Source):
             with _named(number, TypeError, ValueError):
                 members.append(open_source(dataset, terms))
         self.starts = [0, 1]  # changed in place: the engine has it, too
-        copied = any(member.function is not None for member in members)
+        copied = members[0].function is not None
         read = (
             one.dataset if one.runs_code else Rows(one.dataset, copied=copied) for one in members
         )

@@ -9,6 +9,7 @@ PackSource   its source
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -134,6 +135,10 @@ class Pack:
         self.count = given.size
         """Samples."""
         self.packing: Packing = STRATEGIES[strategy](given, self.max_length, window)
+        shapes = ((self.max_length,), (self.max_length,), (self.packing.most + 1,))
+        added = zip(EXTRAS, shapes, strict=True) if segment_ids else ()
+        self.extras = {name: Array(shape, "int32") for name, shape in added}
+        """What a row has besides the sample's leaves."""
         self.name = f"pack:{strategy}:{digest(given, repr((self.max_length, window)))}"
 
     def __ringfeed_source__(
@@ -195,16 +200,12 @@ class PackedRows:
 
     holds_dataset = True  # see `unpicklable.users_path`
 
-    def __init__(
-        self, dataset: Any, packing: Packing, max_length: int, *, has_extras: bool, reseeds: bool
-    ) -> None:
+    def __init__(self, dataset: Any, pack: Pack, *, reseeds: bool) -> None:
         self.dataset = dataset
         self.mixes = False
         """Whether each epoch has others."""
-        self._packing = packing
-        self._max_length = max_length
-        self._has_extras = has_extras
-        self._reseeds = reseeds
+        self._packing, self._max_length = pack.packing, pack.max_length
+        self._extras, self._reseeds = pack.extras, reseeds
 
     def __len__(self) -> int:
         return self._packing.rows
@@ -220,15 +221,6 @@ class PackedRows:
     def pieces(self, row: int, seed: int, epoch: int) -> Pieces:
         """Return what a row is made of."""
         return self._packing.pieces(row, seed if self.mixes else None, epoch)
-
-    def extras(self) -> dict[str, Array]:
-        """Return what a row has besides the sample's leaves."""
-        shapes = ((self._max_length,), (self._max_length,), (self._packing.most + 1,))
-        return {
-            name: Array(shape, "int32")
-            for name, shape in zip(EXTRAS, shapes, strict=True)
-            if self._has_extras
-        }
 
     def _packed(self, row: int, out: dict[str, Any] | None) -> dict[str, Any]:
         context = installed.context
@@ -251,17 +243,17 @@ class PackedRows:
         for sample, begin, end, value in zip(samples, begins, ends, found, strict=True):
             where = _where(sample, row)
             leaves = self._leaves(sample, value, where)
-            if out is None:
-                out = self._empty(leaves)
-            self._put(out, leaves, slice(begin, end), used, where)
+            out = self._empty(leaves) if out is None else out
+            self._check_fits(leaves, out, where)
+            for name, leaf in leaves.items():
+                out[name][used : used + end - begin] = leaf[begin:end]
             used += end - begin
         assert installed.context is not None
         assert out is not None
         installed.context.index = tuple(samples)
-        for name, leaf in out.items():
-            if name not in EXTRAS or not self._has_extras:
-                leaf[used:] = 0
-        if self._has_extras:
+        for name in out.keys() - self._extras.keys():
+            out[name][used:] = 0
+        if self._extras:
             _write_extras(out, np.array(ends) - begins, used)
         return out
 
@@ -295,41 +287,34 @@ class PackedRows:
         }
 
     def _empty(self, leaves: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        extras = self.extras()
-        if clash := [name for name in extras if name in leaves]:
+        """Return a row of zeros for samples of such leaves."""
+        if clash := [name for name in self._extras if name in leaves]:
             raise SpecError(
                 f"the samples of the Pack have {clash[0]!r} of their own, which Pack() adds; give "
                 "segment_ids=False, or leave it out in __getitem__"
             )
-        found = {
+        rows = {
             name: np.zeros((self._max_length, *leaf.shape[1:]), leaf.dtype)
             for name, leaf in leaves.items()
         }
-        return {
-            **found,
-            **{name: np.zeros(array.shape, array.dtype) for name, array in extras.items()},
-        }
+        extras = {name: np.zeros(array.shape, array.dtype) for name, array in self._extras.items()}
+        return {**rows, **extras}
 
-    def _put(
-        self, out: dict[str, Any], leaves: dict[str, Any], part: slice, at: int, where: str
-    ) -> None:
-        """Write a part of a sample into a row."""
-        names = [name for name in out if not (self._has_extras and name in EXTRAS)]
+    def _check_fits(self, leaves: dict[str, NDArray[Any]], out: dict[str, Any], where: str) -> None:
+        """Refuse a sample that differs from those before it in more than its length."""
+        names = [name for name in out if name not in self._extras]
         if leaves.keys() != {*names}:
             remedy = "return the same keys for every index"
             raise error_of(f"{where}: sample", f"has the keys {[*leaves]}", str(names), remedy)
         for name, leaf in leaves.items():
-            place = out[name]
-            if (leaf.dtype, leaf.shape[1:]) != (place.dtype, place.shape[1:]):
-                got = f"has {leaf.dtype} elements of shape {leaf.shape[1:]}"
-                remedy = "return elements of one dtype and shape for every index"
+            expected, shape = out[name].dtype, out[name].shape[1:]
+            if (leaf.dtype, leaf.shape[1:]) != (expected, shape):
                 raise error_of(
                     f"{where}: sample[{name!r}]",
-                    got,
-                    f"{place.dtype} of shape {place.shape[1:]}",
-                    remedy,
+                    f"has {leaf.dtype} elements of shape {leaf.shape[1:]}",
+                    f"{expected} of shape {shape}",
+                    "return elements of one dtype and shape for every index",
                 )
-            place[at : at + part.stop - part.start] = leaf[part]
 
 
 def _where(sample: int, row: int) -> str:
@@ -377,8 +362,6 @@ def _write_extras(out: dict[str, Any], lengths: NDArray[Any], used: int) -> None
 class PackSource(IndexedSource):
     """A dataset of packed rows, around the source of the dataset that they are packed from."""
 
-    rows_now: PackedRows | None = None  # in the consumer
-
     def __init__(
         self, pack: Pack, terms: Terms, open_source: Callable[[Any, Terms], Source]
     ) -> None:
@@ -395,26 +378,19 @@ class PackSource(IndexedSource):
         )  # of arrays, perhaps of one length, which are no columns here
         inner = IndexedSource(samples, samples, plain) if is_list else open_source(samples, plain)
         dataset = inner.dataset if inner.runs_code else Rows(inner.dataset)
-        extras, reseeds = pack.segment_ids, terms.reseed
-        rows = PackedRows(
-            dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds
-        )
-        super().__init__(pack, rows, terms)
+        super().__init__(pack, PackedRows(dataset, pack, reseeds=terms.reseed), terms)
         self.consist_of([inner])
-        self.rows_now = rows
 
     def without_dataset(self) -> PackSource:
         """Return a copy for the engine, which knows rows, and not the dataset."""
-        other = super().without_dataset()
-        rows = object.__new__(PackedRows)
-        rows.__dict__.update(self.dataset.__dict__, dataset=None)
-        other.rows_now = rows
+        other, other.dataset = super().without_dataset(), copy(self.dataset)
+        other.dataset.dataset = None
         return other
 
     def hold(self, dataset: PackedRows) -> None:
         """Read these rows from now on."""
         dataset.mixes = self.dataset.mixes
-        self.dataset = self.rows_now = dataset
+        self.dataset = dataset
         self.members[0].hold(self.users_own(dataset))
 
     def learn(self) -> None:
@@ -429,14 +405,10 @@ class PackSource(IndexedSource):
     def _check_given(self, spec: Spec) -> None:
         """Refuse a spec that no row has."""
         tree = spec.tree if isinstance(spec.tree, dict) else {}
-        extras, most = self.dataset.extras(), self.given.max_length
-        fits = {*extras} < {*tree} and all(isinstance(array, Array) for array in tree.values())
-        if fits:
-            fits = all(tree[name] == array for name, array in extras.items())
-            fits = fits and all(
-                tree[name].shape[:1] == (most,) for name in tree.keys() - extras.keys()
-            )
-        if not fits:
+        extras, most = self.given.extras, self.given.max_length
+        sequences = [array for name, array in tree.items() if name not in extras]
+        fits = all(isinstance(array, Array) and array.shape[:1] == (most,) for array in sequences)
+        if not (sequences and fits and all(tree.get(name) == extras[name] for name in extras)):
             names = "".join(f", {name!r}: {array!r}" for name, array in extras.items())
             raise SpecError(
                 f"spec= says {self.terms.spec!r}, but a row of the Pack is a dict as {{{BARE!r}: "
@@ -485,10 +457,10 @@ class PackSource(IndexedSource):
 
     def describe(self, index: int, epoch: int | None = None) -> str:
         """Name a row and, of a batch that was delivered, the samples in it."""
-        rows, row = self.rows_now, f"row {index} of the Pack"
-        if rows is None or epoch is None:
+        row = f"row {index} of the Pack"
+        if epoch is None:
             return row
-        samples = rows.pieces(index, self.seed, epoch).samples.tolist()
+        samples = self.dataset.pieces(index, self.seed, epoch).samples.tolist()
         more = f" and {len(samples) - NAMED} more" if len(samples) > NAMED else ""
         return f"{row} ({', '.join(f'dataset[{sample}]' for sample in samples[:NAMED])}{more})"
 

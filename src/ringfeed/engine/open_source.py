@@ -54,11 +54,14 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
     if (of_own := getattr(type(dataset), "__ringfeed_source__", None)) is not None:
         own: Source = of_own(dataset, terms, open_source)
         return own
-    _check(dataset, terms)
-    columns = _columns_of(dataset, terms)
+    names = class_names(dataset)
+    _refuse(dataset, names, terms)
+    columns = _columns_of(dataset, names, terms)
     if leaf_arrays(columns) is not None:
         return ArraySource(dataset, columns, terms)
     if is_iterable(dataset):
+        if not hasattr(type(dataset), "__iter__"):
+            _check_function(dataset)
         from ringfeed.datasets.streams import StreamSource  # noqa: PLC0415 - if needed
 
         return StreamSource(dataset, terms)
@@ -69,9 +72,9 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
     return source
 
 
-def _columns_of(dataset: Any, terms: Terms) -> Any:
+def _columns_of(dataset: Any, names: set[str], terms: Terms) -> Any:
     """Return columns of any package as NumPy arrays; return other datasets unchanged."""
-    if not isinstance(dataset, tuple | list | dict) and _SERIES.isdisjoint(class_names(dataset)):
+    if not isinstance(dataset, tuple | list | dict) and _SERIES.isdisjoint(names):
         return dataset
     leaves = [*leaves_of(dataset)]
     if all(isinstance(leaf, np.ndarray) for _, leaf in leaves):
@@ -116,58 +119,47 @@ def open_readers(source: Source, concurrency: int, readers: int, max_attempts: i
 # ---- what is no dataset ----
 
 
-def _check(dataset: Any, terms: Terms) -> None:
-    """Raise TypeError for an object that is no dataset, and ValueError for a wrong size."""
-    batch_size = terms.batch_size
-    if refusal := _refusal(dataset, batch_size):
-        raise TypeError(refusal)
+def _refuse(dataset: Any, names: set[str], terms: Terms) -> None:
+    """Raise TypeError for an object that is no dataset, ValueError for a wrong max_batch_size.
+
+    ``names``: of its classes.
+    """
+    kind, batch_size, text = type(dataset).__name__, terms.batch_size, ""
+    tables = [_TABLES[name] for name in _TABLES if name in names]
+    if isinstance(dataset, str | bytes | os.PathLike):
+        text = (
+            f"{dataset!r} is a {kind}, expected a dataset and not the name of one; read it into "
+            "arrays, or give an object whose __getitem__(i) reads sample i"
+        )
+    elif tables:
+        text = (
+            f"a {kind} has no rows by number, expected a dataset; "
+            f"give its columns: {{name: table[name].to_numpy() for name in table.{tables[0]}}}"
+        )
+    elif not _OF_BATCHES.isdisjoint(names) and batch_size is not None:
+        text = (
+            f"{_a(kind)} makes batches itself, expected a dataset of samples; give the loader's "
+            ".dataset, or batch_size=None to have its batches as they are"
+        )
+    elif any(name.startswith("scipy.") for name in names) and hasattr(dataset, "toarray"):
+        text = (
+            f"{_a(kind)} has no rows that are arrays, expected a dataset; give a tuple of its "
+            ".toarray() if that fits in memory, or an object whose __getitem__(i) makes row i "
+            "dense"
+        )
+    elif isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
+        text = (
+            f"{dataset.__name__} is a class, expected a dataset; give an instance: "
+            f"{dataset.__name__}(...)"
+        )
+    if text:
+        raise TypeError(text)
     collates = terms.functions is not None and terms.functions.collate_fn is not None
     if terms.max_batch_size is not None and batch_size is not None and not collates:
         raise ValueError(
             f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for "
             "batch_sampler= and for collate_fn=; with batch_size= alone leave it out"
         )
-
-
-def _refusal(dataset: Any, batch_size: int | None) -> str | None:
-    """Say why an object is no dataset, and what to give instead; None if it may be one."""
-    names, kind = class_names(dataset), type(dataset).__name__
-    if isinstance(dataset, str | bytes | os.PathLike):
-        return (
-            f"{dataset!r} is a {kind}, expected a dataset and not the name of one; read it into "
-            "arrays, or give an object whose __getitem__(i) reads sample i"
-        )
-    if tables := [_TABLES[name] for name in _TABLES if name in names]:
-        return (
-            f"a {kind} has no rows by number, expected a dataset; "
-            f"give its columns: {{name: table[name].to_numpy() for name in table.{tables[0]}}}"
-        )
-    if not _OF_BATCHES.isdisjoint(names) and batch_size is not None:
-        return (
-            f"{_a(kind)} makes batches itself, expected a dataset of samples; give the loader's "
-            ".dataset, or batch_size=None to have its batches as they are"
-        )
-    if any(name.startswith("scipy.") for name in names) and hasattr(dataset, "toarray"):
-        return (
-            f"{_a(kind)} has no rows that are arrays, expected a dataset; give a tuple of its "
-            ".toarray() if that fits in memory, or an object whose __getitem__(i) makes row i "
-            "dense"
-        )
-    return _refusal_of_code(dataset)
-
-
-def _refusal_of_code(dataset: Any) -> str | None:
-    """Say why a class or a function is no dataset."""
-    if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
-        return (
-            f"{dataset.__name__} is a class, expected a dataset; give an instance: "
-            f"{dataset.__name__}(...)"
-        )
-    return (
-        _needs_arguments(dataset)
-        if is_iterable(dataset) and not hasattr(type(dataset), "__iter__")
-        else None
-    )
 
 
 def _is_async(kind: type) -> bool:
@@ -188,26 +180,28 @@ def _a(kind: str) -> str:
     return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
-def _needs_arguments(function: Any) -> str | None:
+def _check_function(function: Any) -> None:
+    """Raise TypeError for a function that cannot be called for an iterable."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some builtins
-        return None
+        return
     try:
         signature.bind()
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
         if name == "<lambda>":
-            return (
+            text = (
                 f"a lambda of {signature} is no dataset: give an object whose __len__ is the "
                 "number of samples and whose __getitem__(i) calls it or, for an iterable, a "
                 "lambda without arguments that returns one"
             )
-        return (
-            f"{name}{signature} cannot be called without arguments ({error}), as a function that "
-            f"returns an iterable is; give lambda: {name}(...)"
-        )
-    return None
+        else:
+            text = (
+                f"{name}{signature} cannot be called without arguments ({error}), as a function "
+                f"that returns an iterable is; give lambda: {name}(...)"
+            )
+        raise TypeError(text) from None
 
 
 def _check_indexable(dataset: Any, batch_size: int | None) -> None:
