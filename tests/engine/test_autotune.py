@@ -441,10 +441,10 @@ def test_moves_come_to_an_end(seed: int) -> None:
         if tuner.setting.workers > 3 and random.random() < 0.02:
             most = random.randint(1, tuner.setting.workers - 1)
             assert tuner.make_do(most, "no memory").setting.workers <= most
-    check_moves(tuner, (replace(one, all_held=False) for one in restless(random, tuner, 500)))
+    check_moves(tuner, (one._replace(all_held=False) for one in restless(random, tuner, 500)))
     assert len(tuner.history) <= tuning.MOST_MOVES + MOST_IN_A_REGIME
     assert not check_moves(
-        tuner, (replace(one, all_held=False) for one in restless(random, tuner, 500))
+        tuner, (one._replace(all_held=False) for one in restless(random, tuner, 500))
     )
 
 
@@ -457,7 +457,7 @@ def test_a_regime_is_few_moves(seed: int) -> None:
     """
     tuner, random = Tuner(LEAST, MOST), Random(seed)  # noqa: S311 - no secrets
     moves: list[Step] = []
-    while tuner._decide != tuner._watch:
+    while not tuner.is_settled:
         stall, busy, rate = (
             random.choice([0.03, 0.5, 0.9]),
             random.choice([0.3, 0.85, 1.0]),
@@ -465,7 +465,7 @@ def test_a_regime_is_few_moves(seed: int) -> None:
         )
         workers = tuner.setting.workers
         window = Window(1.0, stall, busy * workers, (1 - busy) * workers, 10, rate)
-        while not (move := tuner.look(window)) and tuner._decide != tuner._watch:
+        while not (move := tuner.look(window)) and not tuner.is_settled:
             pass
         moves += [move] if move else []
     assert len(moves) <= MOST_IN_A_REGIME

@@ -14,12 +14,10 @@ processes; `Resizer` measures, and carries out what the tuner decides.
 from __future__ import annotations
 
 from contextlib import suppress
-from copy import copy
-from dataclasses import astuple, dataclass
 from math import ceil, sqrt
-from operator import add
+from operator import add, sub
 from statistics import mean, median, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed._units import show_bytes
 from ringfeed.errors import RingfeedError
@@ -28,7 +26,7 @@ from ringfeed.monitor.stats import Setting, Side, Step
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection, Generator
 
     from ringfeed.engine.engine import Engine
 
@@ -52,8 +50,7 @@ MOST_MOVES = 50
 LOOK_NS = 10**8
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """What was measured since the last look.
 
     ``stall_s``: the consumer waited; ``busy_s`` and ``back_pressure_s``: the time that all workers
@@ -69,26 +66,17 @@ class Window:
     samples: int = 0
     all_held: bool = False
 
-    def __add__(self, other: Window) -> Window:
-        """Return both windows as one."""
-        return Window(*map(add, astuple(self), astuple(other)))
-
 
 class Level:
     """What was measured at one setting, in at most ``most`` windows."""
 
     def __init__(self, setting: Setting, most: int = MANY) -> None:
         self.setting, self._most = setting, most
-        self._rates: list[float] = []
-        self._waits: list[float] = []
-        self._busy_s = self._elapsed_s = 0.0
+        self.windows: list[Window] = []
 
-    def add(self, window: Window) -> None:
-        """Count a window."""
-        self._rates.append(window.samples / window.elapsed_s)
-        self._waits.append(window.stall_s / window.elapsed_s)
-        self._busy_s += window.busy_s
-        self._elapsed_s += window.elapsed_s
+    @property
+    def _rates(self) -> list[float]:
+        return [window.samples / window.elapsed_s for window in self.windows]
 
     @property
     def samples_per_s(self) -> float:
@@ -98,17 +86,22 @@ class Level:
     @property
     def waited(self) -> float:
         """Share of the time that the consumer waited."""
-        return min(1.0, median(self._waits or [0.0]))
+        waits = [window.stall_s / window.elapsed_s for window in self.windows]
+        return min(1.0, median(waits or [0.0]))
 
     @property
     def busy(self) -> float:
         """Share of their time that the workers were filling."""
-        return min(1.0, self._busy_s / (max(1, self.setting.workers) * self._elapsed_s))
+        busy_s, elapsed_s = (
+            sum(w.busy_s for w in self.windows),
+            sum(w.elapsed_s for w in self.windows),
+        )
+        return min(1.0, busy_s / (max(1, self.setting.workers) * elapsed_s))
 
     @property
     def is_sure(self) -> bool:
         """Whether the throughput is known well enough, or more windows would take too long."""
-        rates, count = self._rates, len(self._rates)
+        rates, count = self._rates, len(self.windows)
         is_steady = count >= FEW and stdev(rates) <= SURE * sqrt(count) * mean(rates)
         return count >= self._most or is_steady
 
@@ -127,27 +120,25 @@ class Tuner:
         self._start()
 
     def _start(self) -> None:
-        """Measure a setting that needs no proof, as if it were the first."""
-        self._level, self._seen = Level(self.setting), Window()
-        self._since_s = 0.0  # the last move
-        self._base = self._level  # the last one that was kept
-        # Why there are not more: what did not pay from the base, or its limit.
-        self._closed: dict[Side, str] = {}
-        self._trial: list[Side] = []  # what there is twice of, compared with the base
-        self._outcome = ""  # of the last trial
-        self._decide: Callable[[], Step | None] = self._judge
+        """Search anew from the setting, which needs no proof."""
+        self._search = self._moves()
+        next(self._search)
+
+    def _measure(self) -> None:
+        """Measure the setting; the first window does not count, since it shows the move."""
+        self._level, self._seen, self._since_s = Level(self.setting), Window(), 0.0
 
     @property
     def is_short(self) -> bool:
         """Whether training waits although the tuner has nothing left to try."""
-        return self._decide == self._watch and self._base.waited >= PAYS
+        return self.is_settled and self._base.waited >= PAYS
 
     def look(self, window: Window) -> Step | None:
         """Add the window since the last look; return a move if one is due."""
         self._batches += window.batches
         if window.all_held:
             return self._open_another()
-        seen = self._seen = self._seen + window
+        seen = self._seen = Window(*map(add, self._seen, window))
         if seen.elapsed_s < LOOK_S or seen.batches < LOOK_BATCHES or not seen.samples:
             return None
         # A window still shows the move while slots run full, and while workers neither fill nor
@@ -157,84 +148,92 @@ class Tuner:
         self._seen = Window()
         if is_first or (there < self.setting.workers - 0.5 and self._since_s < STARTING_S):
             return None
-        self._level.add(seen)
-        return self._decide() if self._level.is_sure else None
+        self._level.windows.append(seen)
+        return self._search.send(self._level) if self._level.is_sure else None
 
     # ---- deciding ----
 
-    def _judge(self) -> Step | None:
-        """Keep a trial that paid as the base of the next one; otherwise try another."""
-        level, base, trial = self._level, self._base, self._trial
-        if trial:
-            gain = level.samples_per_s / base.samples_per_s - 1
-            self._outcome = f"{named(trial[-1], level.setting.count(trial[-1]))} {gained(gain)}"
-            waits = level.waited >= PAYS
-            # Noise may hide the gain.
-            relieves = not waits and base.waited - level.waited >= PAYS and gain > -PAYS
-            if gain < PAYS and not relieves:
-                may_burst = waits and level.busy < BUSY and len(trial) == 1
+    def _moves(self) -> Generator[Step | None, Level, None]:
+        """Yield each move, or none; the level of the setting is sent once it is sure."""
+        outcome = ""  # of the last trial
+        while True:
+            self._measure()
+            self.is_settled = False
+            # Why there are not more of a side: what did not pay from the base, or its limit.
+            self._closed: dict[Side, str] = {}
+            # The last level that was kept.
+            self._base = self._level
+            yield None
+            while side := self._next_side():
+                level = yield self._try(side, self._base, outcome)
+                outcome, pays = self._judge(side, level)
+                may_burst = not pays and level.waited >= PAYS and level.busy < BUSY
                 if may_burst and self._has_more("slots", level.setting):
-                    return self._try("slots", level)
-                self._closed[trial[0]] = self._outcome
-                return self._next()
-        self._closed.clear()
-        self._base = level
-        return self._next()
+                    level = yield self._try("slots", level, outcome)
+                    outcome, pays = self._judge("slots", level)
+                if pays:
+                    self._base = level
+                    self._closed.clear()
+                else:
+                    self._closed[side] = outcome
+            step = self._settle(outcome)
+            usual = self._base.waited
+            while self.is_settled:
+                self._level = Level(self.setting, FEW)
+                waited = (yield step).waited
+                step = None
+                is_usual = abs(waited - usual) < CHANGED or waited < PAYS
+                self.is_settled = is_usual or len(self.history) >= MOST_MOVES
+            outcome = f"training waited {_show_share(usual)} of the time before"
 
-    def _next(self) -> Step | None:
-        """Try the next step that may pay, from the base; settle if there is none."""
-        base, self._trial = self._base, []
+    def _next_side(self) -> Side | None:
+        """Return the side of which more may pay, from the base; the likelier first."""
+        base = self._base
         for side in _lacking(base) if base.waited >= PAYS else ():
             if side not in self._closed and self._has_more(side, base.setting):
-                return self._try(side, base)
-        return self._settle()
+                return side
+        return None
+
+    def _judge(self, side: Side, level: Level) -> tuple[str, bool]:
+        """Return a trial's effect in words, and whether it pays."""
+        base = self._base
+        gain = level.samples_per_s / base.samples_per_s - 1
+        # Noise may hide the gain.
+        relieves = level.waited < PAYS <= base.waited - level.waited and gain > -PAYS
+        words = f"{named(side, getattr(level.setting, side))} {gained(gain)}"
+        return words, gain >= PAYS or relieves
 
     def _has_more(self, side: Side, setting: Setting) -> bool:
         """Whether this side may grow; notes the reason if it may not."""
-        most = self._most.count(side)
-        if side in self._tuned and setting.count(side) >= most:
+        is_tuned, most = side in self._tuned, getattr(self._most, side)
+        has_more = is_tuned and getattr(setting, side) < most
+        if is_tuned and not has_more:
             self._closed[side] = f"there may be no more than {named(side, most)}"
-        return side in self._tuned and setting.count(side) < most
+        return has_more
 
-    def _try(self, side: Side, level: Level) -> Step:
-        self._trial.append(side)
-        self._decide = self._judge
-        now = level.setting.count(side)
-        count, wait = min(2 * now, self._most.count(side)), ", so they wait for slots"
+    def _try(self, side: Side, level: Level, outcome: str) -> Step:
+        """Move to about twice as many of a side."""
+        now = getattr(level.setting, side)
+        count, wait = min(2 * now, getattr(self._most, side)), ", so they wait for slots"
         if side == "workers":
             count, wait = min(count, ceil(HEADROOM * now / max(1 - level.waited, 0.01))), ""
-        before = f"{self._outcome}; " if self._outcome else ""
+        before = f"{outcome}; " if outcome else ""
         shortage = f"{_show_wait(level.waited)} and the workers are {level.busy:.0%} busy{wait}"
         why = f"{before}{shortage}: {named(side, count)}"
-        return self._go(level.setting.having(side, count), why)
+        return self._go(level.setting._replace(**{side: count}), why)
 
-    # ---- settled ----
-
-    def _settle(self) -> Step | None:
-        """Stay at the setting that was kept."""
-        base = self._base
-        limits = self._closed.values() if base.waited >= PAYS else ()
-        self._decide = self._watch
-        step = None
+    def _settle(self, outcome: str) -> Step | None:
+        """Stay at the setting that was kept; return the move back to it, if it is another."""
+        base, step = self._base, None
         if self.setting != base.setting:
-            workers, slots = astuple(base.setting)
+            workers, slots = base.setting
             counts = f"{named('workers', workers)} and {named('slots', slots)}"
-            step = self._go(base.setting, f"{self._outcome}: back to {counts}")
-        reasons = [self._outcome, *limits, _show_wait(base.waited)]
+            step = self._go(base.setting, f"{outcome}: back to {counts}")
+        limits = self._closed.values() if base.waited >= PAYS else ()
+        reasons = [outcome, *limits, _show_wait(base.waited)]
         self.why = ", ".join(dict.fromkeys(filter(None, reasons)))
-        self._level = Level(base.setting, FEW)
+        self.is_settled = True
         return step
-
-    def _watch(self) -> Step | None:
-        """Try again when training clearly waits more or less than before."""
-        level, self._level = self._level, Level(self.setting, FEW)
-        usual = self._base.waited
-        is_usual = abs(level.waited - usual) < CHANGED or level.waited < PAYS
-        if not is_usual and len(self.history) < MOST_MOVES:
-            before = f"training waited {_show_share(usual)} of the time before"
-            self._start()
-            self._outcome = before
-        return None
 
     # ---- moving ----
 
@@ -243,24 +242,24 @@ class Tuner:
         slots = self.setting.slots
         held = f"training holds all {named('slots', slots)}, so none can be filled"
         if self._has_more("slots", self.setting):
-            more = self.setting.having("slots", slots + 1)
+            more = self.setting._replace(slots=slots + 1)
             return self._restart(more, f"{held}: {named('slots', slots + 1)}")
         self.why = f"{held}, and {self._closed.get('slots', 'slots= is given')}"
         return None
 
     def refuse(self, why: str) -> None:
         """Undo the last move, which was impossible, and never try that many again."""
-        before = self._before
-        for side in self._tuned:
-            if self.setting.count(side) > before.count(side):
-                self._most = self._most.having(side, before.count(side))
-        self._restart(Setting(*map(min, astuple(self._base.setting), astuple(before))), why)
+        before, tried = self._before, self.setting
+        fewer = {side: getattr(before, side) for side in self._tuned}
+        fewer = {side: count for side, count in fewer.items() if count < getattr(tried, side)}
+        self._most = self._most._replace(**fewer)
+        self._restart(Setting(*map(min, self._base.setting, before)), why)
 
     def make_do(self, workers: int, why: str) -> Step:
         """Continue with these workers, since no more could be started, and never try more again."""
-        self._most = self._most.having("workers", workers)
+        self._most = self._most._replace(workers=workers)
         base = self._base.setting
-        return self._restart(base.having("workers", min(base.workers, workers)), why)
+        return self._restart(base._replace(workers=min(base.workers, workers)), why)
 
     def _restart(self, setting: Setting, why: str) -> Step:
         step = self._go(setting, why)
@@ -268,10 +267,11 @@ class Tuner:
         return step
 
     def _go(self, setting: Setting, why: str) -> Step:
+        """Move to a setting; what was measured before counts for the one left."""
         level = self._level
         self.history.append(Step(self._batches, setting, why, level.waited, level.samples_per_s))
         self._before, self.setting, self.why = self.setting, setting, why
-        self._level, self._seen, self._since_s = Level(setting), Window(), 0.0
+        self._measure()
         return self.history[-1]
 
 
@@ -308,8 +308,6 @@ def gained(gain: float) -> str:
 
 # ---- what the tuner decides, done ----
 
-COUNTED = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samples")
-
 
 class Resizer:
     """Carries out the tuner's decisions: opens and parks slots, starts and ends workers."""
@@ -317,10 +315,15 @@ class Resizer:
     def __init__(self, tuner: Tuner, engine: Engine) -> None:
         """Open the tuner's first number of slots."""
         self._tuner, self._engine = tuner, engine
-        self._seen = copy(engine.count())
+        self._seen = self._count()
         self._is_short = False
         self.due_ns = _ring.now_ns() + LOOK_NS  # when to look again
         engine.ring.set_open(tuner.setting.slots)
+
+    def _count(self) -> Window:
+        """Return what was measured since the loader was made."""
+        totals = self._engine.count()
+        return Window(*(getattr(totals, name) for name in Window._fields[:-1]))
 
     def look(self) -> None:
         """If a look is due, carry out the tuner's move, if any."""
@@ -338,10 +341,9 @@ class Resizer:
         return self._engine.ring.open_slots > before
 
     def _ask(self, *, all_held: bool) -> None:
-        now_ns, totals = _ring.now_ns(), copy(self._engine.count())
-        counted = {name: getattr(totals, name) - getattr(self._seen, name) for name in COUNTED}
-        self._seen, self.due_ns = totals, now_ns + LOOK_NS
-        step = self._tuner.look(Window(**counted, all_held=all_held))
+        before, self._seen = self._seen, self._count()
+        self.due_ns = _ring.now_ns() + LOOK_NS
+        step = self._tuner.look(Window(*map(sub, self._seen, before))._replace(all_held=all_held))
         if step is not None:
             self._make(step.setting)
         if self._tuner.is_short and not self._is_short:

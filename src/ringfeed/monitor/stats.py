@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ringfeed._units import show_s
 from ringfeed.monitor.bottleneck import Verdict
@@ -19,20 +19,11 @@ if TYPE_CHECKING:
 Side = Literal["workers", "slots"]
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """Numbers of workers and slots."""
 
     workers: int
     slots: int
-
-    def count(self, side: Side) -> int:
-        """Return one of the two."""
-        return self.workers if side == "workers" else self.slots
-
-    def having(self, side: Side, count: int) -> Setting:
-        """Return a setting that differs in one of the two."""
-        return Setting(count, self.slots) if side == "workers" else Setting(self.workers, count)
 
 
 @dataclass(frozen=True)
