@@ -429,8 +429,7 @@ class Loader(Generic[Batch_co]):
         """What a state and the loader that loads it must have in common."""
         from ringfeed.engine.identity import Identity  # noqa: PLC0415 - only for states
 
-        source, asked = self._runner.source, self._asked
-        return Identity(source, self._position, asked.batch_size, seed_is_drawn=asked.seed_is_drawn)
+        return Identity(self._runner.source, self._position, self._asked)
 
     @property
     def remaining(self) -> int:

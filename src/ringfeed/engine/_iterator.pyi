@@ -36,7 +36,7 @@ class Intake:
 
 @final
 class Progress:
-    given: int
+    finished_batches: int
     planned_before: int
     is_over: bool
 

@@ -212,7 +212,7 @@ cdef class Intake:
 cdef class Progress:
     """How far the user's code has come in one epoch."""
 
-    cdef public int64_t given
+    cdef public int64_t finished_batches
     """Planned batches that are done with: handed out, raised or empty.
 
     -1: only the caller knows.
@@ -292,7 +292,9 @@ cdef class Batches:
         """Note how many batches of the plan are done with; another thread may be further."""
         cdef Progress progress = self.progress
         with cython.critical_section(progress):
-            progress.given = max(progress.given, <int64_t>planned - progress.planned_before)
+            progress.finished_batches = max(
+                progress.finished_batches, <int64_t>planned - progress.planned_before
+            )
 
     def raise_kept(self):
         """Raise the error that the engine has kept for this epoch, if no batch comes before it."""

@@ -17,6 +17,7 @@ from ringfeed.orders.checks import is_count
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.engine.position import Position
+    from ringfeed.orders.making import AskedOrder
 
 VERSION = 1
 _COUNTS = ("version", "epoch", "samples")
@@ -34,16 +35,12 @@ _REMEDIES = {
 class Identity:
     """What a state and the loader that loads it must have in common."""
 
-    def __init__(
-        self, source: Source, position: Position, batch_size: int | None, *, seed_is_drawn: bool
-    ) -> None:
+    def __init__(self, source: Source, position: Position, asked: AskedOrder) -> None:
         """Identify a dataset by its ``fingerprint``, or that of Hugging Face's datasets.
 
-        ``seed_is_drawn``: whether the loader drew its seed, so that it may take the state's.
+        ``asked``: whether the loader drew its seed, so that it may take the state's.
         """
-        self._source, self._position = source, position
-        self._batch_size = batch_size
-        self._seed_is_drawn = seed_is_drawn
+        self._source, self._position, self._asked = source, position, asked
         self._spec = shorten(repr(source.spec))
         self._has_warned = False
 
@@ -60,29 +57,28 @@ class Identity:
 
     def state(self, place: Place) -> dict[str, Any]:
         """Return the state at a place; warns once if an iterable's states cannot be kept."""
-        epoch = self._position.under_way
-        states = None if epoch is None or self._has_warned else epoch.states
+        running = self._position.running
+        states = None if running is None or self._has_warned else running.states
         if states is not None and (refusal := states.refusal()) is not None:
             self._has_warned = True
             stream, why = refusal
-            warnings.warn(
+            _warn(
                 f"state_dict() of {self._source.describe_stream(stream)} {why}; a loader that goes "
-                "on from this state reads the iterable from its start",
-                UserWarning,
-                stacklevel=callers_depth(),
+                "on from this state reads the iterable from its start"
             )
-        state = {
-            "version": VERSION,
-            "epoch": place.epoch,
-            "samples": place.samples,
-            "batch_size": self._batch_size,
-            **self._now(),
-            "world_size": self._position.shard.world_size,
-        }
         others = {"sampler": place.state, "streams": place.streams, **(place.hooks or {})}
-        state |= {name: value for name, value in others.items() if value is not None}
-        result: dict[str, Any] = copied(state)
-        return result
+        state: dict[str, Any] = copied(
+            {
+                "version": VERSION,
+                "epoch": place.epoch,
+                "samples": place.samples,
+                "batch_size": self._asked.batch_size,
+                **self._now(),
+                "world_size": self._position.shard.world_size,
+                **{name: value for name, value in others.items() if value is not None},
+            }
+        )
+        return state
 
     def place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
         """Return the place of a state.
@@ -99,36 +95,33 @@ class Identity:
             return self._checked(place, state, strict=strict)
         # The dataset's length may be that of the state when its hooks have run.
         check = partial(self._checked, state=state, strict=strict)
-        place = self._checked(place, state, strict=strict, has_length=False)
-        return place._replace(check=check)
+        return self._checked(place, state, strict=strict, has_length=False)._replace(check=check)
 
     def _checked(
         self, place: Place, state: Mapping[str, Any], *, strict: bool, has_length: bool = True
     ) -> Place:
         """Return a place of this state, or the start of its epoch; StateError as `place` says."""
-        if (difference := self._difference(state, has_length=has_length)) is None:
-            if has_length:
-                self._position.sampler.check_state(place.samples, place.state)
-            _check_streams(place, self._source.streams)
-            return place._replace(check=None)
-        anew = f"begins epoch {place.epoch} anew"
-        if strict:
-            raise StateError(f"{difference}; or load it with strict=False, which {anew}")
-        warnings.warn(
-            f"{difference}; epoch {place.epoch} begins anew",
-            UserWarning,
-            stacklevel=callers_depth(),
-        )
-        return Place(place.epoch)
+        if difference := self._difference(state, has_length=has_length):
+            anew = f"epoch {place.epoch} begins anew"
+            if strict:
+                anew = f"begins epoch {place.epoch} anew"
+                raise StateError(f"{difference}; or load it with strict=False, which {anew}")
+            _warn(f"{difference}; {anew}")
+            return Place(place.epoch)
+        if has_length:
+            self._position.sampler.check_state(place.samples, place.state)
+        _check_streams(place, self._source.streams)
+        return place._replace(check=None)
 
     def seed(self, state: Mapping[str, Any]) -> int:
         """Return the seed to continue with: the state's, if this loader drew its own."""
-        seed: int = state["seed"] if self._seed_is_drawn else self._source.seed
+        seed: int = state["seed"] if self._asked.seed_is_drawn else self._source.seed
         return seed
 
-    def _difference(self, state: Mapping[str, Any], *, has_length: bool) -> str | None:
+    def _difference(self, state: Mapping[str, Any], *, has_length: bool) -> str:
+        """Say how the loader differs from the one of the state; "" if it does not."""
         now, sampler = self._now(), self._position.sampler
-        if self._seed_is_drawn:
+        if self._asked.seed_is_drawn:
             _check_count(state, "seed")
             now["seed"] = state["seed"]
         if not has_length:
@@ -149,20 +142,26 @@ class Identity:
                 "an epoch"
             )
         is_sure = has_length and not (sampler.may_exceed or sampler.ends_unsaid)
-        length = sampler.length if is_sure else None
-        if length is not None and samples > length:
-            return f"the state is at sample {samples} of an epoch of {length}; it was changed since"
-        return None
+        if is_sure and sampler.length is not None and samples > sampler.length:
+            return (
+                f"the state is at sample {samples} of an epoch of {sampler.length}; it was changed "
+                "since"
+            )
+        return ""
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
 
 def _check(state: Any) -> None:
     """Raise StateError unless a state_dict() of this version returned this value."""
-    lacks = ""
-    if isinstance(state, Mapping):
-        lacks = next((f" without {name!r}" for name in _COUNTS if name not in state), "")
-    if lacks or not isinstance(state, Mapping):
+    is_mapping = isinstance(state, Mapping)
+    lacks = [name for name in _COUNTS if not (is_mapping and name in state)]
+    if lacks:
+        without = f" without {lacks[0]!r}" if is_mapping else ""
         raise StateError(
-            f"the state is a {type(state).__name__}{lacks}, expected what state_dict() returned"
+            f"the state is a {type(state).__name__}{without}, expected what state_dict() returned"
         )
     if state["version"] != VERSION:
         raise StateError(

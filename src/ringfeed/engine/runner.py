@@ -152,7 +152,7 @@ class EpochRunner:
         following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
         engine.begin(part, number, self.epoch_id, progress, pure=sampler.pure, following=following)
-        position.enter(epoch)
+        position.running = epoch
         return BatchIterator(self, engine.intake, progress, build, keeps)
 
     def _prepare(self) -> dict[str, Any] | None:

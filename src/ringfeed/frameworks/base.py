@@ -216,7 +216,7 @@ class Epoch:
             left = runner.position.left()
             self._batches = self._stream.epoch(self._build)
             self.told = self._batches.count_alone()
-            self.told.given = (
+            self.told.finished_batches = (
                 UNKNOWN  # the training loop knows alone how far it is: its batches are read ahead
             )
             # An iterable may give more than it says, or raise instead of ending: either is what

@@ -65,8 +65,8 @@ class DevicePrefetcher:
             len(self._queue) <= AHEAD and self._batches.ready()
         ):  # which raises if this iterator has had its time
             self._fetch(ready=True)
-        first, given, is_over = self._queue.popleft()
-        self._progress.given, self._progress.is_over = given, is_over
+        first, finished, is_over = self._queue.popleft()
+        self._progress.finished_batches, self._progress.is_over = finished, is_over
         if isinstance(first, Exception):
             try:
                 raise first
@@ -91,7 +91,7 @@ class DevicePrefetcher:
         except Exception as error:  # noqa: BLE001 - the end, and all that a dataset raises
             found = error.with_traceback(None)  # which refers to the lease
         progress = self._batches.progress
-        self._queue.append((found, progress.given, progress.is_over))
+        self._queue.append((found, progress.finished_batches, progress.is_over))
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Give back the slots that the copies read; at exit the engine has done so.

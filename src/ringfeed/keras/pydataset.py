@@ -172,7 +172,7 @@ class DatasetFeed:
         It begins again from the start where Ctrl-C has broken it off.
         """
         runner, order = self._runner, self._order
-        engine, now = runner.engine, runner.position.under_way
+        engine, now = runner.engine, runner.position.running
         if engine is None or engine.pool.failure is not None or now is None:
             return
         engine.ring.begin(0)  # nothing is taken meanwhile

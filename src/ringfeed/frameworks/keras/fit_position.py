@@ -170,7 +170,7 @@ class KerasEpoch(Epoch):
         assert told is not None
         # Where hooks have had the rest of the epoch planned anew, the loader's count alone knows of
         # it.
-        self._place.count(progress.given + progress.planned_before - told.planned_before)
+        self._place.count(progress.finished_batches + progress.planned_before - told.planned_before)
         return leaves
 
     def has_next(self) -> bool:

@@ -62,7 +62,7 @@ class LoaderFeed:
         check_whole(self._stream, self._count)
         with self._lock:
             batches = self._stream.epoch(partial(_hand_over, self._stream))
-            batches.count_alone().given = UNKNOWN
+            batches.count_alone().finished_batches = UNKNOWN
             self._batches, self._all_taken = batches, False
         self._stream.runner.attach(self._feed)
         return batches.epoch_id
