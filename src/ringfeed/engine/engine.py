@@ -19,7 +19,8 @@ from __future__ import annotations
 import gc
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Forks
 from ringfeed.engine._iterator import Intake
@@ -62,16 +63,6 @@ SOON_NS = 10**7
 OWN_WAIT_NS = 50_000_000
 # How long a waiter polls before it sleeps.
 SPIN_NS = 20_000
-
-
-class Feed(Protocol):
-    """C code that takes batches."""
-
-    def attach(self, ring: _ring.Ring, timeout_ns: int) -> None:
-        """Take the batches of this ring."""
-
-    def detach(self) -> None:
-        """Take no more batches."""
 
 
 class Engine:
@@ -132,10 +123,9 @@ class Engine:
             from ringfeed.engine.autotune import Resizer  # noqa: PLC0415 - only where it is needed
 
             self.resizer = Resizer(tuner, self)
-        self._settler: Settler | None = None
         self.lookahead = Lookahead(self.ring, source, plan, drops=options.drop_remainder)
         self._epoch_id = 0
-        self._feed: Feed | None = None  # the last that was attached
+        self._feed: Any = None  # C code that takes this epoch's batches: see `attach`
         self._held_since_ns = 0  # views hold every slot; 0: they do not
         self._is_starting = (
             plan.workers > 0
@@ -200,19 +190,17 @@ class Engine:
         epoch may be read early.
         """
         self.lookahead.version = self.pool.version
-        if self.is_ahead(number):
-            self.lookahead.cross(following)
-        else:
+        if not self.is_ahead(number):
             self.cancel()
-            most = self.plan.lookahead if pure else order.most_ahead or self.ring.slots
-            self.lookahead.begin(order, number, most, following)
+        most = self.plan.lookahead if pure else order.most_ahead or self.ring.slots
+        self.lookahead.begin(order, number, most, following)
         progress.planned_before = self.ring.plan_taken - done
         if epoch_id != self._epoch_id:
             self.intake.error = None  # of an epoch before
         self._epoch_id = epoch_id
         self.ledger.epochs.start()
-        if self._settler is not None:
-            self._settler.begin()
+        if "settler" in vars(self):
+            self.settler.begin()
         self.ring.begin(epoch_id)
         self._set_due()
         self.lookahead.top_up()
@@ -259,15 +247,13 @@ class Engine:
         """How many batches the order gave that are not handed out yet."""
         return self.ring.left + self.lookahead.kept + (self.intake.kept is not None)
 
-    @property
-    def has_more(self) -> bool:
-        """Whether the epoch has batches that are not handed out, or may have."""
-        return not self.lookahead.is_planned or self.waiting > 0 or self.intake.error is not None
-
     # ---- C code that takes ----
 
-    def attach(self, feed: Feed) -> None:
-        """Let C code take the batches of this epoch, unless they are filled here."""
+    def attach(self, feed: Any) -> None:
+        """Let C code take the batches of this epoch, unless they are filled here.
+
+        ``feed.attach`` gets the ring and how long to wait; ``feed.detach`` ends it.
+        """
         self._detach()
         if self.plan.workers:
             self._feed = feed
@@ -287,7 +273,7 @@ class Engine:
         Raises the error that ends the epoch.
         """
         if self.intake.kept is not None:
-            self._settle(build)  # Ctrl-C came while it was settled
+            self._settle(build)  # Ctrl-C came while the batch was settled
         elif answer == _ring.DUE:
             self._look(build)
         elif answer == _ring.PLAN or (answer == _ring.DRY and not self.lookahead.is_planned):
@@ -318,14 +304,12 @@ class Engine:
         resizer = self.resizer
         self.ring.set_due(-1 if self.intake.error is not None else resizer.due_ns if resizer else 0)
 
-    @property
+    @cached_property
     def settler(self) -> Settler:
         """The `Settler`, for batches that the ring does not hand out by itself."""
-        if self._settler is None:
-            from ringfeed.engine.settling import Settler  # noqa: PLC0415 - few loops need it
+        from ringfeed.engine.settling import Settler  # noqa: PLC0415 - few loops need it
 
-            self._settler = Settler(self)
-        return self._settler
+        return Settler(self)
 
     def _settle(self, build: BuildBatch | None) -> None:
         """Settle the taken batch: leave out failed rows, and decide whether to copy it."""

@@ -27,10 +27,9 @@ class _Part:
 
     def __init__(self, order: Epoch | None, number: int, most: int) -> None:
         """Plan what ``order`` gives, at most ``most`` batches ahead."""
+        self.number, self.most = number, most
         self.order = order
         """What is still to be planned; None: nothing."""
-        self.number = number
-        self.most = most
         self.kept: list[tuple[int, Any]] = []
         """What the order was asked for and has given, until it is planned: at most once."""
         self.is_torn = False
@@ -65,20 +64,16 @@ class Lookahead:
     def begin(
         self, order: Epoch, number: int, most: int, following: Callable[[int], Epoch] | None
     ) -> None:
-        """Plan an epoch, at most ``most`` batches ahead, then ``following(number + 1)``."""
-        self._now = _Part(order, number, most)
-        self._following = following
+        """Plan an epoch, at most ``most`` batches ahead, then ``following(number + 1)``.
+
+        If an epoch is planned beyond the border, it is this one, and goes on.
+        """
+        self._now = self._next or _Part(order, number, most)
+        self._next, self._following = None, following
 
     def is_beyond(self, number: int) -> bool:
         """Whether this epoch is planned beyond the border, from its start and without a gap."""
         return self._next is not None and self._next.number == number and not self._next.is_torn
-
-    def cross(self, following: Callable[[int], Epoch] | None) -> None:
-        """Make the epoch beyond the border the running epoch."""
-        begun, self._next = self._next, None
-        assert begun is not None
-        self._now = begun
-        self._following = following
 
     @property
     def order(self) -> Epoch | None:
@@ -120,8 +115,8 @@ class Lookahead:
             self._ring.set_border()
             number = now.number + 1
             self._next = _Part(following(number), number, now.most)  # one step, for Ctrl-C
-        found = self._next
-        return None if found is None or found.is_planned or found.is_torn else found
+        ahead = self._next
+        return None if ahead is None or ahead.is_planned or ahead.is_torn else ahead
 
     def _plan(self, part: _Part) -> None:
         """Plan the order's next batches; if Ctrl-C interrupts, the next call plans the rest.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from ringfeed.datasets.base import Source
     from ringfeed.engine._iterator import Intake
-    from ringfeed.engine.engine import Feed
     from ringfeed.engine.hooks import Hooks
     from ringfeed.engine.options import Options
     from ringfeed.monitor.bottleneck import Verdict
@@ -203,7 +202,7 @@ class EpochRunner:
         is_at_start = place == Place(place.epoch)
         return is_at_start and self._sent_seed == self.source.seed and engine.is_ahead(place.epoch)
 
-    def attach(self, feed: Feed) -> None:
+    def attach(self, feed: Any) -> None:
         """Let C code take the newest iterator's batches, through ``feed``."""
         with self.lock:
             if self.engine is not None:
@@ -212,7 +211,11 @@ class EpochRunner:
     def has_more(self) -> bool:
         """Whether the newest iterator has, or may have, batches that are not taken."""
         engine = self.engine
-        return engine is not None and engine.has_more
+        return engine is not None and (
+            engine.waiting > 0
+            or not engine.lookahead.is_planned
+            or engine.intake.error is not None
+        )
 
     def _run_hook(self, name: str) -> None:
         if self._hooks is not None and self._hooks.run(name):
