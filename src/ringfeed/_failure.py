@@ -108,6 +108,16 @@ class Failure(NamedTuple):
         return f"{self.type_name}: {self.text}" if self.text else self.type_name
 
 
+class Death(NamedTuple):
+    """How the last worker ended that tried a row.
+
+    ``stage`` names the function of the user's that it was in, if that has all rows of a batch.
+    """
+
+    reason: str = "ended"
+    stage: str = ""
+
+
 def encode(error: BaseException, *, interruptible: bool = False) -> bytes:
     """Return at most ``LIMIT`` bytes that say as much of the exception as fits.
 

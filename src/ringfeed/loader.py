@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from ringfeed._callers import callers_depth, frame_above
 from ringfeed._checks import MOST, check_count
 from ringfeed._failure import UsersErrors
-from ringfeed._foreign import refuse_foreign
 from ringfeed._units import show_bytes
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import add_weights, open_readers, open_source
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchStream, Epochs
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.device_slots import DeviceSlots
-    from ringfeed.monitor.bottleneck import Verdict
-    from ringfeed.monitor.stats import Stats
+    from ringfeed.monitor.stats import Stats, Verdict
     from ringfeed.monitor.trace import Trace
     from ringfeed.orders.buckets import Buckets
     from ringfeed.orders.sampler import SeededSampler
@@ -158,7 +156,10 @@ class Loader(Generic[Batch_co]):
 
         def __new__(cls, *given: Any, **named: Any) -> Self:
             """Refuse other loaders' parameters; a wrapped `__init__` would be in each traceback."""
-            refuse_foreign(cls.__name__, given, named)
+            if len(given) > 1 or not named.keys() <= Loader.__init__.__kwdefaults__.keys():
+                from ringfeed._foreign import refuse_foreign  # noqa: PLC0415 - few words are wrong
+
+                refuse_foreign(cls.__name__, given, named)
             return super().__new__(cls)
 
     def __init__(  # noqa: PLR0913 - the public parameters

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ringfeed.errors import SpecError
-from ringfeed.monitor.bottleneck import Verdict
-from ringfeed.monitor.stats import Stats
+from ringfeed.monitor.stats import Stats, Verdict
 from ringfeed.ray.hiring import CALM, LOOK_S, STRIKES, Node, Placing, Scaling
 from ringfeed.ray.stats import RemoteStats, verdict_with
 

@@ -27,7 +27,6 @@ from ringfeed.engine._iterator import Intake
 from ringfeed.engine.lookahead import Lookahead
 from ringfeed.errors import ClosedError
 from ringfeed.monitor._snapshot import Observer
-from ringfeed.monitor.faults import overwritten, slots_held, stalled
 from ringfeed.monitor.lease_tracker import Debug, LeaseTracker
 from ringfeed.monitor.stats import Ledger, Setting
 from ringfeed.ring import _ring
@@ -325,6 +324,8 @@ class Engine:
         if answer not in (_ring.ALARMED, _ring.DAMAGED):
             return
         if damage := self.ring.damage():  # first: it may be why workers do not start, or are stuck
+            from ringfeed.monitor.faults import overwritten  # noqa: PLC0415 - for errors only
+
             self.pool.failure = overwritten(damage, self.source)
         if self.pool.failure is not None:
             raise self.pool.failure
@@ -379,6 +380,8 @@ class Engine:
         pause_ns = self.pool.kill_stuck(self.timeout_ns) if options.on_stall == "restart" else 0
         if pause_ns:
             return pause_ns
+        from ringfeed.monitor.faults import stalled  # noqa: PLC0415 - for errors only
+
         are_forked = options.sends and options.start_method == "fork"
         raise stalled(
             self.observer,
@@ -422,6 +425,8 @@ class Engine:
                 return
         self._held_since_ns = 0
         if answer == _ring.HELD:
+            from ringfeed.monitor.faults import slots_held  # noqa: PLC0415 - for errors only
+
             self.settler.distrust()
             raise slots_held(
                 self.observer, self.lease_tracker, "" if builder is None else builder.copied_by

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ringfeed.engine._iterator import Intake
     from ringfeed.engine.hooks import Hooks
     from ringfeed.engine.options import Options
-    from ringfeed.monitor.bottleneck import Verdict
+    from ringfeed.monitor.stats import Verdict
     from ringfeed.orders.shard import Part
     from ringfeed.spec.builder import BuildBatch
 
@@ -212,9 +212,7 @@ class EpochRunner:
         """Whether the newest iterator has, or may have, batches that are not taken."""
         engine = self.engine
         return engine is not None and (
-            engine.waiting > 0
-            or not engine.lookahead.is_planned
-            or engine.intake.error is not None
+            engine.waiting > 0 or not engine.lookahead.is_planned or engine.intake.error is not None
         )
 
     def _run_hook(self, name: str) -> None:

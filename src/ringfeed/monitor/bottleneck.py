@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ringfeed._units import show_bytes, show_s
+from ringfeed.monitor.stats import Verdict
 from ringfeed.ring.segment import MIN_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from typing_extensions import Self
 
     from ringfeed.monitor.stats import Stats
 
@@ -22,30 +21,6 @@ COPIES = 0.3  # of a sample's cost, from which the copy is worth a word
 STARTS = "workers start and read the dataset"
 BUSY = 0.8  # of the workers' time, from which they have no more to give
 HEADROOM = 1.25  # of workers, so that one slow sample holds up nothing
-
-
-class Verdict(str):
-    """What limits a run: "input-bound", "compute-bound" and so on, and what was seen.
-
-    As a text it is all of that.
-
-    Each line is what was seen, alone or with what to change for it.
-    """
-
-    __slots__ = ("kind", "lines")
-    kind: str
-    lines: tuple[tuple[str, ...], ...]
-
-    def __new__(cls, kind: str, *lines: tuple[str, ...]) -> Self:
-        """Put the text together; without a kind it is that of the lines."""
-        text = "; ".join(map(": ".join, lines))
-        found = super().__new__(cls, f"{kind}: {text}" if kind else text)
-        found.kind, found.lines = kind, lines
-        return found
-
-    def __getnewargs__(self) -> Any:
-        """Return what a copy is made from."""
-        return self.kind, *self.lines
 
 
 def verdict(  # noqa: PLR0913 - what a loader is

@@ -19,6 +19,7 @@ from ringfeed.ring import _ring
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ringfeed._failure import Death
     from ringfeed.datasets.base import Source
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.lease_tracker import LeaseTracker
@@ -30,16 +31,6 @@ _CAUSE = (
     "the likely cause is a read_into, or a C extension that the dataset calls, which writes past "
     "its own row: look there"
 )
-
-
-class Death(NamedTuple):
-    """How the last worker ended that tried a row.
-
-    ``stage`` names the function of the user's that it was in, if that has all rows of a batch.
-    """
-
-    reason: str = "ended"
-    stage: str = ""
 
 
 class Loss(NamedTuple):

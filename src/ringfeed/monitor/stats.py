@@ -7,16 +7,41 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ringfeed._units import show_s
-from ringfeed.monitor.bottleneck import Verdict
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Self
+
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.memory import Memory
 
 Side = Literal["workers", "slots"]
+
+
+class Verdict(str):
+    """What limits a run: "input-bound", "compute-bound" and so on, and what was seen.
+
+    As a text it is all of that.
+
+    Each line is what was seen, alone or with what to change for it.
+    """
+
+    __slots__ = ("kind", "lines")
+    kind: str
+    lines: tuple[tuple[str, ...], ...]
+
+    def __new__(cls, kind: str, *lines: tuple[str, ...]) -> Self:
+        """Put the text together; without a kind it is that of the lines."""
+        text = "; ".join(map(": ".join, lines))
+        found = super().__new__(cls, f"{kind}: {text}" if kind else text)
+        found.kind, found.lines = kind, lines
+        return found
+
+    def __getnewargs__(self) -> Any:
+        """Return what a copy is made from."""
+        return self.kind, *self.lines
 
 
 class Setting(NamedTuple):

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.monitor._snapshot import Observer
-    from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.snapshot import Slot, Snapshot, Worker
-    from ringfeed.monitor.stats import Stats
+    from ringfeed.monitor.stats import Stats, Verdict
 
 EVERY_S = 0.001
 MEMORY_NS = 250_000_000  # between two looks at the memory of processes

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes, show_s
-from ringfeed.monitor.bottleneck import BUSY, HEADROOM, WAITED, Verdict, bound, share_waited
+from ringfeed.monitor.bottleneck import BUSY, HEADROOM, WAITED, bound, share_waited
+from ringfeed.monitor.stats import Verdict
 from ringfeed.ray.pace import WINDOW
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ import numpy as np
 
 from ringfeed._units import show_bytes
 from ringfeed.transport import arrays as _buffers
-from ringfeed.transport.unpicklable import users_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,6 +95,8 @@ def advice(dataset: object) -> str:
     size, labels, items = max(found, key=lambda one: one[0], default=(0, (), ()))
     if size < LARGE:
         return ""
+    from ringfeed.transport.unpicklable import users_path  # noqa: PLC0415 - few lists are large
+
     path = users_path(dataset, "dataset", labels)
     kind = "an object array" if isinstance(items, np.ndarray) else f"a {type(items).__name__}"
     return (

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from ringfeed._failure import Death
 from ringfeed.monitor._snapshot import Observer
-from ringfeed.monitor.faults import Death, stalled
 from ringfeed.ring import _ring
 from ringfeed.workers.roster import RestartPolicy
 
@@ -213,6 +213,8 @@ class InProcess(Pool):
 
     def _give_up(self, reader: Reader) -> NoReturn:
         """Raise StallError, and leave what hangs to itself: the next call asks again."""
+        from ringfeed.monitor.faults import stalled  # noqa: PLC0415 - for errors only
+
         config, lines = self._config, [self._describe(0, "this process", reader.stack())]
         error = stalled(self._observer, config.source, lines, config.timeout_s)
         reader.close()

@@ -9,8 +9,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._failure import Death
 from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.monitor.faults import Death
 from ringfeed.monitor.stacks import Stacks
 from ringfeed.system._system import Descriptor
 from ringfeed.system.interpreter import family

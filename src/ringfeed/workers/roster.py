@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ringfeed._failure import Death
 from ringfeed.errors import WorkerError
-from ringfeed.monitor.faults import Death
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
