@@ -83,7 +83,7 @@ def pack(
     imported. ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
     from ringfeed._failure import without_ours  # noqa: PLC0415 - no worker needs them
-    from ringfeed.transport import object_size, pickler, unpicklable  # noqa: PLC0415 - likewise
+    from ringfeed.transport import object_size, pickler  # noqa: PLC0415 - likewise
 
     try:
         pickled, parts = pickler.take_apart(
@@ -92,6 +92,8 @@ def pack(
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises
+        from ringfeed.transport import unpicklable  # noqa: PLC0415 - for errors only
+
         shown = without_ours(error.__traceback__, "cloudpickle")
         raise ShipError(unpicklable.explain(obj, name, error)) from error.with_traceback(shown)
     return DatasetPickle(name, pickled, parts, object_size.weigh(pickled.visited) if weigh else 0)
