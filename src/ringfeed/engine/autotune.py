@@ -250,16 +250,14 @@ class Tuner:
     def refuse(self, why: str) -> None:
         """Undo the last move, which was impossible, and never try that many again."""
         before, tried = self._before, self.setting
-        fewer = {side: getattr(before, side) for side in self._tuned}
-        fewer = {side: count for side, count in fewer.items() if count < getattr(tried, side)}
-        self._most = self._most._replace(**fewer)
+        grown = [side for side in self._tuned if getattr(before, side) < getattr(tried, side)]
+        self._most = self._most._replace(**{side: getattr(before, side) for side in grown})
         self._restart(Setting(*map(min, self._base.setting, before)), why)
 
     def make_do(self, workers: int, why: str) -> Step:
         """Continue with these workers, since no more could be started, and never try more again."""
         self._most = self._most._replace(workers=workers)
-        base = self._base.setting
-        return self._restart(base._replace(workers=min(base.workers, workers)), why)
+        return self._restart(Setting(*map(min, self._base.setting, self._most)), why)
 
     def _restart(self, setting: Setting, why: str) -> Step:
         step = self._go(setting, why)

@@ -102,9 +102,8 @@ class Plan:
         """Bytes of slots, control block, states and elements of iterables, and the dataset."""
         dataset = self.dataset_shared + self.copies * self.dataset_per_worker
         streams = self.states_size + self.elements_size
-        return (
-            self.slots * self.slot_size + self.control_size + streams + dataset + self.flights_size
-        )
+        slots = self.slots * self.slot_size
+        return slots + self.control_size + streams + dataset + self.flights_size
 
     def __str__(self) -> str:
         """Return the total and its parts."""
@@ -124,25 +123,23 @@ class Plan:
         return table("Plan", lines_of(self))
 
 
-def _control_size(slots: int, cells: int, workers: int) -> int:
-    slots = min(slots, _ring.CONTROL_MAX)  # so many are too many already, and still fit 32 bits
-    return _ring.control_size(slots, cells, worker_ids(workers))
-
-
-def _cells(indices: int, slots: int, workers: int, more: int) -> int:
-    """Return the most tickets of a batch: several per worker, if the control block has room.
+def _control_block(indices: int, slots: int, workers: int, more: int) -> tuple[int, int]:
+    """Return the most tickets of a batch, several per worker if there is room, and the size.
 
     ``more``: tickets in work at a time beyond one per worker.
     """
-    cells = min(indices, _ring.MAX_CELLS, max(16, 4 * (workers + more)))
-    while cells > 1 and _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
+    cells = 2 * min(indices, _ring.MAX_CELLS, max(16, 4 * (workers + more)))
+    # So many slots are too many already, and still fit 32 bits.
+    counted = min(slots, _ring.CONTROL_MAX)
+    while cells > 1:
         cells //= 2
-    if _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
-        raise PlanError(
-            f"slots={slots} with {workers} workers needs a control block of more than 1 MiB; use "
-            "fewer slots"
-        )
-    return cells
+        size = _ring.control_size(counted, cells, worker_ids(workers))
+        if size <= _ring.CONTROL_MAX:
+            return cells, size
+    raise PlanError(
+        f"slots={slots} with {workers} workers needs a control block of more than 1 MiB; use "
+        "fewer slots"
+    )
 
 
 def make_plan(  # noqa: PLR0913 - what decides the others
@@ -169,9 +166,9 @@ def make_plan(  # noqa: PLR0913 - what decides the others
         raise ValueError("give slots= or memory=, not both: each decides the other")
 
     def with_slots(count: int) -> Plan:
-        cells = _cells(1 if at_once else indices, count, workers, more)
+        cells, control_size = _control_block(1 if at_once else indices, count, workers, more)
         layout = Layout.of(spec, rows, indices, cells)
-        plan = Plan(layout, count, workers, _control_size(count, cells, workers), **figures)
+        plan = Plan(layout, count, workers, control_size, **figures)
         if "element_size" not in figures:
             return plan
         from ringfeed.reading.store import StoreSizes  # noqa: PLC0415 - only where it is needed

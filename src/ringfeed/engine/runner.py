@@ -62,14 +62,14 @@ class EpochRunner:
         """Read sample 0 unless its spec is given, and make the plan; reserve no slot."""
         self.source = source
         self.options = options
-        self._sending = Sending(source, options)
+        make_order = partial(source.sampler, shuffle=shuffle, sampler=sampler)
+        self._sending = Sending(source, options, make_order)
         self._hooks: Hooks | None = None
         if source.hooks:
             from ringfeed.engine.hooks import Hooks  # noqa: PLC0415 - most datasets have none
 
             self._hooks = Hooks(source, options.timeout_s)
-        self._make_sampler = partial(source.sampler, shuffle=shuffle, sampler=sampler)
-        order = self._sending.learn(self._make_sampler)
+        order = self._sending.learn()
         self.position = Position(order, shard, self._hooks)
         """Where the user's code is, and where the next epoch begins."""
         self._sent_seed = source.seed  # that the engine's workers have
@@ -221,8 +221,7 @@ class EpochRunner:
 
     def _renew_order(self) -> None:
         """Make a new order, since the dataset has changed, and its length may have."""
-        with self._sending.counted():
-            self.position.sampler = self._make_sampler()
+        self.position.sampler = self._sending.order()
 
     def _start(self) -> None:
         self.stop_engine()  # if Ctrl-C has kept the last from it

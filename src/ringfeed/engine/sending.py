@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from ringfeed.system.machine import check_futex
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ringfeed.datasets.base import Source
     from ringfeed.engine.options import Options
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 class Sending:
     """Sends one loader's dataset to its worker processes, if it has any."""
 
-    def __init__(self, source: Source, options: Options) -> None:
-        """Raise TypeError or ShipError for a dataset that cannot be sent."""
-        self._source = source
-        self._options = options
+    def __init__(self, source: Source, options: Options, make_order: Callable[[], Sampler]) -> None:
+        """Raise TypeError or ShipError for a dataset that cannot be sent.
+
+        ``make_order`` asks the dataset for its length.
+        """
+        self._source, self._options, self._make_order = source, options, make_order
         self._packs = options.sends and options.start_method != "fork"
         self.sent: SharedDataset | None = None
         """What the first workers are sent, where samples were read of it."""
@@ -42,7 +44,7 @@ class Sending:
     def _pack(self, *, weigh: bool) -> DatasetPickle:
         return pack(self._source.sent, weigh=weigh)
 
-    def learn(self, make_sampler: Callable[[], Sampler]) -> Sampler:
+    def learn(self) -> Sampler:
         """Return the order, after the source has read its first sample.
 
         A dataset that is sent to workers is not read itself. The sample is read from a copy, made
@@ -50,12 +52,12 @@ class Sending:
         """
         source, packed = self._source, self._packed
         if not (self._options.sends and source.reads):
-            order = make_sampler()
+            order = self._make_order()
             source.learn()
         elif packed is None:
             from ringfeed.workers.asked import learn  # noqa: PLC0415 - only where it is needed
 
-            order = make_sampler()
+            order = self._make_order()
             learn(source, self._options.timeout_s)
         else:
             from ringfeed.transport.copied import read_from  # noqa: PLC0415 - it imports pickling
@@ -72,20 +74,19 @@ class Sending:
                     warm.expect()  # it comes up while the copy is made
                 self.sent = to_shared_memory(packed)
             with read_from(source, packed, self.sent):
-                order = make_sampler()
+                order = self._make_order()
                 source.learn()
         return order
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Ask a copy of the dataset for its length, so that the dataset is sent untouched."""
+    def order(self) -> Sampler:
+        """Return the order of the dataset as it is now; a copy is asked for the length."""
         if not self._packs or not self._source.reads:
-            yield
-            return
+            return self._make_order()
         from ringfeed.transport.copied import read_from  # noqa: PLC0415 - if needed
 
+        # The dataset itself is sent untouched.
         with read_from(self._source, self._pack(weigh=False), None):
-            yield
+            return self._make_order()
 
     @property
     def size(self) -> int:
