@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from ringfeed.engine._iterator import BatchIterator
     from ringfeed.engine._repeated import Repeated
     from ringfeed.engine.identity import Identity
     from ringfeed.engine.plan import Plan
-    from ringfeed.engine.runner import BatchIterator
     from ringfeed.frameworks.base import BatchStream, Epochs
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.device_slots import DeviceSlots
@@ -206,9 +206,17 @@ class Loader(Generic[Batch_co]):
             shuffle=shuffle,
             collates=collate_fn is not None,
         )
-        sizes, waits = (asked.rows, spec, asked.max_batch_size), concurrency is not None
-        given = *sizes, asked.seed, reseed, on_error
-        terms = Terms(*given, part=asked.shared_part, waits=waits, timeout_s=timeout_s)
+        terms = Terms(
+            asked.rows,
+            spec,
+            asked.max_batch_size,
+            asked.seed,
+            reseed,
+            on_error,
+            waits=concurrency is not None,
+            part=asked.shared_part,
+            timeout_s=timeout_s,
+        )
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if asked.carries_weights:
             add_weights(source)

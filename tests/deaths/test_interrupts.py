@@ -20,7 +20,7 @@ import ringfeed
 from ahead import loader_with
 from datasets import Oracle, check, drain
 from ringfeed._process import Finalizer
-from ringfeed.engine.runner import BatchIterator
+from ringfeed.engine._iterator import BatchIterator
 from ringfeed.ring.segment import Segment
 from watching import PATIENCE_S, pool_of
 

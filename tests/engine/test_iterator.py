@@ -15,7 +15,7 @@ import pytest
 import ringfeed
 from datasets import FOREVER_S, Oracle, check
 from ringfeed.engine import engine as waits
-from ringfeed.engine._iterator import Batches
+from ringfeed.engine._iterator import BatchIterator
 from ringfeed.engine.runner import EpochRunner
 from watching import wait_until
 
@@ -56,7 +56,7 @@ def all_ready(loader: ringfeed.Loader) -> None:
 def test_the_engine_is_asked_at_the_ends_only(loader: ringfeed.Loader, asked: list[int]) -> None:
     """An epoch that fits into one plan needs the engine for its first batch and its end."""
     iterator = iter(loader)
-    assert isinstance(iterator, Batches)
+    assert isinstance(iterator, BatchIterator)
     assert iterator is iter(iterator)
     seen = [index for batch in iterator for index in check(batch)]
     assert seen == list(range(LENGTH))

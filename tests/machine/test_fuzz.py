@@ -16,7 +16,6 @@ import pytest
 import fuzz
 import orders
 import ringfeed
-from ringfeed.engine.runner import BatchIterator
 from ringfeed.workers import processes
 
 if TYPE_CHECKING:
@@ -120,10 +119,10 @@ def test_it_sees_what_is_wrong_in_a_batch(
 ) -> None:
     """A wrong byte, two rows that changed places, and a write into a view that is held are all found."""
     past: list[Any] = []
-    take = BatchIterator.__next__
+    begin = ringfeed.Loader.__iter__
 
     def spoilt(iterator: Any) -> Any:
-        contents, indices = batch = take(iterator)
+        contents, indices = batch = next(iterator)
         if fault == "byte":
             contents[-1, 2, 3] ^= 1
         elif fault == "swap":
@@ -133,5 +132,20 @@ def test_it_sees_what_is_wrong_in_a_batch(
         past[:] = [contents[:]]
         return batch
 
-    monkeypatch.setattr(BatchIterator, "__next__", spoilt)
+    class Spoilt:
+        """An iterator whose batches are wrong."""
+
+        def __init__(self, loader: Any) -> None:
+            self._iterator = begin(loader)
+
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            return spoilt(self._iterator)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._iterator, name)
+
+    monkeypatch.setattr(ringfeed.Loader, "__iter__", Spoilt)
     assert text in str(failure([roomy()]))

@@ -1,15 +1,16 @@
-from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, disjoint_base
+from typing_extensions import Self
 
+from ringfeed.engine.runner import EpochRunner
 from ringfeed.errors import RingfeedError
 from ringfeed.monitor.faults import Loss
 from ringfeed.monitor.stats import Stats
 from ringfeed.ring._ring import Lease, Ring
 from ringfeed.spec._fields import Fields
+from ringfeed.spec.builder import BuildBatch
 from ringfeed.spec.spec import Spec
 
 @final
@@ -40,21 +41,23 @@ class Progress:
     planned_before: int
     is_over: bool
 
-@disjoint_base
-class Batches:
+@final
+class BatchIterator:
     progress: Progress
     def __init__(
         self,
+        runner: EpochRunner,
         intake: Intake,
-        epoch_id: int,
-        build: Callable[[Lease, int], Any] | None,
-        lock: object,
         progress: Progress,
-        copy: bool = False,
+        build: BuildBatch | None,
+        keeps: object,
     ) -> None: ...
-    def raise_kept(self) -> None: ...
     def count_alone(self) -> Progress: ...
+    def ready(self) -> bool: ...
     @property
     def epoch_id(self) -> int: ...
+    @property
+    def failure(self) -> RingfeedError | None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
+    def __del__(self) -> None: ...

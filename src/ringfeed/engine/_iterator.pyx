@@ -5,7 +5,7 @@
                   │    ▲
         any other │    │ planned, waited, a batch settled
            answer ▼    │
-              engine.resolve()
+   runner.resolve(), engine.resolve()
 """
 
 cimport cython
@@ -15,8 +15,16 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Field, Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
+import sys
+from copy import copy
+
 from ringfeed._failure import users_frames
+from ringfeed._process import Exit
+from ringfeed.errors import ClosedError, RingfeedError
 from ringfeed.spec.array import copy_of
+
+# Module globals may be gone at the exit.
+cdef object is_exiting = sys.is_finalizing
 
 
 @cython.final
@@ -222,53 +230,73 @@ cdef class Progress:
     cdef public bint is_over
 
 
-cdef class Batches:
-    """The iterator over one epoch's batches; a subclass asks the engine to `resolve` an answer."""
+@cython.final
+@cython.auto_pickle(False)
+cdef class BatchIterator:
+    """Iterates over one epoch's batches. Dropping it before the end breaks the epoch off.
 
+    It takes a ready batch in one call; its runner resolves every other answer of the ring.
+    """
+
+    cdef object __weakref__
     cdef Intake intake
     cdef public Progress progress
     """Kept up to date here, unless the caller does so: see `count_alone`."""
     cdef readonly int64_t epoch_id
+    cdef readonly object failure
+    """What ended the workers, and the epoch before its time."""
+    cdef object runner
     cdef object build
     cdef object lock
+    cdef object keeps
     cdef bint copy
+    cdef bint is_over
 
-    def __init__(
-        self,
-        Intake intake not None,
-        int64_t epoch_id,
-        build,
-        lock,
-        Progress progress not None,
-        bint copy=False,
-    ):
-        """Iterate over this epoch: views, copies, or what build(lease, rows) makes of them.
+    def __init__(self, runner, Intake intake not None, Progress progress not None, build, keeps):
+        """Iterate over the runner's newest epoch: views, copies, or what build(lease, rows) makes.
 
-        Without a lock it never waits by itself.
+        `keeps`: the loader, which lives as long as its iterators.
         """
+        self.epoch_id = runner.epoch_id
+        self.copy = runner.options.copy
+        # Without a lock each wait is the engine's.
+        self.lock = None if getattr(build, "is_computing", None) else runner.lock
+        self.build, self.keeps, self.progress = build, keeps, progress
+        self.runner = runner
         self.intake = intake
-        self.progress = progress
-        self.epoch_id = epoch_id
-        self.build, self.lock, self.copy = build, lock, copy
 
     def __iter__(self):
         return self
+
+    def __del__(self):
+        """Break the epoch off unless it is over."""
+        if self.intake is not None and not self.is_over and not is_exiting():
+            self.runner.break_off(self.epoch_id)
+
+    def ready(self):
+        """Whether `next()` would not wait; raises SupersededError for an older iterator."""
+        try:
+            return not self.is_over and self.runner.ready(self.epoch_id)
+        except ClosedError:
+            Exit.park()
+            raise
 
     def __next__(self):
         cdef c.rf_answer answer = c.RF_STOPPED
         cdef uint32_t rows = 0
         cdef bint private = False
         if self.intake is None:
-            raise TypeError("Batches.__init__() has not been called")
+            raise TypeError("BatchIterator.__init__() has not been called")
         cdef Lease lease = self.intake.next(self.epoch_id, self.lock, &answer, &rows, &private)
         while lease is None:
+            if self.is_over:
+                raise StopIteration
             try:
-                self.resolve(answer)
+                self.raise_kept()
+                self.runner.resolve(self.epoch_id, answer, self.build)
             except BaseException as error:
                 shown = users_frames(error, error.__traceback__)
-                if error is self.intake.error:  # from here on nothing keeps it from the user's code
-                    self.intake.error = None
-                    self.note(self.intake.error_place)
+                self.note_end(error)
                 raise error.with_traceback(shown)
             lease = self.intake.next(self.epoch_id, self.lock, &answer, &rows, &private)
         try:
@@ -296,12 +324,28 @@ cdef class Batches:
                 progress.finished_batches, <int64_t>planned - progress.planned_before
             )
 
-    def raise_kept(self):
+    cdef raise_kept(self):
         """Raise the error that the engine has kept for this epoch, if no batch comes before it."""
         cdef Intake intake = self.intake
         is_mine = intake.error_epoch_id == self.epoch_id
         if intake.error is not None and is_mine and intake.kept is None:
             raise intake.error
+
+    cdef note_end(self, error):
+        """Note what `__next__` raises: an error of a batch, or one that ends the epoch."""
+        workers_failed = self.runner.engine is None
+        if isinstance(error, StopIteration):
+            self.is_over = True
+            self.progress.is_over = not workers_failed
+        elif isinstance(error, ClosedError):
+            Exit.park()
+        elif isinstance(error, RingfeedError) and workers_failed:
+            # Without a traceback, which would keep the loader.
+            self.failure = copy(error)
+        # Last: after Ctrl-C in the steps above, the next call raises it.
+        if error is self.intake.error:
+            self.intake.error = None
+            self.note(self.intake.error_place)
 
     def count_alone(self):
         """Return the progress; the caller keeps it up to date from now on, as it keeps batches."""

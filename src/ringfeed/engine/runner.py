@@ -9,16 +9,14 @@ Its `position` says where the user's code is.
 from __future__ import annotations
 
 import atexit
-import sys
 import threading
 import weakref
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed._checks import MOST
 from ringfeed._process import Exit, Finalizer, Forks
-from ringfeed.engine._iterator import Batches, Progress
+from ringfeed.engine._iterator import BatchIterator, Progress
 from ringfeed.engine.engine import Engine, memory_of
 from ringfeed.engine.plan import check_available, tuner_for
 from ringfeed.engine.position import Place, Position
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.datasets.base import Source
-    from ringfeed.engine._iterator import Intake
     from ringfeed.engine.hooks import Hooks
     from ringfeed.engine.options import Options
     from ringfeed.monitor.stats import Verdict
@@ -451,68 +448,3 @@ class EpochRunner:
             if self.launcher is not None:
                 # What it has begun may be stopped, and not see that its lifeline ends.
                 self.launcher.close()
-
-
-class BatchIterator(Batches):
-    """Iterates over one epoch's batches. Dropping it before the end breaks the epoch off.
-
-    The base class takes a ready batch in one call; the engine resolves every other answer.
-    """
-
-    _finished = True  # until it has begun, if Ctrl-C lets it
-
-    def __init__(
-        self,
-        runner: EpochRunner,
-        intake: Intake,
-        progress: Progress,
-        build: BuildBatch | None,
-        keeps: object,
-    ) -> None:
-        """Iterate over the newest epoch's batches: arrays, copies, or the results of ``build``.
-
-        ``keeps``: the loader, which lives as long as its iterators.
-        """
-        # Without a lock each wait is the engine's.
-        lock = None if getattr(build, "is_computing", None) else runner.lock
-        super().__init__(intake, runner.epoch_id, build, lock, progress, runner.options.copy)
-        self._runner, self._build, self._keeps = runner, build, keeps
-        self._finished = False
-        # Without a traceback, which would keep the loader.
-        self.failure: RingfeedError | None = None
-        """What ended the workers, and the epoch before its time."""
-
-    def resolve(self, answer: int) -> None:
-        """Let the engine resolve the ring's answer; raises the error that ends the epoch."""
-        if self._finished:
-            raise StopIteration
-        try:
-            self.raise_kept()
-            self._runner.resolve(self.epoch_id, answer, self._build)
-        except StopIteration:
-            self._finished = True
-            self.progress.is_over = self._runner.engine is not None  # else the workers have failed
-            raise
-        except ClosedError:
-            Exit.park()
-            raise
-        except RingfeedError as error:
-            if self._runner.engine is None:
-                self.failure = copy(error)
-            raise
-
-    def ready(self) -> bool:
-        """Whether ``next()`` would not wait; raises SupersededError for an older iterator."""
-        try:
-            return not self._finished and self._runner.ready(self.epoch_id)
-        except ClosedError:
-            Exit.park()
-            raise
-
-    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Break the epoch off unless it is over.
-
-        At interpreter exit, globals may be None.
-        """
-        if not is_exiting() and not self._finished:
-            self._runner.break_off(self.epoch_id)

@@ -19,8 +19,8 @@ from ringfeed.engine.position import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ringfeed.engine._iterator import Progress
-    from ringfeed.engine.runner import BatchIterator, EpochRunner
+    from ringfeed.engine._iterator import BatchIterator, Progress
+    from ringfeed.engine.runner import EpochRunner
     from ringfeed.frameworks.device_slots import DeviceSlots
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec

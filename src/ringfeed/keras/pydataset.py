@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.engine._iterator import Progress
+    from ringfeed.engine._iterator import BatchIterator, Progress
     from ringfeed.engine.engine import Engine
-    from ringfeed.engine.runner import BatchIterator
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.spec.builder import BuildBatch
 

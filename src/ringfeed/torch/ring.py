@@ -53,7 +53,7 @@ from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringfeed.engine.runner import BatchIterator
+    from ringfeed.engine._iterator import BatchIterator
     from ringfeed.torch.index_lists import IndexLists
 
 LOG = logging.getLogger("ringfeed.torch")

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from keras.src.trainers.epoch_iterator import EpochIterator
 
-    from ringfeed.engine._iterator import Progress
-    from ringfeed.engine.runner import BatchIterator
+    from ringfeed.engine._iterator import BatchIterator, Progress
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.batch import Extra
     from ringfeed.spec.builder import BuildBatch

@@ -23,7 +23,7 @@ from ringfeed.frameworks.tensorflow import _feed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.engine.runner import BatchIterator
+    from ringfeed.engine._iterator import BatchIterator
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.ring._ring import Lease
 
