@@ -147,5 +147,5 @@ def test_it_sees_what_is_wrong_in_a_batch(
         def __getattr__(self, name: str) -> Any:
             return getattr(self._iterator, name)
 
-    monkeypatch.setattr(ringfeed.Loader, "__iter__", Spoilt)
+    monkeypatch.setattr(ringfeed.Loader, "__iter__", lambda loader: Spoilt(loader))  # noqa: PLW0108 - bound
     assert text in str(failure([roomy()]))
