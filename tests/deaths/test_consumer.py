@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 METHODS = ["spawn", "fork", "process"]
-GONE_S = 60.0  # nobody ends by itself for ten minutes
+GONE_S = 60.0  # no process ends by itself for ten minutes
 
 # Tells the processes and the memory of its loader, once a batch has come; then waits for a line.
 CONSUMER = """
@@ -55,7 +55,7 @@ def loader_of(method, dataset=None, spec=Oracle.SPEC):
 
 
 class Run:
-    """A consumer in a session of its own, so that a signal to its group reaches nobody else."""
+    """A consumer in a session of its own, so that a signal to its group reaches no other process."""
 
     def __init__(self, script: str, place: Path) -> None:
         environment = {
@@ -99,7 +99,7 @@ class Run:
     def end(self) -> None:
         """End it, if it still runs.
 
-        Workers that were left could have its pipes open, so nobody waits for these.
+        Workers that were left could have its pipes open, so these are not waited for.
         """
         self.process.kill()
         self.process.wait(120)
@@ -129,7 +129,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 
 def memory_in_use(inodes: list[int]) -> list[str]:
-    """Return who maps, or has open, any of these memfds."""
+    """Return what maps, or has open, any of these memfds."""
     found = []
     for process in [place for place in Path("/proc").iterdir() if place.name.isdigit()]:
         try:
@@ -217,7 +217,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.usefixtures("nothing_left")
 def test_loaders_of_all_kinds_die_together(start: Any) -> None:
-    """A forked forkserver has copies of the other loaders' descriptors, and keeps nobody alive by them."""
+    """A forked forkserver has copies of the other loaders' descriptors, and keeps no process alive by them."""
     run = start(ALL_METHODS)
     processes, inodes = run.line()
     assert len(processes) == 8
@@ -291,7 +291,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_what_the_workers_have_started_dies_too(method: str, start: Any) -> None:
-    """Processes that the dataset has started are gone as well, though nobody has told them."""
+    """Processes that the dataset has started are gone as well, though they were not told."""
     run = start(OFFSPRING.format(method=method))
     children = run.line()
     processes, inodes = run.line()

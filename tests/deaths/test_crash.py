@@ -117,9 +117,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     original = Roster._count_death
 
-    def count(self: Roster, number: int, exit_reason: str) -> None:
+    def count(self: Roster, worker: WorkerProcess, exit_reason: str) -> None:
         found.append(exit_reason)
-        original(self, number, exit_reason)
+        original(self, worker, exit_reason)
 
     monkeypatch.setattr(Roster, "_count_death", count)
     return found
@@ -367,7 +367,7 @@ def test_a_forkserver_that_has_ended_before_its_first_order(
     """
 
     def send_late(end: Any, message: object, fds: tuple[int, ...] = ()) -> None:
-        if message == {}:  # the order to fork a worker
+        if message == {"do": "fork_worker"}:
             poller = select.poll()
             poller.register(end.fileno(), 0)
             assert poller.poll(PATIENCE_S * 1000), "the forkserver has not ended"
@@ -455,7 +455,7 @@ def test_a_forkserver_that_ends_while_unpickling(deed: str, tmp_path: Path) -> N
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("deed", ["SIGSEGV", "exit 0"])
 def test_a_forkserver_that_ends_again(deed: str, tmp_path: Path) -> None:
-    """A dataset that ends whoever unpickles it is an error that says how."""
+    """A dataset that ends what unpickles it is an error that says how."""
     dataset = doomed("unpickling", (deed,), tmp_path, once=False)
     with open_loader(dataset, "process", workers=1) as loader:
         with pytest.raises(ringfeed.WorkerError) as caught:

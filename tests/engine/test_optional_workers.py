@@ -200,7 +200,7 @@ def test_in_the_place_of_one_who_worked_the_rules_are_as_ever(tmp_path: Path) ->
 
     def both_work() -> bool:
         roster = pool_of(loader)._roster
-        return not script._others and not any(map(roster.is_fresh, range(2)))
+        return not script._others and not any(map(roster.is_fresh, roster.workers.values()))
 
     with loader:
         batches = iter(loader)

@@ -100,11 +100,8 @@ def cut(stop: int, rows: int = 4, start: int = 0) -> list[list[int]]:
 
 def reader_pid(loader: Loader) -> int:
     """Return the process that reads."""
-    pool = pool_of(loader)
-    streams = pool._streams
-    return next(
-        worker.pid for number, worker in pool._roster.workers.items() if streams[number] == 1
-    )
+    workers = pool_of(loader)._roster.workers.values()
+    return next(worker.pid for worker in workers if worker.stream == 1)
 
 
 # ---- what comes ----

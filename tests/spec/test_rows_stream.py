@@ -9,7 +9,7 @@ import pytest
 
 import ringfeed
 from ringfeed.datasets import reader
-from ringfeed.system.machine import beyond_caches
+from ringfeed.datasets.reader import beyond_caches
 
 if TYPE_CHECKING:
     from pathlib import Path

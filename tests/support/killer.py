@@ -81,7 +81,7 @@ class Killer:
     """A thread that does what is ordered to a loader's processes."""
 
     def __init__(self, orders: Orders, loader: ringfeed.Loader, tally: Tally) -> None:
-        self.killed_at_s: list[tuple[float, str]] = []  # when, and who else lived
+        self.killed_at_s: list[tuple[float, str]] = []  # when, and what else lived
         self._orders = orders
         self._tally = tally
         self._pool: Any = loader._runner.engine.pool  # type: ignore[union-attr]
@@ -174,13 +174,13 @@ class Killer:
         if pid in self._working:
             return True
         if not self._pool._lock.acquire(blocking=False):
-            return False  # somebody is being replaced: nobody can tell yet who starts
+            return False  # a worker is being replaced: it cannot be told yet which one starts
         try:
-            pids = {each: worker.pid for each, worker in self._pool._roster.workers.items()}
-            self._working |= {
-                pid for each, pid in pids.items() if not self._pool._roster.is_starting(each)
-            }
-            early = self._pool._policy.early_deaths or self._killed_early in pids.values()
+            roster = self._pool._roster
+            workers = [*roster.workers.values()]
+            self._working |= {one.pid for one in workers if not roster.is_starting(one)}
+            pids = {one.pid for one in workers}
+            early = self._pool._policy.early_deaths or self._killed_early in pids
         finally:
             self._pool._lock.release()
         return pid in self._working or not early
@@ -201,13 +201,12 @@ class Killer:
         self._send(worker.pid, signal.SIGKILL)
 
     def _circumstances(self, number: int) -> str:
-        if self._pool._roster.is_starting(number):
+        roster = self._pool._roster
+        workers = roster.workers
+        if number not in workers or roster.is_starting(workers.pop(number)):
             return "of one that starts"
-        is_starting, others = (
-            self._pool._roster.is_starting,
-            {*self._pool._roster.workers} - {number},
-        )
-        return "another works" if not all(map(is_starting, others)) else "no other works"
+        others = map(roster.is_starting, workers.values())
+        return "another works" if not all(others) else "no other works"
 
     def _pause(self, pid: int, deed: Deed, doomed: int | None) -> None:
         """Stop a process for a while.

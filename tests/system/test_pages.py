@@ -86,7 +86,7 @@ def test_a_mapping_is_the_file(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_written_nobody_else_sees(size: int) -> None:
+def test_what_is_written_no_other_process_sees(size: int) -> None:
     """Neither the file nor another mapping of it, made before or after."""
     with file_of(size) as fd:
         before, view = mapped(fd), mapped(fd)
@@ -199,7 +199,7 @@ def test_nothing_stays_mapped_of_what_is_set_aside() -> None:
 
 
 def test_what_cannot_be_set_aside_is_left() -> None:
-    """No memfd, or a closed one: nothing is raised, as who reserves the rest will see."""
+    """No memfd, or a closed one: nothing is raised, as the reservation of the rest will see."""
     read, write = os.pipe()
     _system.reserve_huge(read, HUGE)
     os.close(read)

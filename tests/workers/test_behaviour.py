@@ -283,7 +283,7 @@ def test_a_list_that_shrinks() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_death_among_many_is_blamed_on_one(attempts: int) -> None:
-    """Where __getitems__ kills its worker nobody is blamed.
+    """Where __getitems__ kills its worker no sample is blamed.
 
     Row by row the sample at fault is, and it alone.
     """

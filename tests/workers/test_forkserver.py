@@ -51,7 +51,7 @@ def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
 def begun(loader: ringfeed.Loader) -> int:
     """Return the process that a loader without an epoch has begun to start."""
     launcher: Any = loader._runner.launcher
-    launcher._begun = launcher._begun or launcher._arrived()
+    launcher._begun = launcher._arrived_forkserver()
     return int(launcher._begun.pid)
 
 
@@ -253,7 +253,7 @@ def test_the_consumer_dies_before_the_first_epoch() -> None:
     process = start_script(
         "import sys, time, ringfeed; from datasets import Oracle\n"
         "loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, backend='process')\n"
-        "launcher = loader._runner.launcher; launcher._begun = launcher._arrived()\n"
+        "launcher = loader._runner.launcher; launcher._begun = launcher._arrived_forkserver()\n"
         "print(launcher._begun.pid, flush=True); time.sleep(600)"
     )
     try:
@@ -661,10 +661,10 @@ SLOW_NURSERY = """
 import os, ringfeed, sys, threading, time
 from datasets import Oracle, Unhurried
 from ringfeed.workers.launchers import Forkserver
-arrived = Forkserver._arrived
+opened = Forkserver._open
 def told(launcher):
-    forkserver = arrived(launcher); print(forkserver.pid, flush=True); return forkserver
-Forkserver._arrived = told
+    forkserver = opened(launcher); print(forkserver.pid, flush=True); return forkserver
+Forkserver._open = told
 loader = ringfeed.Loader(Unhurried(20), batch_size=2, workers=1, backend="process", spec=Oracle.SPEC)
 iter(loader)
 """

@@ -1,4 +1,4 @@
-"""The pools: who replaces whom, what is left after an error, and how all of it ends."""
+"""The pools: which workers are replaced, what is left after an error, and how all of it ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ctrl_c() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
-def test_a_forked_child_ends_nobody(method: Any) -> None:
+def test_a_forked_child_ends_no_worker(method: Any) -> None:
     """A child of the consumer that runs its exit hooks leaves the parent's workers alone."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend=method) as loader:
         iterator = iter(loader)
@@ -129,7 +129,7 @@ def test_what_is_ready_comes_before_the_failure_of_the_pool() -> None:
 
 @pytest.mark.usefixtures("nothing_left", "irreplaceable")
 def test_a_failure_between_epochs_is_mended_by_the_next() -> None:
-    """A pool that failed when nobody waited is made anew by the next iter()."""
+    """A pool that failed when no thread waited is made anew by the next iter()."""
     with ringfeed.Loader(Oracle(8), batch_size=4, workers=1) as loader:
         assert drain(loader) == list(range(8))
         failed = pool_of(loader)
@@ -340,7 +340,7 @@ def test_iterators_from_several_threads() -> None:
 def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(
     method: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead worker's rows go to others at once, though nobody can say yet how it ended."""
+    """A dead worker's rows go to others at once, though its forkserver cannot say yet how it ended."""
     monkeypatch.setattr(forkserver, "END_S", 200.0)
     with ringfeed.Loader(
         Oracle(400, sleep_s=0.01),
@@ -364,11 +364,11 @@ def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_closing_replaces_nobody() -> None:
+def test_closing_replaces_no_worker() -> None:
     """Workers that leave because the loader closes are not taken for dead and replaced."""
     loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=2)
     check(next(iter(loader)))
-    with loader._runner.lock:  # somebody is in next() for a while
+    with loader._runner.lock:  # another thread is in next() for a while
         closing = threading.Thread(target=loader.close)
         closing.start()
         time.sleep(0.4)
@@ -480,7 +480,7 @@ def test_a_worker_that_cannot_be_told(error: int, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("nothing_left")
 def test_ctrl_c_while_a_version_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If sending a version is interrupted, nobody reads an old one afterwards."""
+    """If sending a version is interrupted, no worker reads an old one afterwards."""
     dataset = Growing()
     with ringfeed.Loader(
         dataset, batch_size=4, workers=2, spec=ringfeed.Array((), "int64"), timeout_s=120

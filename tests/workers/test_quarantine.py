@@ -79,6 +79,11 @@ class SlowToOpen(Stuck):
         time.sleep(FOREVER_S if opened.stat().st_size <= self.never else self.open_s)
 
 
+def quarantined(loader: ringfeed.Loader) -> set[int]:
+    """Return the processes that SIGKILL could not end, and that were replaced."""
+    return {one.pid for one in [*pool_of(loader)._roster.all.values()] if one.is_quarantined}
+
+
 @pytest.fixture
 def immortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     """Processes that SIGKILL does not end before the test is over."""
@@ -158,7 +163,7 @@ def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: se
         assert loader.slot_states().count("draining") == 1
         os.kill(immortal.pop(), signal.SIGKILL)
         wait_until(lambda: "draining" not in loader.slot_states())
-        wait_until(lambda: pool_of(loader)._roster.quarantined == {})
+        wait_until(lambda: quarantined(loader) == set())
         for number, batch in enumerate(loader):
             check(batch, number)
         wait_until(lambda: loader.stats().restarts == 1)
@@ -176,7 +181,7 @@ def test_a_fenced_worker_that_wakes_up(tmp_path: Path, immortal: set[int]) -> No
         held = next(batches)
         check(held, 1)
         lose_patience(loader, 120)
-        assert [worker.pid for worker in pool_of(loader)._roster.quarantined.values()] == [pid]
+        assert quarantined(loader) == {pid}
         os.kill(pid, signal.SIGCONT)
         wait_until((tmp_path / "5 spoiled").exists)
         check(held, 1)
@@ -262,7 +267,7 @@ def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[i
             (tmp_path / name).write_text("")
             assert pool_of(loader).kill_stuck(1) == 1
         immortal.add(stopped(tmp_path, "again"))
-        assert {worker.pid for worker in pool_of(loader)._roster.quarantined.values()} < immortal
+        assert quarantined(loader) < immortal
         assert loader.stats().restarts >= 2
         lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:
@@ -314,7 +319,7 @@ def test_a_start_that_takes_longer_than_a_batch_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_who_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> None:
+def test_a_worker_that_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> None:
     """No worker is suspected before it has been at a sample for timeout_s."""
     settings: Any = {"workers": 1, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
@@ -322,14 +327,15 @@ def test_who_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> 
         immortal.add(stopped(tmp_path, 0))
         pool, hour_ns = pool_of(loader), 3600 * 10**9
         assert 0 < pool.kill_stuck(hour_ns) < hour_ns
-        assert (pool._roster.timed_out, loader.stats().restarts) == (set(), 0)
+        killed = [one for one in pool._roster.all.values() if one.is_killed]
+        assert (killed, loader.stats().restarts) == ([], 0)
         os.kill(immortal.pop(), signal.SIGKILL)
         check(next(batches), 0)
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
-    """If nobody comes for what is to be filled all workers are suspected, and replaced."""
+    """If no worker comes for what is to be filled all workers are suspected, and replaced."""
     settings: Any = {"workers": 2, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=()), batch_size=4, **settings) as loader:
         batches = iter(loader)
@@ -389,12 +395,12 @@ def test_closing_does_not_wait_for_the_immortal(tmp_path: Path, immortal: set[in
 
 def test_the_worst_of_some_samples_counts() -> None:
     """By the workers that it has cost; none where there are no samples, or they have cost none."""
-    ring: Any = SimpleNamespace(ids=4)
-    roster = Roster(ring, None, None)  # type: ignore[arg-type]
+    # Workers whose ids are those of the samples that they are inside of.
+    observer: Any = SimpleNamespace(worker=lambda number: SimpleNamespace(inside=number or None))
+    roster = Roster(None, observer, None, 4)  # type: ignore[arg-type]
     roster._unkillable_at.update({1: 2, 2: 5, 3: 7})
-    assert [roster.most_unkillable_in(samples) for samples in ([1, 2], [2, 1, 9], [9], [])] == [
-        5,
-        5,
-        0,
-        0,
+    found = [
+        roster.most_unkillable_in([SimpleNamespace(number=number) for number in numbers])  # type: ignore[misc]
+        for numbers in ([1, 2], [2, 1, 9], [9], [0], [])
     ]
+    assert found == [5, 5, 0, 0, 0]

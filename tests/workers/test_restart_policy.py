@@ -34,7 +34,7 @@ def dies(
     policy.count_death(exit_reason, starting=at == "start", fresh=at != "later", **whole)
 
 
-def test_who_was_there_from_the_start_is_not_spare() -> None:
+def test_a_worker_of_the_start_is_not_spare() -> None:
     """Of the first workers three early deaths in a row are an error, and no target is lowered."""
     policy = RestartPolicy(4)
     assert not policy.scale_down("no memory")
@@ -99,13 +99,13 @@ def test_sigkill_while_one_is_spare_is_want_of_memory(at: str, restarts: int) ->
 
 
 def test_sigkill_of_our_own_is_not_want_of_memory() -> None:
-    """Who was stuck, and ended for it, is replaced."""
+    """A worker that was stuck, and ended for it, is replaced."""
     policy = grown()
     dies(policy, KILLED, asked=True)
     assert (policy.wanted, policy.restarts) == (2, 1)
 
 
-def test_sigkill_where_nobody_is_spare_is_a_death_like_any() -> None:
+def test_sigkill_where_no_worker_is_spare_is_a_death_like_any() -> None:
     """Two that have worked at the same time are both replaced."""
     policy = grown()
     policy.note_at_work(2)
@@ -114,7 +114,7 @@ def test_sigkill_where_nobody_is_spare_is_a_death_like_any() -> None:
 
 
 def test_what_could_not_be_had_is_not_wanted_again() -> None:
-    """Whoever asks for more gets as many as there may be; fewer can still be asked for."""
+    """Where more are asked for there are as many as there may be; fewer can still be asked for."""
     policy = grown(4)
     assert policy.scale_down("no memory")
     found = []
@@ -124,8 +124,8 @@ def test_what_could_not_be_had_is_not_wanted_again() -> None:
     assert found == [3, 2, 3, 1]
 
 
-def test_who_was_sent_away_has_to_prove_himself_again() -> None:
-    """After fewer were wanted, those who come again are spare."""
+def test_workers_that_were_sent_away_are_spare_when_they_come_again() -> None:
+    """After fewer were wanted, those that come again are spare."""
     policy = grown(3)
     policy.note_at_work(3)
     assert not policy.scale_down("no memory")
@@ -137,7 +137,7 @@ def test_who_was_sent_away_has_to_prove_himself_again() -> None:
     assert policy.wanted == 1
 
 
-def test_whoever_is_left_over_proves_nothing() -> None:
+def test_a_worker_that_leaves_proves_nothing() -> None:
     """Those that are on their way out do not make others wanted."""
     policy = grown(1)
     policy.note_at_work(5)

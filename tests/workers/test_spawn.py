@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -197,10 +198,8 @@ def test_a_process_that_cannot_die_is_not_waited_for() -> None:
     launcher = Spawner()
     worker = launcher.start()
     waiting: list[str] = []
-    status = lambda: waiting.append(threading.current_thread().name)  # noqa: E731 - one line
-    stuck = WorkerProcess(
-        worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, status, is_child=True
-    )
+    child: Any = SimpleNamespace(wait=lambda: waiting.append(threading.current_thread().name))
+    stuck = WorkerProcess(worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, child=child)
     assert stuck.exit_reason() == "ended"
     wait_until(lambda: waiting == ["ringfeed-reaper"])
     worker.kill()

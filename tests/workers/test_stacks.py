@@ -83,7 +83,7 @@ def test_a_worker_that_the_signal_would_end_is_not_asked(
 
 
 def test_a_worker_of_which_proc_says_nothing_is_not_asked(files: Stacks) -> None:
-    """Without /proc, or where it hides other processes, nobody knows what the signal would do."""
+    """Without /proc, or where it hides other processes, it is not known what the signal would do."""
     worker: Any = Writer(files.fd_of(0), b"a stack")
     worker.pid = 2**22 + 1  # beyond any process
     assert files.read(0, worker) == (

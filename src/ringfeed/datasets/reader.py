@@ -10,7 +10,6 @@ from ringfeed._failure import End, Kind, encode, kind_of
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.spec._rows import RowWriter
-from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Ring, WorkerEnd
     from ringfeed.spec.spec import Spec
 
+CACHES = 3  # times the last cache: from here on writing past the caches costs no consumer anything
+# Bytes, where the kernel does not say: C's sysconf tells that of all processors of a machine.
+USUAL_CACHE = 32 << 20
 NEVER = 2**64 - 1  # bytes: more than any slots have
 IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
 
@@ -192,3 +194,17 @@ class Reader:
 
 def _made(make: Callable[[int, Any], Any], read: Callable[[int], Any], index: int) -> Any:
     return make(index, read(index))
+
+
+def beyond_caches(file: str = "/sys/devices/system/cpu/cpu0/cache/index3/size") -> int:
+    """Return how many bytes of slots are too many for a batch to be found in a cache.
+
+    The size of the last cache decides.
+    """
+    try:
+        # A worker imports no pathlib for it.
+        with open(file, encoding="ascii") as text:  # noqa: PTH123
+            size = int(text.read().removesuffix("K\n")) * 1024
+    except (OSError, ValueError):
+        size = USUAL_CACHE
+    return CACHES * size

@@ -55,7 +55,7 @@ class Sending:
             order = self._make_order()
             source.learn()
         elif packed is None:
-            from ringfeed.workers.asked import learn  # noqa: PLC0415 - only where it is needed
+            from ringfeed.workers.first_sample_fork import learn  # noqa: PLC0415 - if needed
 
             order = self._make_order()
             learn(source, self._options.timeout_s)

@@ -4,20 +4,19 @@
     ring, slots ◀ memfd ▶ claims ──▶ Dispatch: which actor ──▶ RayFleet ──▶ Desk: the source's
                           publishes ◀── the rows, in the slot ◀── answers ◀── reader, in a slot
 
-options      `ringfeed.ray.Ray`, checked
-pace         how batches are cut into tickets for actors
-pool         the loader's pool: worker processes here, and bridges, supervised alike
-bridge_main  the start of a bridge's process: its guard first
-bridge       the bridge itself: one thread claims, one lands answers, the main one hires and listens
-board        the bridge's report on its actors and on slow calls
-stats        that report for the user, in numbers and words
-claims       the tickets that the bridge holds, under one worker id
-landing      what an actor answers; its rows into a slot of the training's
-dispatch     which actor makes which rows, also after a death and beside a late one; has no clock
-crew         the bridge's actors, hired and counted
-hiring       how many actors there are, and on which nodes; has no clock
-desk         sends the dataset to actors, and reads it there
-ray_fleet    nodes, actors and calls by Ray, which only this imports
+options    `ringfeed.ray.Ray`, checked
+pace       how batches are cut into tickets for actors
+pool       the loader's pool: worker processes here, and bridges, supervised alike
+bridge     the bridge itself: one thread claims, one lands answers, the main one hires and listens
+board      the bridge's report on its actors and on slow calls
+stats      that report for the user, in numbers and words
+claims     the tickets that the bridge holds, under one worker id
+landing    what an actor answers; its rows into a slot of the training's
+dispatch   which actor makes which rows, also after a death and beside a late one; has no clock
+crew       the bridge's actors, hired and counted
+hiring     how many actors there are, and on which nodes; has no clock
+desk       sends the dataset to actors, and reads it there
+ray_fleet  nodes, actors and calls by Ray, which only this imports
 
 The engine knows a `workers.pool.Remote` alone; nothing imports this package but `ringfeed` itself.
 """

@@ -283,3 +283,8 @@ class Bridge:
         claim = job.ticket
         text = f"{self._source.describe_read(job.rows[0], claim.indices[job.rows[0]])} {why}"
         self._claims.fail(claim, encode(FunctionError(text)), job.rows)
+
+
+def main(channel: Descriptor, _: tuple[int, ...]) -> None:
+    """Run a bridge."""
+    Bridge(channel).run()

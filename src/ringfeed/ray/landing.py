@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed._failure import encode
+from ringfeed.datasets.reader import beyond_caches
 from ringfeed.orders.rng import SampleContext
 from ringfeed.reading import _claims
 from ringfeed.spec._rows import RowWriter
 from ringfeed.spec.forms import Padded, Ragged, parted
 from ringfeed.spec.spec import Spec
-from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

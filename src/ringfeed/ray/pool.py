@@ -1,8 +1,8 @@
 """The loader's pool with a cluster: worker processes here, and bridges, supervised alike.
 
 A bridge has an id beyond those of the workers here. Its death is a worker's death: the watcher
-reaps what it held, and starts another. But it says nothing of a sample, so the rule for when to
-stop is its own (`MixedRoster.remove`).
+reaps what it held, and starts another. But it says nothing of a sample, so bridges are no workers
+of the roster, and the rule for when to stop is their own (`Mixed._note_death`).
 """
 
 from __future__ import annotations
@@ -21,63 +21,14 @@ from ringfeed.workers.processes import Processes
 from ringfeed.workers.roster import EARLY_DEATHS, Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from collections.abc import Set as AbstractSet
-
     from ringfeed.monitor.stats import Stats
     from ringfeed.ray.options import Ray
     from ringfeed.workers.pool import PoolConfig
-
-
-class MixedRoster(Roster):
-    """Workers here and bridges; those of the base class are the workers here."""
-
-    def __init__(self, local: int, bridges: range, *terms: Any) -> None:
-        """Begin with none; ``local``: ids of workers here; ``terms``: the other roster's."""
-        super().__init__(*terms)
-        self._ids = local
-        self.bridges = bridges
-        self.failure: RingfeedError | None = None
-        """Why there are no bridges any more."""
-        self.restarts = 0  # of bridges
-        self._early_deaths = 0  # in a row, of bridges that had landed nothing
-
-    @property
-    def staying(self) -> AbstractSet[int]:
-        """The workers here that were not asked to leave."""
-        return super().staying - {*self.bridges}
-
-    @property
-    def readers(self) -> Collection[int]:
-        """The workers here: what is stuck in a bridge is one of its actors."""
-        return self.workers.keys() - {*self.bridges}
-
-    def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
-        """Forget a dead worker and count its death; of a bridge, keep why it is not replaced."""
-        if number not in self.bridges:
-            super().remove(number, given_up, stage)
-            return
-        worker = self.workers.pop(number)
-        said, exit_reason = worker.startup_error(), worker.exit_reason()
-        self._early_deaths = self._early_deaths + 1 if self.is_fresh(number) else 0
-        self.timed_out.discard(number)
-        if said is not None and isinstance(said.__cause__, RingfeedError):
-            self.failure = self.failure or said.__cause__
-            return
-        self.restarts += 1
-        if self._early_deaths >= EARLY_DEATHS and self.failure is None:
-            message = (
-                f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through "
-                f"them; the last {exit_reason}; look at its output above, and at `ray status`"
-            )
-            self.failure = WorkerError(message)
-            self.failure.__cause__ = said
+    from ringfeed.workers.process import WorkerProcess
 
 
 class Mixed(Processes):
     """Worker processes here, and bridges to a cluster."""
-
-    _roster: MixedRoster
 
     def __init__(self, config: PoolConfig, ray: Ray) -> None:
         """Prepare ``config.workers`` processes, the last of which are bridges."""
@@ -87,8 +38,12 @@ class Mixed(Processes):
         # Workers here come first, and an iterable has one reader.
         has_reader = config.source.streams == 1 and self._local > 0
         bridges = range(first, first + (0 if has_reader else ray.bridges))
-        self._roster = MixedRoster(first, bridges, config.ring, self._observer, self._policy)
-        self._bridge_launcher = Spawner("ringfeed.ray.bridge_main")
+        self._roster = Roster(config.ring, self._observer, self._policy, first)
+        self._bridges: dict[int, WorkerProcess] = {}
+        self._bridge_launcher = Spawner("ringfeed.ray.bridge")
+        self._bridge_restarts = 0
+        self._early_deaths = 0  # in a row, of bridges that had landed nothing
+        self._no_bridges: RingfeedError | None = None  # why there are none any more
         self._boards = {number: Board() for number in bridges}
         self._inquiries = 0  # into what actors are at
 
@@ -97,19 +52,22 @@ class Mixed(Processes):
     def start(self, dataset: Any) -> None:
         """Start bridges first, whose interpreters take longest; then the workers here."""
         self._set_pace()
-        self._bridge_launcher.begin(len(self._roster.bridges))
+        self._bridge_launcher.begin(len(self._boards))
         super().start(dataset)
+
+    def _processes(self) -> dict[int, WorkerProcess]:
+        return {**super()._processes(), **self._bridges}
 
     def _fill_up(self) -> None:
         super()._fill_up()
-        for number in self._roster.bridges:
-            if number in self._roster.workers or self._roster.failure or self._stopping:
+        for number in self._boards:
+            if number in self._bridges or self._no_bridges or self._stopping:
                 continue
-            worker = self._roster.workers[number] = self._bridge_launcher.start()
+            bridge = self._bridges[number] = self._bridge_launcher.start()
             try:
-                self._introduce(number)
+                self._introduce(number, bridge)
             except BaseException:  # Ctrl-C: it would wait for its first message for ever
-                worker.kill()
+                bridge.kill()
                 raise
         self._set_pace()
 
@@ -124,10 +82,10 @@ class Mixed(Processes):
         config.ring.set_worker_count(here + self._ray.bridges)
         set_pace(config.ring, config.source, self._ray, workers_here=here, there=there)
 
-    def _introduce(self, number: int) -> None:
+    def _introduce(self, number: int, bridge: WorkerProcess) -> None:
         """Send a bridge its first message."""
         config = self._config
-        place = number - self._roster.bridges.start
+        place = number - min(self._boards)
         stream = 0 if config.source.streams == 0 or not self._local else self._local + 1 + place
         terms = BridgeTerms(
             ray=self._ray,
@@ -140,28 +98,46 @@ class Mixed(Processes):
         )
         assert self._wake_fd is not None
         fds = self._boards[number].memfd.fileno(), self._wake_fd.fileno()
-        self._send_first(number, self._sent, fds, remote=terms)
+        self._send_first(number, bridge, self._sent, fds, remote=terms)
 
     # ---- deaths ----
 
     def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
-        if number in self._boards:
-            self._boards[number].write({})  # what it says holds no more
-        before = self._roster.failure
-        super()._on_exit(number, reaped)
-        failure = self._roster.failure
-        if failure is before or failure is None:
+        if number not in self._bridges:
+            super()._on_exit(number, reaped)
             return
+        self._boards[number].write({})  # what it says holds no more
+        failure = self._note_death(self._bridges.pop(number))
+        if failure is None or self._no_bridges is not None:
+            return
+        self._no_bridges = failure
         if not self._local:
             raise failure
         warnings.warn(
             f"training goes on with the workers here alone: {failure}", UserWarning, stacklevel=2
         )
 
+    def _note_death(self, bridge: WorkerProcess) -> RingfeedError | None:
+        """Count the death of a bridge; return why none is started again."""
+        exit_reason, said = bridge.exit_reason(), bridge.startup_error()
+        self._early_deaths = self._early_deaths + 1 if self._roster.is_fresh(bridge) else 0
+        if said is not None and isinstance(said.__cause__, RingfeedError):
+            return said.__cause__
+        self._bridge_restarts += 1
+        if self._early_deaths < EARLY_DEATHS:
+            return None
+        message = (
+            f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through "
+            f"them; the last {exit_reason}; look at its output above, and at `ray status`"
+        )
+        failure = WorkerError(message)
+        failure.__cause__ = said
+        return failure
+
     @property
     def restarts(self) -> int:
         """How many workers and bridges were started in the place of dead ones."""
-        return super().restarts + self._roster.restarts
+        return super().restarts + self._bridge_restarts
 
     def kill_stuck(self, timeout_ns: int) -> int:
         """End the workers here that are stuck for so long, and have bridges end such actors."""
@@ -176,8 +152,7 @@ class Mixed(Processes):
     def _tell_bridges(self, **message: object) -> bool:
         """Send the bridges a message; returns whether there are any."""
         with self._lock:
-            workers = self._roster.workers
-            bridges = [workers[number] for number in self._roster.bridges if number in workers]
+            bridges = [*self._bridges.values()]
         for bridge in bridges:
             bridge.send(message, ())
         return bool(bridges)
@@ -204,14 +179,10 @@ class Mixed(Processes):
 
     # ---- stopping ----
 
-    def request_stop(self) -> None:
-        """Have all leave."""
-        super().request_stop()
-        self._bridge_launcher.request_stop()
-
     def _close(self) -> None:
         super()._close()
         with self._lock:
+            self._bridges.clear()
             self._bridge_launcher.close()
             for board in self._boards.values():
                 board.close()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import fcntl
 import resource
 
-from ringfeed._units import show_bytes
 from ringfeed.errors import PlanError
 from ringfeed.ring import _ring
-from ringfeed.system.machine import show_limit
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -36,6 +34,9 @@ def open_ring(
 
 def no_map(size: int, why: str | None) -> str:
     """Say why shared memory cannot be mapped, and what to do."""
+    from ringfeed._units import show_bytes  # noqa: PLC0415 - no worker needs it
+    from ringfeed.system.machine import show_limit  # noqa: PLC0415 - likewise
+
     return (
         f"cannot map {show_bytes(size)} of shared memory: {why}; RLIMIT_AS (ulimit -v) is "
         f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="

@@ -180,13 +180,20 @@ def accept(listener: socket.socket) -> socket.socket | None:
 
 def tell(channel: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
     """Send a message of numbers, strings, bytes, lists and dicts; errors as of `channel.send`."""
-    channels.send_packet(channel, json.dumps(message, default=_as_text).encode(), fds)
+    channels.send(channel, message, fds, _dumps)
 
 
 def hear(channel: Descriptor, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
     """Return the next message with its descriptors; errors as of `channel.receive`."""
-    packet, fds = channels.receive_packet(channel, timeout_s)
-    return json.loads(packet, object_hook=_from_text), fds
+    return channels.receive(channel, timeout_s, _loads)
+
+
+def _dumps(message: object) -> bytes:
+    return json.dumps(message, default=_as_text).encode()
+
+
+def _loads(packet: bytes) -> Any:
+    return json.loads(packet, object_hook=_from_text)
 
 
 def _as_text(value: Any) -> dict[str, str]:

@@ -6,7 +6,7 @@ The ring is one user of it among others.
     memory       memfds that processes share, reserved and sealed
     machine      how much of what there may be; asked before anything starts
     guard        processes that end with the one that they work for, and forks of it
-    interpreter  a fresh interpreter in this one's surroundings
+    interpreter  a fresh interpreter in this one's surroundings, a child to multiprocessing
     channel      messages from process to process
 
 All that it makes is owned from the call that makes it. No module here imports NumPy, so a worker's

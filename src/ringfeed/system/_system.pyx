@@ -31,7 +31,7 @@ cdef extern from "<signal.h>" nogil:
 
 cdef extern from "<sys/socket.h>" nogil:
     int AF_UNIX, SOCK_SEQPACKET, SOCK_CLOEXEC
-    int SHUT_RDWR
+    int SHUT_WR
     int socketpair(int domain, int type, int protocol, int *fds)
     int shutdown(int end, int how)
 
@@ -141,8 +141,11 @@ cdef class Descriptor:
         self.close_now()
 
     def shutdown(self):
-        """End a channel, also where a forked process holds a copy of this end."""
-        shutdown(self.fd, SHUT_RDWR)
+        """Say no more through a channel, also where a forked process has a copy of this end.
+
+        What the other end says is still heard.
+        """
+        shutdown(self.fd, SHUT_WR)
 
     def detach(self):
         """Return the number, and let the caller close it."""

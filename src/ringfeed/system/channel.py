@@ -9,13 +9,14 @@ import errno
 import os
 import pickle
 import select
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.system import _system
 from ringfeed.system._system import PACKET, Descriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from _typeshed import HasFileno
 
 ELSEWHERE = b"memfd"  # in place of a message that is in the last descriptor
@@ -30,16 +31,17 @@ def pair() -> tuple[Descriptor, Descriptor]:
     return _system.socket_pair()
 
 
-def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
+def send(
+    end: HasFileno,
+    message: object,
+    fds: tuple[int, ...] = (),
+    dumps: Callable[[Any], bytes] = pickle.dumps,
+) -> None:
     """Send a message at once.
 
     A dead peer is an OSError, a peer that does not read a BlockingIOError.
     """
-    send_packet(end, pickle.dumps(message), fds)
-
-
-def send_packet(end: HasFileno, packet: bytes, fds: tuple[int, ...] = ()) -> None:
-    """Send bytes as `send` does a message."""
+    packet = dumps(message)
     if len(packet) <= PACKET:
         _system.send(end.fileno(), packet, fds)
         return
@@ -50,20 +52,22 @@ def send_packet(end: HasFileno, packet: bytes, fds: tuple[int, ...] = ()) -> Non
         _system.send(end.fileno(), ELSEWHERE, (*fds, memfd.fileno()))
 
 
-def receive(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
+def receive(
+    end: HasFileno, timeout_s: float | None = None, loads: Callable[[bytes], Any] = pickle.loads
+) -> tuple[Any, list[Descriptor]]:
     """Return the next message with its descriptors.
 
     PeerGoneError once the peer is gone, TimeoutError: none came.
     """
-    packet, fds = receive_packet(end, timeout_s)
-    return pickle.loads(packet), fds  # noqa: S301 - from our own process
-
-
-def receive_packet(
-    end: HasFileno, timeout_s: float | None = None
-) -> tuple[bytes, list[Descriptor]]:
-    """Return the next bytes as `receive` does a message."""
-    packet, fds, truncated = _next_packet(end, timeout_s)
+    poller = select.poll()
+    poller.register(end.fileno(), select.POLLIN)
+    if not poller.poll(None if timeout_s is None else timeout_s * 1000):
+        raise TimeoutError
+    try:
+        packet, fds, truncated = _system.receive(end.fileno())
+    except ConnectionResetError:
+        # Said once, before what it had sent, of a peer that left messages unread.
+        return receive(end, timeout_s, loads)
     if truncated:
         for fd in fds:
             fd.close()
@@ -73,15 +77,4 @@ def receive_packet(
     if packet == ELSEWHERE:
         with fds.pop() as memfd:
             packet = os.pread(memfd.fileno(), os.fstat(memfd.fileno()).st_size, 0)
-    return packet, fds
-
-
-def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[Descriptor], bool]:
-    poller = select.poll()
-    poller.register(end.fileno(), select.POLLIN)
-    while True:
-        if not poller.poll(None if timeout_s is None else timeout_s * 1000):
-            raise TimeoutError
-        with suppress(ConnectionResetError):
-            # Said once, before what it had sent, of a peer that left messages unread.
-            return _system.receive(end.fileno())
+    return loads(packet), fds

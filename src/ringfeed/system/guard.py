@@ -122,27 +122,6 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
         _system.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
 
 
-def join_family(family: dict[str, Any] | None, name: str, fds: list[Descriptor]) -> None:
-    """Be a child of the consumer's to multiprocessing, by what `interpreter.family` says there.
-
-    The descriptor that comes with it is the last of those of its message, and is taken from them.
-    So proxies of its managers open here, and shared memory that is opened here is for the
-    consumer's tracker to clean up: a tracker of this process would remove it as soon as this
-    process ends.
-    """
-    if family is None:
-        return
-    from multiprocessing import process, resource_tracker, spawn  # noqa: PLC0415
-
-    own: Any = process
-    parent = own._ParentProcess(family["name"], family["pid"], Worker.consumer_fd)  # noqa: SLF001
-    own._parent_process = parent  # noqa: SLF001
-    spawn.prepare({"name": name, **family["preparation"]})
-    tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - as above
-    has_tracker = family["has_tracker"]
-    tracker._fd, tracker._pid = (fds.pop().detach() if has_tracker else None), None  # noqa: SLF001
-
-
 def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
     try:
         _system.start_guard(parent_fd, lifeline_fd)

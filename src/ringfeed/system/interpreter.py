@@ -1,6 +1,7 @@
 """A fresh interpreter with this one's path, flags and environment.
 
-It never imports the user's main module.
+It never imports the user's main module. To multiprocessing it is a child of this process's: see
+`family`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._process import Worker
 from ringfeed.errors import WorkerError
 from ringfeed.system._system import Child, Descriptor
 from ringfeed.system.machine import reason
-from ringfeed.system.memory import STDERR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,7 @@ _ONE_THREAD = (
 )
 # Until sys.path is the consumer's, only what is built into the interpreter is imported. Whatever
 # that path has now, a module that the consumer has from the standard library comes from there.
+# What else this process has open and would be inherited is closed.
 _CODE = """
 import sys, marshal, posix
 from _frozen_importlib_external import PathFinder
@@ -42,9 +44,16 @@ class Library:
 sys.meta_path.insert(0, Library)
 sys.path[:] = order["path"]
 order["lost"] and posix.chdir("/")
-for fd in order["inherited"]:
-    posix.closerange(fd, fd + 1)
-__import__(order["module"], fromlist=["main"]).main(*order["fds"])
+try:
+    opened = {*map(int, posix.listdir("/proc/self/fd"))}
+except FileNotFoundError:
+    opened = set()
+for fd in opened - {0, 1, 2, *order["fds"]}:
+    try:
+        posix.get_inheritable(fd) and posix.close(fd)
+    except OSError:
+        pass
+__import__(order["module"], fromlist=["main"]).main(*order["arguments"], *order["fds"])
 """
 # Python 3.13 imports modules before it runs _CODE.
 _NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()
@@ -72,6 +81,60 @@ def surroundings() -> dict[str, Any]:
     return {"environment": environment, "here": here, "path": [entry for entry in path if entry]}
 
 
+def start_interpreter(module: str, fds: tuple[int, ...], *arguments: str) -> Child:
+    """Start an interpreter that calls ``main(*arguments, *fds)`` of a module.
+
+    Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others.
+    """
+    if not sys.executable:
+        message = (
+            "sys.executable does not say which Python runs here, so no worker can be started; set "
+            "it"
+        )
+        raise WorkerError(message)
+    around = surroundings()
+    library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
+    folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise
+    order = {
+        "module": module,
+        "arguments": arguments,
+        "fds": fds,
+        "path": around["path"],
+        "lost": not around["here"],
+        "library": folders,
+        "names": [
+            name
+            for name in sys.stdlib_module_names & sys.modules.keys()
+            if _folder_of(name) in folders
+        ],
+    }
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    # In a file, as an argument is at most 128 KiB.
+    with Descriptor(os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC) as file:
+        os.fchmod(file.fileno(), 0o600)
+        os.pwrite(file.fileno(), marshal.dumps(order), 0)
+        return Child(
+            os.posix_spawn,
+            sys.executable,
+            [sys.executable, *flags, *_NO_FOLDER_FIRST, "-c", _CODE, str(file.fileno())],
+            around["environment"],
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                # To the same number: it is inherited.
+                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())),
+            ],
+            setsid=True,  # so that Ctrl-C does not reach it before it can say that it wants none
+        )
+
+
+def _folder_of(name: str) -> str:
+    """Return the folder from which a module was imported; "" where it comes from none."""
+    module = sys.modules.get(name)  # another thread may have removed it meanwhile
+    file = getattr(module, "__file__", None) or ""
+    package = os.path.dirname(file) if hasattr(module, "__path__") else file  # noqa: PTH120
+    return os.path.dirname(package)  # noqa: PTH120
+
+
 def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
     """Return what multiprocessing tells its children, and the descriptor of its resource tracker.
 
@@ -85,7 +148,7 @@ def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
 
     tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - it may not run
     if "multiprocessing.shared_memory" in sys.modules:
-        # A worker may attach to what no one has here.
+        # A worker may attach to what has no owner here.
         tracker.ensure_running()
     logger: Any = util._logger  # type: ignore[attr-defined]  # noqa: SLF001
     own, start_method = process.current_process(), multiprocessing.get_start_method(allow_none=True)
@@ -105,68 +168,20 @@ def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
     return told, () if tracker._fd is None else (tracker._fd,)  # noqa: SLF001 - as above
 
 
-def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
-    """Start an interpreter.
+def join_family(told: dict[str, Any], name: str, fds: list[Descriptor]) -> None:
+    """Be a child of the consumer's to multiprocessing, by what `family` says there.
 
-    Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others.
+    The descriptor that comes with it is the last of those of its message, and is taken from them.
+    So proxies of its managers open here, and shared memory that is opened here is for the
+    consumer's tracker to clean up: a tracker of this process would remove it as soon as this
+    process ends.
     """
-    if not sys.executable:
-        message = (
-            "sys.executable does not say which Python runs here, so no worker can be started; set "
-            "it"
-        )
-        raise WorkerError(message)
-    around = surroundings()
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-    with Descriptor(
-        os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC
-    ) as file:  # an argument is at most 128 KiB
-        os.fchmod(file.fileno(), 0o600)
-        os.pwrite(file.fileno(), _order(module, fds, around), 0)
-        return Child(
-            os.posix_spawn,
-            sys.executable,
-            [sys.executable, *flags, *_NO_FOLDER_FIRST, "-c", _CODE, str(file.fileno())],
-            around["environment"],
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                # To the same number: it is inherited.
-                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())),
-            ],
-            setsid=True,  # so that Ctrl-C does not reach it before it can say that it wants none
-        )
+    from multiprocessing import process, resource_tracker, spawn  # noqa: PLC0415
 
-
-def _order(module: str, fds: tuple[int, ...], around: dict[str, Any]) -> bytes:
-    """Return what `_CODE` reads.
-
-    It says what to run, which descriptors to close, and where modules come from.
-    """
-    inherited = [fd for fd in _inherited() if fd not in fds]
-    library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
-    folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise
-    names = [
-        name for name in sys.stdlib_module_names & sys.modules.keys() if _folder_of(name) in folders
-    ]
-    order = {"path": around["path"], "library": folders, "names": names, "lost": not around["here"]}
-    return marshal.dumps({**order, "module": module, "fds": fds, "inherited": inherited})
-
-
-def _folder_of(name: str) -> str:
-    """Return the folder from which a module was imported; "" where it comes from none."""
-    module = sys.modules.get(name)  # another thread may have removed it meanwhile
-    file = getattr(module, "__file__", None) or ""
-    package = os.path.dirname(file) if hasattr(module, "__path__") else file  # noqa: PTH120
-    return os.path.dirname(package)  # noqa: PTH120
-
-
-def _inherited() -> Iterator[int]:
-    """Yield the descriptors that a program started here would be given.
-
-    The standard ones are left out.
-    """
-    with suppress(FileNotFoundError):  # no /proc
-        for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names are enough
-            with suppress(OSError):  # closed meanwhile
-                if fd > STDERR and os.get_inheritable(fd):
-                    yield fd
+    own: Any = process
+    parent = own._ParentProcess(told["name"], told["pid"], Worker.consumer_fd)  # noqa: SLF001
+    own._parent_process = parent  # noqa: SLF001
+    spawn.prepare({"name": name, **told["preparation"]})
+    tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - as above
+    has_tracker = told["has_tracker"]
+    tracker._fd, tracker._pid = (fds.pop().detach() if has_tracker else None), None  # noqa: SLF001

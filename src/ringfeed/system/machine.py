@@ -2,12 +2,10 @@
 
 Asked before anything starts.
 
-How much memory it has free stands in `monitor.free_memory`. A worker imports this module: it stays
-light.
+How much memory it has free stands in `monitor.free_memory`.
 
 check_processes()   whether worker processes can be started and watched
 check_futex()       whether one process can wait for another
-beyond_caches()     how many bytes of slots no cache holds
 reason()            why the kernel refused a process or a descriptor, and what to raise
 """
 
@@ -26,12 +24,10 @@ from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
     import threading
+    from typing import TypeGuard
 
 DESCRIPTORS = 12  # of all workers together, and what starting one takes for a moment
 DESCRIPTORS_A_WORKER = 3  # its channel, its pidfd, its stack
-CACHES = 3  # times the last cache: from here on writing past the caches costs no consumer anything
-# Bytes, where the kernel does not say: C's sysconf tells that of all processors of a machine.
-USUAL_CACHE = 32 << 20
 _FILES, _TASKS, _SPACE = (
     (resource.RLIMIT_NOFILE, "RLIMIT_NOFILE (ulimit -n)"),
     (resource.RLIMIT_NPROC, "RLIMIT_NPROC (ulimit -u)"),
@@ -132,8 +128,13 @@ def start_thread(thread: threading.Thread) -> None:
         ) from error
 
 
-def is_shortage(error: OSError) -> bool:
-    """Whether the kernel had no room for what it was asked, so that asking again is in vain."""
+def is_shortage(error: Exception) -> TypeGuard[OSError]:
+    """Whether the kernel had no room for what it was asked, so that asking again is in vain.
+
+    A BlockingIOError is a process that does not read its messages.
+    """
+    if not isinstance(error, OSError) or isinstance(error, BlockingIOError):
+        return False
     return error.errno in {*_SHORTAGES, errno.ENFILE}
 
 
@@ -150,20 +151,6 @@ def show_limit(limit: int) -> str:
     """Return the value of a limit of this process."""
     soft, _ = resource.getrlimit(limit)
     return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-
-
-def beyond_caches(file: str = "/sys/devices/system/cpu/cpu0/cache/index3/size") -> int:
-    """Return how many bytes of slots are too many for a batch to be found in a cache.
-
-    The size of the last cache decides.
-    """
-    try:
-        # A worker imports no pathlib for it.
-        with open(file, encoding="ascii") as text:  # noqa: PTH123
-            size = int(text.read().removesuffix("K\n")) * 1024
-    except (OSError, ValueError):
-        size = USUAL_CACHE
-    return CACHES * size
 
 
 def usable_cpus() -> int:

@@ -26,7 +26,7 @@ from ringfeed.errors import ShipError, SpecError, StallError, WorkerError
 from ringfeed.torch.index_lists import NOTHING
 from ringfeed.torch.place import draws_kept
 from ringfeed.transport.references import refuse_to_share, walk, written
-from ringfeed.workers.asked import answer_of
+from ringfeed.workers.first_sample_fork import answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

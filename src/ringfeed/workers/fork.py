@@ -9,6 +9,7 @@ look for such pipes, and the forked process closes them.
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -17,21 +18,23 @@ import time
 import warnings
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
 from ringfeed.system import channel as channels
-from ringfeed.system.guard import fork
+from ringfeed.system.guard import become_worker, fork
 from ringfeed.system.interpreter import explained, surroundings
-from ringfeed.workers.forkserver import run_forked
+from ringfeed.workers.forkserver import ForkserverMain
 from ringfeed.workers.launchers import Forker
 from ringfeed.workers.process import WorkerProcess
+from ringfeed.workers.start import live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
     from ringfeed.system._system import Descriptor
+    from ringfeed.system.guard import Lifeline
     from ringfeed.transport.shared_dataset import SharedDataset
 
 OPENING_S = 1.0  # what another thread may take to make its pipes, which is microseconds
@@ -54,38 +57,61 @@ class Fork(Forker):
         self._dataset = dataset
 
     def _open(self) -> WorkerProcess:
-        return self.run(partial(run_forked, lifeline=self.lifeline.fds, dataset=self._dataset))
+        lifeline, dataset = self.lifeline.fds, self._dataset
+        return forked(
+            self.lifeline, lambda channel: ForkserverMain(channel, lifeline, dataset).run()
+        )
 
-    @explained()
-    def run(self, live: Callable[[Descriptor], NoReturn]) -> WorkerProcess:
-        """Fork a process that lives in ``live(channel)``."""
-        ours, theirs = channels.pair()
-        with theirs:
-            child = fork(partial(self._live, theirs, self._pipes_of_others(), live))
-        # A call of Popen may have begun before the fork, and is held up by it now.
-        pipes = self._pipes_of_others()
-        if pipes:
-            channels.send(ours, {"pipes": pipes})
-        return WorkerProcess.of_child(child, ours)
 
-    def _pipes_of_others(self) -> set[int]:
-        """Return the pipes to close.
+@explained()
+def forked(lifeline: Lifeline, body: Callable[[Descriptor], object]) -> WorkerProcess:
+    """Fork a process that ends with this one, and does ``body(channel)``."""
 
-        A number that Popen has closed meanwhile may be one of our lifeline now.
-        """
-        return pipes_of_launches() - {_inode_of_pipe(fd) for fd in self.lifeline.fds}
+    def pipes_of_others() -> set[int]:
+        # A number that Popen has closed meanwhile may be one of our lifeline now.
+        return pipes_of_launches() - {_inode_of_pipe(fd) for fd in lifeline.fds}
 
-    def _live(
-        self, theirs: Descriptor, pipes: Iterable[int], live: Callable[[Descriptor], NoReturn]
-    ) -> NoReturn:
-        """In the forked child: never come back to what the consumer was doing."""
-        try:
-            self.lifeline.close_others(theirs)
-            close_pipes(pipes)
-            os.environ.update(surroundings()["environment"])
-            live(theirs)
-        finally:
-            os._exit(1)
+    ours, theirs = channels.pair()
+    with theirs:
+        separate = partial(_separate, lifeline, theirs, pipes_of_others(), body)
+        child = fork(partial(live, theirs, separate))
+    # A call of Popen may have begun before the fork, and is held up by it now.
+    if pipes := pipes_of_others():
+        channels.send(ours, {"do": "close_pipes", "pipes": pipes})
+    return WorkerProcess.of_child(child, ours)
+
+
+def _separate(
+    lifeline: Lifeline,
+    channel: Descriptor,
+    pipes: Iterable[int],
+    body: Callable[[Descriptor], object],
+) -> None:
+    """In the forked child: have nothing that a spawned process would not have, then live."""
+    lifeline.close_others(channel)
+    close_pipes(pipes)
+    os.environ.update(surroundings()["environment"])
+    _forget_the_consumer()
+    become_worker(*lifeline.fds)
+    # Torch would wait for the threads of its pool, which are not here. None: still being imported.
+    set_num_threads = getattr(sys.modules.get("torch"), "set_num_threads", None)
+    if set_num_threads is not None:
+        set_num_threads(1)
+    body(channel)
+
+
+def _forget_the_consumer() -> None:
+    """Leave its event loop, the handlers of its signals, and its standard input alone."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null:
+        os.dup2(null, 0)
+        os.close(null)
+    # The old one may hold lines that are the consumer's.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
 def _warn_of_threads() -> None:

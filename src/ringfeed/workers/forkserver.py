@@ -1,8 +1,13 @@
-"""The forkserver: a process that holds the dataset and forks workers from itself.
+"""Forkservers: processes that fork others from themselves, by order of the consumer.
 
-It is forked from the consumer before the first batch (backend="fork"), or spawned when the loader
-is made ("forkserver"). It runs no user code but imports and the unpickling of the dataset, so that
-what it forks is quiet.
+    the warm one        imports what loaders need of installed packages, and forks
+    one of a loader     unpickles its dataset, and forks its workers
+
+A loader's is forked from the warm one, or spawned where that must not be ("process"), or forked
+from the consumer with its dataset ("fork"). It runs no user code but imports and the unpickling of
+the dataset, so that what it forks is quiet.
+
+An order is a message that names a method of `ForkserverMain` and its arguments.
 """
 
 from __future__ import annotations
@@ -17,162 +22,218 @@ import threading
 from contextlib import suppress
 from fcntl import F_GETFL, fcntl
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import FRAMEWORKS
+from ringfeed.system import _system
 from ringfeed.system import channel as channels
-from ringfeed.system.guard import become_worker, fork, join_family
-from ringfeed.system.machine import reason
+from ringfeed.system._system import Descriptor
+from ringfeed.system.guard import become_worker, flush_output, fork
 from ringfeed.transport import imports as _imports
-from ringfeed.workers.worker_main import WorkerMain, live, run_spawned
+from ringfeed.transport.unpacking import unpack
+from ringfeed.workers.start import live
+from ringfeed.workers.worker_main import WorkerMain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
-    from ringfeed.system._system import Child, Descriptor
+    from ringfeed.system._system import Child
 
 Private = tuple[str, str]
-# What each worker needs, whatever its dataset is: imported once for all of them.
-OWN = (
-    "ringfeed.datasets.reader",
-    "ringfeed.datasets.arrays",
-    "ringfeed.datasets.indexed",
-    "ringfeed.orders.rng",
-    "ringfeed.transport.unpacking",
-    "ringfeed.ring.mapping",
-    "faulthandler",
-    "encodings.ascii",
-)
+# What most workers need beside `worker_main`, whatever their dataset is: imported once for all.
+OWN = ("ringfeed.datasets.indexed", "encodings.ascii")
 
 
 class ForkserverMain:
     """The loop of a forkserver process."""
 
     _idle_ms: int | None = None  # how long it may have no child and nothing to do; None: for ever
+    _may_fork = True
 
-    def __init__(self, channel: Descriptor, lifeline: tuple[int, int], dataset: Any = None) -> None:
+    def __init__(self, channel: Descriptor, lifeline: tuple[int, ...], dataset: Any = None) -> None:
         """Do what is ordered through ``channel``.
 
-        ``lifeline``: the descriptors that tie a worker to the consumer.
+        ``lifeline``: the descriptors that tie what is forked to the consumer.
         """
         # If inherited, SIG_IGN would bury our children.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._channel = channel
         self._lifeline = lifeline
         self._dataset = dataset
-        self._may_fork = True
         # What imports have brought that processes cannot share.
         self._imported: set[Private] = set()
         # By pidfd, with the channel that is told of the end.
         self._children: dict[int, tuple[Child, Descriptor]] = {}
 
     def run(self) -> None:
-        """Fork workers and report their ends, until the consumer closes the channel."""
+        """Obey, and report the ends of children, until the consumer closes the channel."""
         while True:
             poller = select.poll()
             for fd in (self._channel.fileno(), *self._children):
                 poller.register(fd, select.POLLIN)
-            found = poller.poll(None if self._children else self._idle_ms)
-            if not found:
+            ready = poller.poll(None if self._children else self._idle_ms)
+            if not ready:
                 return
-            for fd, _ in found:
+            for fd, _ in ready:
                 if fd != self._channel.fileno():
                     self._note_exit(fd)
-                elif not self._handle_request():
+                elif not self._obey():
                     return
 
-    def _handle_request(self) -> bool:
+    def _obey(self) -> bool:
+        """Do what the next message orders; False where this process is to end."""
         try:
-            message, fds = channels.receive(self._channel)
+            order, fds = channels.receive(self._channel)
         except EOFError:
             return False
         except OSError as error:
-            channels.send(self._channel, {"refused": reason(error)})
-            return True
-        return self._obey(message, fds)
+            channels.send(self._channel, {"refused": _reason(error)})
+            return False
+        return getattr(self, order.pop("do"))(fds, **order) is not False
 
-    def _obey(self, message: dict[str, Any], fds: list[Descriptor]) -> bool:
-        if "preload" in message:
+    def _fork(self, channel: Descriptor, body: Callable[[], None]) -> None:
+        """Fork a process; through its own channel the consumer is told its pid, and its end."""
+        child = fork(partial(live, channel, body))
+        self._children[child.pidfd.fileno()] = child, channel
+        answer = {"pid": child.pid, "holds_dataset": self._dataset is not None}
+        with suppress(ConnectionError):  # the order was given up; the child will find it so
+            channels.send(channel, answer, (child.pidfd.fileno(),))
+
+    def _note_exit(self, pidfd: int) -> None:
+        child, channel = self._children.pop(pidfd)
+        with suppress(OSError):
+            channels.send(channel, {"status": child.wait()})
+
+    # ---- orders to both ----
+
+    def preload(self, _: object, packages: frozenset[str] | None, modules: Collection[str]) -> None:
+        """Import what unpickling the dataset will import, and the frameworks among ``packages``.
+
+        What cannot be imported fails in the unpickling, and is explained there. The import of a
+        framework starts no thread, so that what is forked afterwards is whole.
+        """
+        _imports.expect(packages, silent=False)
+        if packages or modules:
             before = private()
             # Imports make no garbage, and a tenth of the time would go into looking for some.
             gc.disable()
-            preload(**message["preload"])
+            for framework in FRAMEWORKS:
+                if framework in (packages or ()):
+                    _import(framework)
+            with _imports.watched():
+                for module in modules:
+                    _import(module)
             gc.enable()
             self._imported |= private() - before
-            # A collection in a worker would copy every page that it looks at: tens of MB, half a
-            # second.
-            gc.freeze()
-        elif "manifest" in message:
-            move_to(**message["surroundings"])
-            join_family(message["family"], "ringfeed-forkserver", fds)
-            if message["manifest"] is not None:
-                self._unpack(message["manifest"], fds)
-        elif "pipes" in message:
-            # It is loaded where pipes were found.
-            from ringfeed.workers.fork import close_pipes  # noqa: PLC0415
+        # A collection in a worker would copy every page that it looks at: tens of MB, half a
+        # second.
+        gc.freeze()
 
-            close_pipes(message["pipes"])
-        elif self._may_fork:
-            self._fork_worker(fds[0])
-        else:
-            return False
-        return True
+    # ---- orders to the warm one ----
 
-    def _unpack(self, manifest: bytes, fds: list[Descriptor]) -> None:
+    def warm_up(self, fds: list[Descriptor], idle_s: float, **imports: Any) -> bool:
+        """Preload for all loaders; print where the consumer prints now.
+
+        It ends where imports bring what each loader would share with the others.
+        """
+        self._idle_ms = round(1000 * idle_s)
+        _print_to(*fds)
+        for fd in fds:
+            # Now: what an import raises may keep this frame alive, and the user's pipes with it.
+            fd.close()
+        self.preload(None, **imports)
+        flush_output()
+        with Descriptor(os.open, os.devnull, os.O_WRONLY) as nowhere:
+            _print_to(nowhere, nowhere)
+        if self._imported:
+            unfit = imports["modules"] or sorted(imports["packages"] or ())
+            channels.send(self._channel, {"unfit": unfit})
+        return not self._imported
+
+    def fork_forkserver(self, fds: list[Descriptor]) -> None:
+        """Fork a loader's forkserver; where that fails, the loader finds its channel closed."""
+        with suppress(OSError):
+            self._fork(fds[0], partial(self._serve_loader, *fds))
+
+    def _serve_loader(self, *fds: Descriptor) -> None:
+        """In the forked child: have nothing of the warm forkserver's but what it has imported."""
+        channel, parent, writer, *output = fds
+        _system.close_others(*fds)
+        for inherited in self._lifeline:
+            os.close(inherited)
+        _print_to(*output)
+        for fd in output:
+            fd.close()
+        lifeline = parent.detach(), writer.detach()
+        become_worker(*lifeline)
+        ForkserverMain(channel, lifeline).run()
+
+    # ---- orders to a loader's ----
+
+    def take_dataset(
+        self,
+        fds: list[Descriptor],
+        surroundings: dict[str, Any],
+        family: dict[str, Any] | None,
+        manifest: bytes | None,
+    ) -> None:
         """Unpickle the dataset, unless that or an import makes what workers must not share.
 
         Then each worker unpickles it for itself. Where it stays here without the dataset, this
         process must not fork.
         """
-        # Imports NumPy, after the guard of a worker.
-        from ringfeed.transport.unpacking import unpack  # noqa: PLC0415
+        _move_to(**surroundings)
+        if family is not None:
+            from ringfeed.system.interpreter import join_family  # noqa: PLC0415 - with multiprocessing only
 
+            join_family(family, "ringfeed-forkserver", fds)
+        if manifest is None:
+            return
         before = private() - self._imported
         frozen = {found for found in self._imported if found[0] == "generator"}
         self._dataset = unpack(manifest, [fd.fileno() for fd in fds])
         if frozen or private() - before:
             self._dataset = None
             self._may_fork = not (frozen or private() - before)
-            channels.send(self._channel, {"apart": True})
+            if not self._may_fork:
+                channels.send(self._channel, {"apart": True})
 
-    def _fork_worker(self, channel: Descriptor) -> None:
-        try:
-            child = fork(partial(live, channel, partial(self._work, channel)))
-        except OSError as error:
-            channels.send(self._channel, {"refused": reason(error)})
-        else:
-            self._children[child.pidfd.fileno()] = child, self._channel
-            channels.send(self._channel, {"pid": child.pid}, (child.pidfd.fileno(),))
+    def close_pipes(self, _: object, pipes: set[int]) -> None:
+        """Close what a process that was forked from the consumer has of other threads' pipes."""
+        from ringfeed.workers.fork import close_pipes  # noqa: PLC0415 - it is loaded there
+
+        close_pipes(pipes)
+
+    def fork_worker(self, fds: list[Descriptor]) -> bool:
+        """Fork a worker, unless it would share what it must not."""
+        (channel,) = fds
+        if self._may_fork:
+            try:
+                self._fork(channel, partial(self._work, channel))
+            except OSError as error:
+                with suppress(ConnectionError):  # likewise
+                    channels.send(channel, {"refused": _reason(error)})
+        return self._may_fork
 
     def _work(self, channel: Descriptor) -> None:
         """In the forked child: be a worker."""
         self._channel.close()
-        for child, _ in self._children.values():
+        for child, others in self._children.values():
             child.pidfd.close()
+            others.close()
         become_worker(*self._lifeline)
         WorkerMain(channel, self._dataset).run()
 
-    def _note_exit(self, pidfd: int) -> None:
-        child, channel = self._children.pop(pidfd)
-        status = child.wait()
-        with suppress(OSError):
-            channels.send(channel, {"ended": child.pid, "status": status})
+
+def _reason(error: OSError) -> str:
+    from ringfeed.system.machine import reason  # noqa: PLC0415 - no worker needs it
+
+    return reason(error)
 
 
-def preload(packages: frozenset[str] | None, modules: Collection[str]) -> None:
-    """Import what unpickling the dataset will import.
-
-    What cannot be imported fails there, and is explained there.
-
-    The import of a framework starts no thread, so that what is forked afterwards is whole.
-    """
-    _imports.expect(packages, silent=False)
-    for framework in FRAMEWORKS:
-        if framework in (packages or ()):
-            _import(framework)
-    with _imports.watched():
-        for module in modules:
-            _import(module)
+def _print_to(output: Descriptor, errors: Descriptor) -> None:
+    os.dup2(output.fileno(), 1)
+    os.dup2(errors.fileno(), 2)
 
 
 def _import(module: str) -> None:
@@ -180,7 +241,7 @@ def _import(module: str) -> None:
         importlib.import_module(module)
 
 
-def move_to(environment: dict[str, str], here: str, path: list[str]) -> None:
+def _move_to(environment: dict[str, str], here: str, path: list[str]) -> None:
     """Take over what has changed in the consumer since this process was started."""
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
@@ -245,54 +306,8 @@ def _readable() -> set[Private]:
     return found
 
 
-def forget_the_consumer() -> None:
-    """Undo, in a process forked from the consumer, what a spawned one would not have."""
-    # Our signals are not for the consumer's event loop, nor for its handlers.
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDONLY)
-    if null:
-        os.dup2(null, 0)
-        os.close(null)
-    # The old one may hold lines that are the consumer's.
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
-
-
-def begin_forked(lifeline: tuple[int, int]) -> None:
-    """Be a process of its own, in one that was forked from the consumer."""
-    forget_the_consumer()
-    become_worker(*lifeline)
-    _calm_torch()
-
-
-def run_forked(channel: Descriptor, lifeline: tuple[int, int], dataset: Any) -> NoReturn:
-    """Run a forkserver that was forked from the consumer, to the end of this process."""
-
-    def serve() -> None:
-        begin_forked(lifeline)
-        ForkserverMain(channel, lifeline, dataset).run()
-
-    live(channel, serve)
-
-
-def _calm_torch() -> None:
-    """Have torch compute in one thread.
-
-    The threads of its pool are not here, and it would wait for them.
-    """
-    # None: still being imported.
-    set_num_threads = getattr(sys.modules.get("torch"), "set_num_threads", None)
-    if set_num_threads is not None:
-        set_num_threads(1)
-
-
-def serve(kind: type[ForkserverMain], channel: Descriptor, lifeline: tuple[int, int]) -> None:
-    """Run a spawned forkserver of this kind."""
+def main(channel: Descriptor, lifeline: tuple[int, ...]) -> None:
+    """Run a spawned forkserver."""
     for module in OWN:
         importlib.import_module(module)
-    kind(channel, lifeline).run()
-
-
-main = partial(run_spawned, partial(serve, ForkserverMain))
+    ForkserverMain(channel, lifeline).run()

@@ -12,17 +12,15 @@ import time
 import weakref
 from abc import abstractmethod
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import Failure, decode
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.system import channel as channels
-from ringfeed.system._system import wait_for
 from ringfeed.system.interpreter import family, surroundings
 from ringfeed.system.machine import is_shortage, reason
 from ringfeed.workers import warm
-from ringfeed.workers.process import Launcher, WorkerProcess, spawn
+from ringfeed.workers.process import END_S, NOT_FORKED, Launcher, WorkerProcess, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,23 +29,12 @@ if TYPE_CHECKING:
     from ringfeed.transport.shared_dataset import SharedDataset
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits
-END_S = 1.0
-REPORT_S = 5.0  # what the report of an end may take, which is a wake-up on a machine of its own
 # For an interpreter to come up, on whatever machine, and however short a sample's time is.
 ARRIVAL_S = 10.0
+MOST_DEATHS = 2  # of forkservers, for one worker
 CLOSED = "this loader is closed; make a new one"
 # Forkservers that wait for a first epoch: each is a process, and has four descriptors here.
 MOST_WAITING = 8
-
-
-class NoAnswerError(WorkerError):
-    """A process that is to fork does not answer in time."""
-
-    def __init__(self, at: str, timeout_s: float) -> None:
-        super().__init__(
-            f"the process that is to {at}fork workers has not answered for {timeout_s:g} s; raise "
-            "timeout_s"
-        )
 
 
 class Forker(Launcher):
@@ -60,7 +47,6 @@ class Forker(Launcher):
         """Wait so long for an answer of the forkserver."""
         super().__init__()
         self._timeout_s = math.inf if timeout_s is None else timeout_s
-        self._statuses: dict[int, int] = {}
         self._forkserver: WorkerProcess | None = None
         self._is_stopping = False
 
@@ -69,82 +55,87 @@ class Forker(Launcher):
         """Make a forkserver that has what its workers need."""
 
     def start(self) -> WorkerProcess:
-        """Start a worker; a forkserver that was killed is replaced."""
-        held = self.holds_dataset
-        for last_try in (False, True):
+        """Start a worker; a forkserver that was killed is replaced.
+
+        Where it hangs in an import or in the dataset, each worker does both for itself. There it is
+        watched: see `Roster`.
+        """
+        deaths = 0
+        while True:
             try:
                 return self._order()
+            except TimeoutError as error:
+                self._end_forkserver()
+                if not (self.sends_dataset and self.holds_dataset):
+                    message = (
+                        f"the process that is to {self._at}fork workers has not answered for "
+                        f"{error.args[0]:g} s; raise timeout_s"
+                    )
+                    raise WorkerError(message) from None
+                self.holds_dataset = False
             except (OSError, EOFError) as error:
-                end = self._end_forkserver()
-                if held and not self.holds_dataset:
-                    # By one that does not unpickle the dataset: see `ForkserverMain._unpack`.
-                    return self.start()
-                # A BlockingIOError is a forkserver that does not read.
-                if (
-                    isinstance(error, OSError)
-                    and is_shortage(error)
-                    and not isinstance(error, BlockingIOError)
-                ):
-                    raise WorkerError(f"no worker can be started: {reason(error)}") from error
-                if last_try or self._is_stopping:
+                end, told = self._end_forkserver()
+                if "broken" in told:
+                    raise _broken(decode(told["broken"]))  # noqa: B904 - it has a cause
+                if "apart" in told:
+                    # Replaced by one that does not unpickle the dataset: see
+                    # `ForkserverMain.take_dataset`.
+                    self.holds_dataset = False
+                    continue
+                if why := told.get("refused") or (is_shortage(error) and reason(error)):
+                    raise WorkerError(f"no worker can be started: {why}") from error
+                deaths += 1
+                if deaths == MOST_DEATHS or self._is_stopping:
                     message = f"the process that forks workers {end} twice; use backend='spawn'"
                     raise WorkerError(message) from error
-        raise AssertionError  # the loop returns or raises
 
     def _order(self) -> WorkerProcess:
         """Have a worker forked.
 
         A forkserver that dies meanwhile may have forked one, which ends with its channel.
         """
-        if self._forkserver is None:
-            self._forkserver = self._open()
+        parent = self._forkserver = self._forkserver or self._open()
         ours, theirs = channels.pair()
-        with theirs:
-            try:
-                with suppress(ConnectionError):  # it has ended, and may have said why
-                    channels.send(self._forkserver.channel, {}, (theirs.fileno(),))
-                pid, pidfd = self._answer(self._forkserver.channel)
-            except BaseException as error:
-                if not isinstance(error, (OSError, EOFError, WorkerError)):
-                    # Ctrl-C: its answer would pass for that to the next order.
-                    self._end_forkserver()
-                raise
-        parent = self._forkserver
-        status = partial(_status_of, self._statuses, pid, parent.channel, parent)
-        return WorkerProcess(pid, pidfd, ours, status)
+        with theirs, suppress(ConnectionError):  # it has ended: `ours` is closed, too
+            channels.send(parent.channel, {"do": "fork_worker"}, (theirs.fileno(),))
+        worker = self._arrived(ours, parent)
+        self.holds_dataset = self.holds_dataset and worker.told["holds_dataset"]
+        return worker
 
-    def _answer(self, channel: Descriptor, least_s: float = 0.0) -> tuple[int, Descriptor]:
-        """Return the pid and the pidfd of what was forked.
+    def _arrived(
+        self, channel: Descriptor, parent: WorkerProcess, least_s: float = 0.0
+    ) -> WorkerProcess:
+        """Return a process that was ordered of ``parent``, when that has forked it.
 
-        Wait for it for ``timeout_s``, and at least so long.
+        TimeoutError after ``timeout_s``, or after ``least_s`` where that is longer.
         """
         wait_s = max(self._timeout_s, least_s)
         deadline = time.monotonic() + wait_s
+        told: dict[str, Any] = {}
         while time.monotonic() < deadline and not self._is_stopping:
-            with suppress(TimeoutError):
+            try:
                 message, fds = channels.receive(channel, LOOK_S)
-                if "pid" in message:
-                    return message["pid"], fds[0]
-                self._note(message)
+            except TimeoutError:
+                if parent.is_dead():
+                    # What it has forked, and not told of, has the channel, too.
+                    raise channels.PeerGoneError from None
+                continue
+            told.update(message)
+            if "refused" in told:
+                text = f"no worker can be started: {told['refused']}"
+                raise WorkerError(text)
+            if "pid" in message:
+                process = WorkerProcess(message["pid"], fds[0], channel, parent=parent)
+                process.told = told
+                return process
         if self._is_stopping:
             raise ClosedError(CLOSED)
-        self._end_forkserver()
-        raise NoAnswerError(self._at, wait_s)
+        raise TimeoutError(wait_s)
 
-    def _note(self, message: dict[str, Any]) -> None:
-        if "apart" in message:
-            self.holds_dataset = False
-        elif "ended" in message:
-            self._statuses[message["ended"]] = message["status"]
-        elif "broken" in message:
-            raise _broken(decode(message["broken"]))
-        elif "refused" in message:
-            text = f"no worker can be started: {message['refused']}"
-            raise WorkerError(text)
-
-    def _end_forkserver(self) -> str:
+    def _end_forkserver(self) -> tuple[str, dict[str, Any]]:
+        """End the forkserver, if there is one; return how it ended, and what it has said."""
         forkserver, self._forkserver = self._forkserver, None
-        return "ended" if forkserver is None else forkserver.end(END_S)
+        return ("ended", {}) if forkserver is None else (forkserver.end(END_S), forkserver.told)
 
     def forkservers(self) -> dict[int, str]:
         """Return the forkserver, if there is one."""
@@ -162,11 +153,13 @@ class Forker(Launcher):
 
 
 class Forkserver(Forker):
-    """Has workers forked by a forkserver that is spawned."""
+    """Has workers forked by a forkserver of its own: the warm one forks it, or it is spawned."""
 
     descriptors = 5  # three of the lifeline, a channel and a pidfd
     _is_alone = False  # whether no warm forkserver has to do with it
     _at = "unpickle the dataset and "
+    _sent: SharedDataset | None = None
+    _begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
 
     def __init__(
         self,
@@ -180,9 +173,6 @@ class Forkserver(Forker):
         """
         super().__init__(timeout_s)
         self._preload = {"packages": packages, "modules": sorted(modules)}
-        self._sent: SharedDataset | None = None
-        self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
-        self._ordered: Descriptor | None = None  # the channel to one that the warm one is to fork
 
     @classmethod
     def begun(cls, *terms: Any) -> Forkserver | None:
@@ -199,119 +189,61 @@ class Forkserver(Forker):
 
         It imports while this process does something else.
         """
-        if self._begun is None and self._ordered is None:
+        if self._begun is None:
             # Where something opens a file, each worker imports for itself: see
-            # `ForkserverMain._unpack`.
+            # `ForkserverMain.take_dataset`.
             imports = self._preload if self.holds_dataset else {**self._preload, "modules": ()}
-            self._ordered = None if self._is_alone else warm.begin(self.lifeline, **imports)
-            channel = self._ordered
-            if channel is None:
-                self._begun = spawn("ringfeed.workers.forkserver", self.lifeline)
-                channel = self._begun.channel
+            forkserver = None if self._is_alone else warm.begin(self.lifeline, **imports)
+            self._begun = forkserver or spawn("ringfeed.workers.forkserver", self.lifeline)
             with suppress(OSError):  # it is dead: `start` will find out
-                channels.send(channel, {"preload": imports})
+                channels.send(self._begun.channel, {"do": "preload", **imports})
 
     def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002 - it is sent
         """Have the dataset unpickled in the forkserver, once for all workers."""
         self._sent = sent
 
-    def start(self) -> WorkerProcess:
-        """Start a worker.
-
-        Where the forkserver hangs in an import or in the dataset, each worker does both for itself.
-
-        There it is watched: see `Roster`.
-        """
-        try:
-            return super().start()
-        except NoAnswerError:
-            if not self.holds_dataset:
-                raise
-            self.holds_dataset = False
-            return super().start()
-
     def _open(self) -> WorkerProcess:
         _waiting.discard(self)
-        self.begin()  # again, where one has died
-        forkserver = self._arrived() or self._begun
-        if forkserver is None:  # the warm one has died, or must not have forked it
-            self._is_alone = True
-            self.begin()
-            forkserver = self._begun
-        self._begun = None
-        assert forkserver is not None
-        assert self._sent is not None
+        forkserver = self._arrived_forkserver()
         told, tracker = family()
         order: dict[str, Any] = {"surroundings": surroundings(), "family": told, "manifest": None}
         fds: tuple[int, ...] = ()
+        assert self._sent is not None
         if self.holds_dataset:
             order["manifest"], fds = self._sent.manifest(), self._sent.fds
-        channels.send(forkserver.channel, order, (*fds, *tracker))
+        channels.send(forkserver.channel, {"do": "take_dataset", **order}, (*fds, *tracker))
         return forkserver
+
+    def _arrived_forkserver(self) -> WorkerProcess:
+        """Return the forkserver that has begun, or another where it has died."""
+        self.begin()
+        forkserver, self._begun = self._begun, None
+        assert forkserver is not None
+        if forkserver.pid != NOT_FORKED:
+            return forkserver
+        assert forkserver.parent is not None
+        try:
+            return self._arrived(forkserver.channel, forkserver.parent, ARRIVAL_S)
+        except TimeoutError:
+            warm.end()  # it hangs in an import
+            raise
+        except (OSError, EOFError):
+            # The warm one has died, or must not have forked it.
+            self._is_alone = True
+            return self._arrived_forkserver()
 
     def forkservers(self) -> dict[int, str]:
         """Return this loader's, and those that are kept warm."""
         return {**super().forkservers(), **dict.fromkeys(warm.pids(), "warm forkserver")}
 
-    def _arrived(self) -> WorkerProcess | None:
-        """Return what a warm forkserver was ordered to fork, once it has.
-
-        None where there is no such.
-        """
-        channel, self._ordered = self._ordered, None
-        if channel is None:
-            return None
-        try:
-            pid, pidfd = self._answer(channel, ARRIVAL_S)
-        except (OSError, EOFError):
-            return None
-        except NoAnswerError:
-            warm.end()  # it hangs in an import
-            raise
-        status = partial(_status_of, self._statuses, pid, channel)
-        return WorkerProcess(pid, pidfd, channel, status)
-
     def close(self) -> None:
-        """End the forkserver; its children end by the ring."""
+        """End the forkserver; its children end by the ring.
+
+        One that the warm one is to fork ends by its channel or its lifeline.
+        """
         _waiting.discard(self)
-        channel, self._ordered = self._ordered, None
-        if channel is not None:
-            # It is not forked yet, and will find its channel closed.
-            with suppress(OSError, EOFError, TimeoutError):
-                message, fds = channels.receive(channel, 0)
-                if "pid" in message:
-                    status = partial(_status_of, self._statuses, message["pid"], channel)
-                    self._begun = WorkerProcess(message["pid"], fds[0], channel, status)
-        if self._begun is not None:
-            self._forkserver, self._begun = self._begun, None
+        self._forkserver, self._begun = self._forkserver or self._begun, None
         super().close()
-
-
-def _status_of(
-    statuses: dict[int, int], pid: int, channel: Descriptor, parent: WorkerProcess | None = None
-) -> int | None:
-    """Return the exit code of a dead process, which its parent tells through ``channel``.
-
-    None where the parent has died before it could tell. ``statuses``: of those that were told. No
-    launcher is referred to: it refers to its forkserver, and so that would be a cycle.
-    """
-    deadline = time.monotonic() + REPORT_S
-    while pid not in statuses and channel.fileno() >= 0 and time.monotonic() < deadline:
-        try:
-            message, _ = channels.receive(channel, LOOK_S)
-        except TimeoutError:
-            continue
-        except (OSError, EOFError):  # the next order finds the forkserver dead
-            break
-        if "ended" in message:
-            statuses[message["ended"]] = message["status"]
-    if pid in statuses:
-        return statuses.pop(pid)
-    # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1
-    # or a subreaper, once its parent is dead: the channel closes before.
-    if parent is not None:
-        parent.is_dead(END_S)
-    return wait_for(pid)
 
 
 def _broken(failure: Failure) -> WorkerError:

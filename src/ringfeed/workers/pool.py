@@ -69,6 +69,9 @@ class Pool(ABC):
     Where a pool does not say otherwise, it has none that end or wait.
     """
 
+    version = 0
+    """The version of the dataset that batches must name."""
+
     def __init__(self, config: PoolConfig) -> None:
         """Prepare to fill; nothing runs yet."""
         self.failure: RingfeedError | None = None  # what has ended the pool
@@ -103,11 +106,6 @@ class Pool(ABC):
 
     def update(self, changed: Any) -> None:  # noqa: B027 - as above
         """Send the workers what has changed; batches name the next version from now on."""
-
-    @property
-    def version(self) -> int:
-        """The version of the dataset that batches must name, at first 0."""
-        return 0
 
     def resize(self, workers: int) -> None:  # noqa: B027 - the consumer alone may fill
         """Set the number of workers; those that leave finish their ticket first."""

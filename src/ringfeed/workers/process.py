@@ -16,43 +16,65 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import decode
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.system import channel as channels
+from ringfeed.system._system import wait_for
 from ringfeed.system.guard import Lifeline
 from ringfeed.system.interpreter import explained, start_interpreter
 from ringfeed.system.memory import keep_standard_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ringfeed.system._system import Child, Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
 
 
+END_S = 1.0  # what SIGKILL may take, which is milliseconds
+NOT_FORKED = 0  # the pid of a process that another is to fork yet
+REPORT_S = 5.0  # what the report of an end may take, which is a wake-up on a machine of its own
+
+
 class WorkerProcess:
-    """A worker process, seen from the consumer."""
+    """A worker process, seen from the consumer: with what a pool notes of it, see `Roster`."""
+
+    number = 0
+    """Its id in the ring."""
+    stream = 0
+    """What it reads of iterables, also its place among the workers, from 1 on."""
+    started_ns = 0
+    """When it was sent its first message."""
+    samples_before = tickets_before = 0
+    """What workers had filled and claimed that had the id before."""
+    is_leaving = False
+    """Whether it was asked to leave, and is not replaced."""
+    is_killed = False
+    """Whether it was killed since it was stuck, or could not be told."""
+    killed_inside: int | None = None
+    """The sample that it was killed in."""
+    is_quarantined = False
+    """Whether it is not dead all the same, and replaced: its id stays its own."""
 
     def __init__(
         self,
         pid: int,
         pidfd: Descriptor,
         channel: Descriptor,
-        status: Callable[[], int | None],
         *,
-        is_child: bool = False,
+        child: Child | None = None,
+        parent: WorkerProcess | None = None,
     ) -> None:
-        """Know a process by its pid and pidfd.
-
-        ``status`` gives its exit code once it is dead, if that is known.
-        """
+        """Know a child of this process, or one of a ``parent`` that tells how it ended."""
         self.pid = pid
         self._pidfd = pidfd
         self.channel = channel
-        self._status = status
-        self._is_child = is_child
+        self._child = child
+        self.parent = parent
+        self.told: dict[str, Any] = {}
+        """What it has said of itself, and its parent of its end."""
 
     @classmethod
     def of_child(cls, child: Child, channel: Descriptor) -> WorkerProcess:
         """Return a child of this process."""
-        return cls(child.pid, child.pidfd, channel, child.wait, is_child=True)
+        return cls(child.pid, child.pidfd, channel, child=child)
 
     @property
     def pidfd(self) -> int:
@@ -64,29 +86,30 @@ class WorkerProcess:
         with suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, number)
 
-    def is_dead(self, timeout_s: float = 0.0) -> bool:
-        """Wait for the end of the process."""
+    def is_dead(self, timeout_s: float | None = 0.0) -> bool:
+        """Wait for the end of the process; None: for as long as it takes."""
         if self.pidfd < 0:
             return True  # and buried
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1000))
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def exit_reason(self) -> str:
-        """Say how a dead process ended, and close its descriptors.
+        """Hear the last words of a dead process, say how it ended, and close its descriptors.
 
         A thread waits for one that SIGKILL does not end.
         """
         if self.pidfd < 0:
             return "ended"
+        code = None
         try:
-            dead = self.is_dead()
-            code = self._status() if dead else None
-            if self._is_child and not dead:
+            if self.is_dead():
+                code = self._exit_code()
+            elif self._child is not None:
                 with suppress(RuntimeError):
                     # No room for a thread, or the interpreter's end: a zombie is left.
                     threading.Thread(
-                        target=self._status, name="ringfeed-reaper", daemon=True
+                        target=self._child.wait, name="ringfeed-reaper", daemon=True
                     ).start()
         finally:
             self._pidfd.close()
@@ -100,6 +123,21 @@ class WorkerProcess:
             if code >= 0
             else f"was killed by {names.get(-code, f'signal {-code}')}"
         )
+
+    def _exit_code(self) -> int | None:
+        with suppress(OSError, EOFError):  # there is no more
+            while "status" not in self.told and self.channel.fileno() >= 0:
+                wait_s = REPORT_S if self._child is None else 0
+                self.told.update(channels.receive(self.channel, wait_s)[0])
+        if self._child is not None:
+            return self._child.wait()
+        if "status" in self.told:
+            return int(self.told["status"])
+        # An orphan of a forkserver that was killed. It may be ours to wait for, as PID 1 or a
+        # subreaper, once its parent is dead: the channel closes before.
+        if self.parent is not None:
+            self.parent.is_dead(END_S)
+        return wait_for(self.pid)
 
     def end(self, timeout_s: float) -> str:
         """Kill it, and say how it ended."""
@@ -118,12 +156,10 @@ class WorkerProcess:
             self.kill()
 
     def startup_error(self) -> WorkerError | None:
-        """Return the error outside any sample that a dead worker has sent, if any."""
-        try:
-            message, _ = channels.receive(self.channel, 0)
-        except (OSError, EOFError):
+        """Return the error outside any sample that a worker had before it died, if any."""
+        if "broken" not in self.told:
             return None
-        failure = decode(message["broken"])
+        failure = decode(self.told["broken"])
         if isinstance(failure.error, RingfeedError):
             error = WorkerError(f"a worker could not start: {failure.error}")
         else:
@@ -204,10 +240,11 @@ class Spawner(Launcher):
 
 @explained()
 def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
-    """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter like this one."""
+    """Run ``main(channel, lifeline)`` of a module in a fresh interpreter: see `start`."""
     ours, theirs = channels.pair()
     with theirs:
-        process = start_interpreter(module, (theirs.fileno(), *lifeline.fds))
+        fds = theirs.fileno(), *lifeline.fds
+        process = start_interpreter("ringfeed.workers.start", fds, module)
     return WorkerProcess.of_child(process, ours)
 
 

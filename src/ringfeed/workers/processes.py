@@ -39,7 +39,7 @@ class Processes(Pool):
         """Prepare ``config.workers`` processes."""
         super().__init__(config)
         self._home = os.getpid()
-        self._roster = Roster(config.ring, self._observer, self._policy)
+        self._roster = Roster(config.ring, self._observer, self._policy, config.ring.ids)
         self._stacks = Stacks()
         self._stopping = False
         self._lock = threading.RLock()  # roster, versions and starts change together
@@ -48,11 +48,9 @@ class Processes(Pool):
         )
         self._launcher = config.launcher or _launcher(config)
         self._sent = config.sent  # the newest version of the dataset, as far as it is sent
-        self._version = 0
         self._forked: bytes | None = None  # tells whether the dataset is still what was forked
         self._bars: list[tuple[int, int]] = []  # epochs and elements of iterables, given up
-        self._streams: dict[int, int] = {}  # by worker: what it reads, also its place among them
-        self._starts = [0] * config.ring.ids
+        self._starts = [0] * config.ring.ids  # by id
         self._wake_fd: Descriptor | None = Descriptor(
             os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK
         )
@@ -78,17 +76,18 @@ class Processes(Pool):
     def _launch(self) -> WorkerProcess:
         return self._launcher.start()
 
-    def _configure(self, number: int) -> None:
+    def _configure(self, number: int, worker: WorkerProcess) -> None:
         """Send a worker its first message."""
         states = self._config.states
-        taken = {self._streams.get(other) for other in self._roster.staying - {number}}
-        self._streams[number] = next(
+        taken = {other.stream for other in self._roster.staying}
+        worker.stream = next(
             stream for stream in range(1, self._config.workers + 1) if stream not in taken
         )
         kept = () if states is None or states.memfd is None else (states.memfd.fileno(),)
         told, tracker = family()
         self._send_first(
             number,
+            worker,
             None if self._launcher.holds_dataset else self._sent,
             (*kept, *tracker),
             family=told,
@@ -97,21 +96,26 @@ class Processes(Pool):
         self._starts[number] += 1
 
     def _send_first(
-        self, number: int, sent: SharedDataset | None, fds: tuple[int, ...], **more: Any
+        self,
+        number: int,
+        worker: WorkerProcess,
+        sent: SharedDataset | None,
+        fds: tuple[int, ...],
+        **more: Any,
     ) -> None:
         """Send a process the segment, the source, and the dataset where it is ``sent``."""
-        config, worker, segment = self._config, self._roster.workers[number], self._config.segment
-        self._roster.begin(number)
+        config, segment = self._config, self._config.segment
+        self._roster.begin(number, worker)
         config.ring.note_pid(number, worker.pid)
         message = SimpleNamespace(
             source=config.source,
             offsets=config.offsets,
             sizes=segment.sizes,
             number=number,
-            stream=self._streams.get(number, 0),
+            stream=worker.stream,
             workers=config.workers,
             starts=self._starts[number],  # how often a worker of this number was started before
-            version=self._version,
+            version=self.version,
             manifest=None if sent is None else sent.manifest(),
             bars=self._bars,
             **more,
@@ -153,24 +157,19 @@ class Processes(Pool):
         It arrives before the first batch that asks for it.
         """
         with self._lock:
-            workers, previous = self._roster.workers, self._sent
+            workers, previous = [*self._processes().values()], self._sent
             try:
-                self._sent, self._version = changed, self._version + 1
+                self._sent, self.version = changed, self.version + 1
                 self._launcher.holds_dataset = False  # what it has is out of date
-                message = {"version": self._version, "manifest": changed.manifest()}
-                for worker in workers.values():
+                message = {"version": self.version, "manifest": changed.manifest()}
+                for worker in workers:
                     worker.send(message, changed.fds)
             except BaseException:  # Ctrl-C: some were not told
-                self._roster.kill([*workers], 0)
+                self._roster.kill(workers, 0)
                 raise
             finally:
                 if previous is not None:
                     previous.close()
-
-    @property
-    def version(self) -> int:
-        """The version of the dataset that was sent last."""
-        return self._version
 
     def resize(self, workers: int) -> None:
         """Set the number of workers; those that leave finish their ticket first."""
@@ -202,25 +201,29 @@ class Processes(Pool):
     def _look(self) -> None:
         """Wait for a death, for others to watch, or for the end."""
         with self._lock:
-            pidfds = {} if self.failure is not None else self._roster.pidfds()
+            watched = {} if self.failure is not None else self._processes()
+            numbers = {worker.pidfd: number for number, worker in watched.items()}
         wake_fd = self._wake_fd
         assert wake_fd is not None
         poller = select.poll()
-        for fd in (wake_fd.fileno(), *pidfds):
+        for fd in (wake_fd.fileno(), *numbers):
             poller.register(fd, select.POLLIN)
         found = poller.poll()
         with suppress(BlockingIOError):
             os.eventfd_read(wake_fd.fileno())
         if not self._stopping:
-            self._replace([pidfds[fd] for fd, _ in found if fd in pidfds])
+            self._replace([numbers[fd] for fd, _ in found if fd in numbers])
 
     def _replace(self, numbers: list[int]) -> None:
         """Take back what dead workers had claimed, and start others in their place."""
         with self._lock:
             # First of all: their rows run again at once, and a quarantined slot is freed before
             # anything slow.
-            ring, at_work = self._config.ring, self._roster.workers
-            reaped = [(number, ring.reap(number, blame=number in at_work)) for number in numbers]
+            reap, processes = self._config.ring.reap, self._processes()
+            reaped = [
+                (number, reap(number, blame=not processes[number].is_quarantined))
+                for number in numbers
+            ]
             self._roster.note_at_work()
             for number, found in reaped:
                 self._on_exit(number, found)
@@ -256,11 +259,11 @@ class Processes(Pool):
         self._config.ring.set_worker_count(self._policy.wanted)
         for number in self._roster.missing(self._policy.wanted):
             if not self._stopping:
-                worker = self._roster.workers[number] = self._launch()
+                worker = self._roster.all[number] = self._launch()
                 try:
-                    self._configure(number)
+                    self._configure(number, worker)
                 except BaseException:  # Ctrl-C: it would wait for its first message for ever
-                    self._roster.leaving.add(number)  # its end counts as no death
+                    worker.is_leaving = True  # its end counts as no death
                     worker.kill()
                     raise
 
@@ -280,18 +283,20 @@ class Processes(Pool):
             return self._roster.deaths.pop((batch, row), Death())
 
     def stalled(self) -> list[str]:
-        """Describe each worker, and those that SIGKILL could not end."""
+        """Describe each worker; after them, those that SIGKILL could not end."""
         with self._lock:
-            lines = []
-            for number, worker in sorted(self._roster.workers.items()):
-                starting = self._roster.is_starting(number)  # it would die of the signal
-                stack = "" if starting else self._stacks.read(number, worker)
-                lines.append(self._describe(number, f"pid {worker.pid}", stack))
-            for number, worker in sorted(self._roster.quarantined.items()):
-                lines.append(
-                    self._describe(number, f"pid {worker.pid}, which SIGKILL could not end")
-                )
-            return lines
+            workers = sorted(
+                self._processes().items(), key=lambda one: (one[1].is_quarantined, one[0])
+            )
+            return [self._describe_process(number, worker) for number, worker in workers]
+
+    def _describe_process(self, number: int, worker: WorkerProcess) -> str:
+        if worker.is_quarantined:
+            return self._describe(number, f"pid {worker.pid}, which SIGKILL could not end")
+        # One that starts would die of the signal.
+        is_starting = self._roster.is_starting(worker)
+        stack = "" if is_starting else self._stacks.read(number, worker)
+        return self._describe(number, f"pid {worker.pid}", stack)
 
     def kill_stuck(self, timeout_ns: int) -> int:
         """End the workers that are stuck for so long, and run their rows again.
@@ -299,35 +304,36 @@ class Processes(Pool):
         Their rows run again also where SIGKILL does not end a worker.
         """
         with self._lock:
-            streams = {number: self._streams.get(number, 0) for number in self._roster.readers}
-            stuck, pause_ns = self._roster.stuck(streams, timeout_ns)
-            inside = self._roster.inside(stuck)
-            if self._roster.most_unkillable_in(inside.values()) >= self._config.max_attempts:
+            stuck, pause_ns = self._roster.stuck(timeout_ns)
+            if self._roster.most_unkillable_in(stuck) >= self._config.max_attempts:
                 return 0  # a sample whose workers cannot be ended, one after the other
-            alive = self._roster.kill(stuck, KILL_S)
-            if alive:
-                self._quarantine({number: inside.get(number) for number in alive})
+            if alive := self._roster.kill(stuck, KILL_S):
+                self._quarantine(alive)
             return pause_ns
 
-    def _quarantine(self, inside: dict[int, int | None]) -> None:
+    def _quarantine(self, alive: list[WorkerProcess]) -> None:
         """Have the rows of these workers run again elsewhere.
 
         The workers may go on to write when they wake up.
         """
         self._config.ring.requeue()
-        self._roster.quarantine(inside)
+        self._roster.quarantine(alive)
         try:
-            self._policy.restarts += len(inside)
+            self._policy.restarts += len(alive)
             self._replenish()
         except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)
         finally:
             self._wake()
 
+    def _processes(self) -> dict[int, WorkerProcess]:
+        """Return all that may be alive, by their ids; without the lock, too: a copy is one step."""
+        return self._roster.all.copy()
+
     def pids(self) -> list[int]:
         """Return the worker processes, those that SIGKILL could not end among them."""
         # Without the lock, which is held while a worker is ended.
-        return [worker.pid for worker in self._roster.everyone()]
+        return [worker.pid for worker in self._processes().values()]
 
     def forkservers(self) -> dict[int, str]:
         """Return the processes that fork workers, and what they are called."""
@@ -371,8 +377,8 @@ class Processes(Pool):
     def _close(self) -> None:
         """Close everything; what an interrupted call has left is done by the next."""
         with self._lock:  # the watcher and `stop` may both come here
-            terminate_all(self._roster.everyone(), STOP_S)
-            self._roster.clear()
+            terminate_all([*self._processes().values()], STOP_S)
+            self._roster.all.clear()
             self._launcher.close()
             self._wake_fd = None
             self._stacks.close()

@@ -1,8 +1,12 @@
 """Which workers there are, by their ids, how each is getting on, and how many deaths are borne.
 
     RestartPolicy   the target number of workers, and when a death is the last, in numbers alone
-    Roster          the workers at work, leaving or in quarantine: how each is getting on, and how
-                    the others ended
+    Roster          the workers, each with what is known of it: a row of `WorkerProcess`
+
+    at work ──asked to leave──▶ leaving ──▶ dead
+       ├──dead, and replaced
+       └──stuck, or not told of a version──▶ killed ──▶ dead, and replaced
+                                               └──not even by SIGKILL──▶ quarantined, and replaced
 
 Workers beyond the most that have filled samples at the same time are optional: the tuner asked for
 them, and training can go on without. An error that would end the run lowers the target instead,
@@ -19,8 +23,7 @@ from ringfeed._failure import Death
 from ringfeed.errors import WorkerError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Collection
 
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.ring import _ring
@@ -98,81 +101,55 @@ class RestartPolicy:
 
 
 class Roster:
-    """The workers of a pool. The owner holds a lock, except where it asks for `everyone`.
+    """The workers of a pool. The owner holds a lock, except where it copies `all`.
 
-    Ctrl-C may come between any two steps: a worker is added by ``workers[number] = ...``, since a
-    call that stored it could be interrupted before it did. It is quarantined before it is removed,
-    so that `everyone` always finds it.
+    Ctrl-C may come between any two steps: a worker is added by ``all[number] = ...``, since a call
+    that stored it could be interrupted before it did.
     """
 
-    def __init__(self, ring: _ring.Ring, observer: Observer, policy: RestartPolicy) -> None:
-        """Begin with no worker."""
-        self.workers: dict[int, WorkerProcess] = {}
-        self.leaving: set[int] = set()  # of the workers: asked to leave, and not replaced
-        self.timed_out: set[int] = set()  # killed since they were stuck, or could not be told
-        # Sent SIGKILL, not dead, and replaced: their ids stay theirs.
-        self.quarantined: dict[int, WorkerProcess] = {}
+    def __init__(
+        self, ring: _ring.Ring, observer: Observer, policy: RestartPolicy, ids: int
+    ) -> None:
+        """Begin with no worker; ``ids``: the most at a time, those in quarantine included."""
+        # Those in quarantine among them: sent SIGKILL, not dead, and replaced.
+        self.all: dict[int, WorkerProcess] = {}
         # By batch and row: how the last worker died that tried it.
         self.deaths: dict[tuple[int, int], Death] = {}
-        self._ring, self._observer, self._policy = ring, observer, policy
-        self._ids = ring.ids  # the most workers at a time, those in quarantine included
-        self._started_ns = [0] * ring.ids  # when each was sent its first message
-        # In a row: workers ended because they took too long to start.
-        self._slow_starts = [0] * ring.ids
-        # Samples and claims of workers that had the id before.
-        self._before = [(0, 0)] * ring.ids
+        self._ring, self._observer, self._policy, self._ids = ring, observer, policy, ids
+        # By id, in a row: workers ended because they took too long to start.
+        self._slow_starts: Counter[int] = Counter()
         self._filled = 0  # samples of all workers, when `progress` was asked last
         self._progress_ns = 0  # when it last found any
         # By sample: workers that SIGKILL could not end in it.
-        self._unkillable_at: Counter[int] = Counter()
+        self._unkillable_at: Counter[int | None] = Counter()
 
     @property
-    def staying(self) -> AbstractSet[int]:
+    def workers(self) -> dict[int, WorkerProcess]:
+        """All but those in quarantine."""
+        return {n: worker for n, worker in [*self.all.items()] if not worker.is_quarantined}
+
+    @property
+    def staying(self) -> list[WorkerProcess]:
         """The workers that were not asked to leave."""
-        return self.workers.keys() - self.leaving
-
-    @property
-    def readers(self) -> Collection[int]:
-        """The workers that read samples themselves."""
-        return self.workers
-
-    def everyone(self) -> list[WorkerProcess]:
-        """Return all that may be alive.
-
-        Without the lock, too: list() of a dict's view is one step.
-        """
-        return [*list(self.workers.values()), *list(self.quarantined.values())]
-
-    def pidfds(self) -> dict[int, int]:
-        """Return the ids of all that may be alive, by the descriptor that tells of their end."""
-        return {
-            worker.pidfd: number
-            for number, worker in (*self.workers.items(), *self.quarantined.items())
-        }
+        return [worker for worker in self.workers.values() if not worker.is_leaving]
 
     def missing(self, wanted: int) -> list[int]:
-        """Return an id for each missing worker, as far as ids are free.
-
-        Workers in quarantine keep theirs.
-        """
-        free = [
-            number
-            for number in range(self._ids)
-            if number not in {**self.workers, **self.quarantined}
-        ]
+        """Return an id for each missing worker, as far as ids are free."""
+        free = [number for number in range(self._ids) if number not in self.all]
         return free[: max(0, wanted - len(self.staying))]
 
-    def let_leave(self, wanted: int) -> AbstractSet[int]:
+    def let_leave(self, wanted: int) -> list[int]:
         """Have no more than ``wanted`` stay.
 
         Returns the workers that are to leave, those of earlier calls included.
         """
-        self.leaving.update(sorted(self.staying)[wanted:])
-        return self.leaving & self.workers.keys()
+        for worker in sorted(self.staying, key=lambda worker: worker.number)[wanted:]:
+            worker.is_leaving = True
+        return [number for number, worker in self.workers.items() if worker.is_leaving]
 
     def note_at_work(self) -> None:
         """Note how many workers have filled samples; before a dead one is removed."""
-        self._policy.note_at_work(sum(not self.is_fresh(number) for number in self.staying))
+        self._policy.note_at_work(sum(not self.is_fresh(worker) for worker in self.staying))
 
     def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
         """Forget a dead worker and count its death.
@@ -182,108 +159,82 @@ class Roster:
         ``given_up``: the batch and row that are tried no more, because of this death; ``stage``:
         the function of the user's that it came in, if that has all rows at once.
         """
-        if number in self.quarantined:
-            self.quarantined.pop(number).exit_reason()
-            self.timed_out.discard(number)
-            return
-        worker = self.workers.pop(number)
-        startup_error = worker.startup_error()
-        exit_reason = worker.exit_reason()
+        worker = self.all.pop(number)
+        exit_reason, startup_error = worker.exit_reason(), worker.startup_error()
+        if worker.is_quarantined:
+            return  # it was counted
         if given_up is not None:
             self.deaths[given_up] = Death(exit_reason, stage)
-        if number in self.leaving:
-            self.leaving.discard(number)
-            self.forget(number)
+        if worker.is_leaving:
+            self._slow_starts[number] = 0
         elif startup_error is None:
-            self._count_death(number, exit_reason)
-        elif self.is_fresh(number) and self._policy.scale_down(str(startup_error)):
-            self.forget(number)
+            self._count_death(worker, exit_reason)
+        elif self.is_fresh(worker) and self._policy.scale_down(str(startup_error)):
+            self._slow_starts[number] = 0
         else:
             raise startup_error
 
-    def _count_death(self, number: int, exit_reason: str) -> None:
-        asked = number in self.timed_out
-        self.timed_out.discard(number)
+    def _count_death(self, worker: WorkerProcess, exit_reason: str) -> None:
         self._policy.count_death(
             exit_reason,
-            starting=self.is_starting(number),
-            fresh=self.is_fresh(number),
-            asked=asked,
-            progress=self.progress(self.workers),
+            starting=self.is_starting(worker),
+            fresh=self.is_fresh(worker),
+            asked=worker.is_killed,
+            progress=self.progress(),
         )
 
     # ---- how each is getting on ----
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int, worker: WorkerProcess) -> None:
         """Note that a worker is told to start."""
-        self._started_ns[number] = time.monotonic_ns()
-        worker = self._observer.worker(number)
-        self._before[number] = worker.samples, worker.tickets
+        before = self._observer.worker(number)
+        worker.number, worker.started_ns = number, time.monotonic_ns()
+        worker.samples_before, worker.tickets_before = before.samples, before.tickets
 
-    def is_starting(self, number: int) -> bool:
+    def is_starting(self, worker: WorkerProcess) -> bool:
         """Whether a worker has claimed nothing yet, or had not when it died."""
-        return self._observer.worker(number).tickets == self._before[number][1]
+        return self._observer.worker(worker.number).tickets == worker.tickets_before
 
-    def is_fresh(self, number: int) -> bool:
+    def is_fresh(self, worker: WorkerProcess) -> bool:
         """Whether a worker has filled nothing yet, or had not when it died."""
-        return self._observer.worker(number).samples == self._before[number][0]
+        return self._observer.worker(worker.number).samples == worker.samples_before
 
-    def progress(self, working: Collection[int]) -> bool:
+    def progress(self) -> bool:
         """Whether the workers make progress.
 
-        Samples were filled since the last call, or the workers ``working`` fill some, or pause for
-        up to 1 s.
+        Samples were filled since the last call, or a worker fills some, or pauses for up to 1 s.
         """
-        workers = self._observer.workers()
-        before, self._filled = self._filled, sum(worker.samples for worker in workers)
+        now, workers = self._observer.workers(), self.workers
+        before, self._filled = self._filled, sum(worker.samples for worker in now)
         now_ns = time.monotonic_ns()
-        if self._filled != before or any(workers[number].since_ns for number in working):
+        if self._filled != before or any(now[number].since_ns for number in workers):
             self._progress_ns = now_ns
             return True
-        return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
+        is_pause = now_ns - self._progress_ns < PAUSE_NS
+        return is_pause and not all(map(self.is_fresh, workers.values()))
 
-    def inside(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Return the sample that each of these workers is inside of.
-
-        Without those that are inside none.
-        """
-        found = {number: self._observer.worker(number).inside for number in numbers}
-        return {number: index for number, index in found.items() if index is not None}
-
-    def mark_timed_out(self, numbers: Iterable[int]) -> None:
-        """Note the workers that are killed for being stuck."""
-        for number in numbers:
-            self._slow_starts[number] = (
-                self._slow_starts[number] + 1 if self.is_starting(number) else 0
-            )
-            self.timed_out.add(number)
-
-    def forget(self, number: int) -> None:
-        """Forget the worker with this id; the next one begins anew."""
-        self.timed_out.discard(number)
-        self._slow_starts[number] = 0
-
-    def stuck(self, streams: Mapping[int, int], timeout_ns: int) -> tuple[list[int], int]:
+    def stuck(self, timeout_ns: int) -> tuple[list[WorkerProcess], int]:
         """Return the workers to kill now, and in how many ns to look again.
 
         0: there is none to look at.
         """
-        due_ns, now_ns = self.due_ns(streams, timeout_ns), time.monotonic_ns()
-        stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
+        due_ns, now_ns = self.due_ns(timeout_ns), time.monotonic_ns()
+        stuck = [self.all[number] for number, at_ns in due_ns.items() if at_ns <= now_ns]
         if stuck:
             return stuck, timeout_ns
         return [], min(due_ns.values()) - now_ns if due_ns else 0
 
-    def due_ns(self, streams: Mapping[int, int], timeout_ns: int) -> dict[int, int]:
+    def due_ns(self, timeout_ns: int) -> dict[int, int]:
         """Say when to kill each worker that is inside a sample.
 
         Or each, where a batch waits and no worker claims it.
 
         Of the latter only workers whose stream the head batch is of: the others have nothing to do.
         A worker that still starts is given twice as long as the one before it, or none would ever
-        get there where a start takes longer than a batch may. ``streams``: of each worker.
+        get there where a start takes longer than a batch may.
         """
-        claimed_ns = {number: self._observer.worker(number).since_ns for number in streams}
+        workers = self.workers
+        claimed_ns = {number: self._observer.worker(number).since_ns for number in workers}
         busy = {
             number: since_ns + timeout_ns for number, since_ns in claimed_ns.items() if since_ns
         }
@@ -291,39 +242,38 @@ class Roster:
             return busy
         head = self._ring.head_stream
         return {
-            number: self._started_ns[number] + (timeout_ns << self._slow_starts[number])
-            if self.is_starting(number)
+            number: worker.started_ns + (timeout_ns << self._slow_starts[number])
+            if self.is_starting(worker)
             else 0
-            for number, stream in streams.items()
-            if head in (0, stream)
+            for number, worker in workers.items()
+            if head in (0, worker.stream)
         }
 
     # ---- the end ----
 
-    def kill(self, numbers: Collection[int], timeout_s: float) -> list[int]:
+    def kill(self, workers: Collection[WorkerProcess], timeout_s: float) -> list[WorkerProcess]:
         """Send workers SIGKILL; returns those that are not dead after so long."""
-        self.mark_timed_out(numbers)
-        for number in numbers:
-            self.workers[number].kill()
+        for worker in workers:
+            slow_starts = self._slow_starts[worker.number] + 1
+            self._slow_starts[worker.number] = slow_starts if self.is_starting(worker) else 0
+            worker.is_killed = True
+            worker.killed_inside = self._observer.worker(worker.number).inside
+            worker.kill()
         deadline = time.monotonic() + timeout_s
         return [
-            n for n in numbers if not self.workers[n].is_dead(max(0.0, deadline - time.monotonic()))
+            worker
+            for worker in workers
+            if not worker.is_dead(max(0.0, deadline - time.monotonic()))
         ]
 
-    def quarantine(self, inside: Mapping[int, int | None]) -> None:
-        """Set workers apart that SIGKILL could not end; ``inside``: the sample that each is in."""
-        for number, index in inside.items():
-            if index is not None:
-                self._unkillable_at[index] += 1
-            self.quarantined[number] = self.workers[number]
-            del self.workers[number]
-            self.leaving.discard(number)
+    def quarantine(self, workers: Collection[WorkerProcess]) -> None:
+        """Set workers apart that SIGKILL could not end."""
+        for worker in workers:
+            if worker.killed_inside is not None:
+                self._unkillable_at[worker.killed_inside] += 1
+            worker.is_quarantined = True
 
-    def most_unkillable_in(self, samples: Iterable[int]) -> int:
-        """Say how many workers the worst of these samples has cost that SIGKILL could not end."""
-        return max((self._unkillable_at[index] for index in samples), default=0)
-
-    def clear(self) -> None:
-        """Forget all workers."""
-        self.workers.clear()
-        self.quarantined.clear()
+    def most_unkillable_in(self, workers: Collection[WorkerProcess]) -> int:
+        """Say how many workers that SIGKILL cannot end the worst of their samples has cost."""
+        inside = (self._observer.worker(worker.number).inside for worker in workers)
+        return max((self._unkillable_at[index] for index in inside), default=0)

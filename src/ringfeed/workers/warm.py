@@ -1,11 +1,11 @@
 """The warm forkserver forks the forkserver of each loader, and holds no dataset.
 
-    begin() ── order ──▶ WarmMain ──fork──▶ ForkserverMain of one loader ──fork──▶ its workers
+    begin() ── order ──▶ the warm one ──fork──▶ that of one loader ──fork──▶ its workers
 
 It imports what loaders need of installed packages, so that only the first of them waits for that.
 The user's own modules, which may change between two loaders, are imported by each loader's
 forkserver, as is the dataset. What processes cannot share is not imported here either: see
-`ForkserverMain.private`.
+`forkserver.private`.
 
 There is one. It serves as long as this process is as it was when the warm forkserver started: see
 `_surroundings`; another takes its place then. It ends with this process, by `end`, and when no
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -30,16 +29,15 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._process import Worker
 from ringfeed.errors import WorkerError
 from ringfeed.system import channel as channels
+from ringfeed.system._system import Descriptor
 from ringfeed.system.guard import Lifeline
 from ringfeed.system.interpreter import surroundings
 from ringfeed.transport.modules import is_installed
-from ringfeed.workers.process import spawn
+from ringfeed.workers.process import NOT_FORKED, WorkerProcess, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ringfeed.system._system import Descriptor
-    from ringfeed.workers.process import WorkerProcess
 
 IDLE_S = 60.0
 LOCK_S = 5.0  # that the lock is waited for; what is done under it takes milliseconds
@@ -65,21 +63,27 @@ class Warm:
     def __init__(self, around: object) -> None:
         """Start one that has imported no more than every worker does."""
         self.around = around
-        self._imported: set[str] | None = None  # that it was told to import; None: nothing yet
+        self._imported: set[str] = set()  # that it was told to import
         self._lifeline = Lifeline()
-        self.process = spawn("ringfeed.workers.warm_main", self._lifeline)
+        self.process = spawn("ringfeed.workers.forkserver", self._lifeline)
+        self._warm_up(None, ())
 
     def preload(self, packages: frozenset[str] | None, modules: Collection[str]) -> None:
         """Have it import what it has not imported yet."""
-        known, wanted = self._imported or set(), {*modules, *(packages or ())}
-        if self._imported is None or not wanted <= known:
-            order = {"packages": packages, "modules": sorted({*modules} - known)}
-            channels.send(self.process.channel, {"preload": order, "idle_s": _idle_s()}, OUTPUT)
-            self._imported = known | wanted
+        wanted = {*modules, *(packages or ())}
+        if not wanted <= self._imported:
+            self._warm_up(packages, sorted({*modules} - self._imported))
+            self._imported |= wanted
+
+    def _warm_up(self, packages: frozenset[str] | None, modules: Collection[str]) -> None:
+        imports = {"packages": packages, "modules": modules}
+        order = {"do": "warm_up", "idle_s": _idle_s(), **imports}
+        channels.send(self.process.channel, order, OUTPUT)
 
     def fork(self, channel: Descriptor, lifeline: Lifeline) -> None:
         """Have it fork a loader's forkserver, which sends its pid through ``channel``."""
-        channels.send(self.process.channel, {}, (channel.fileno(), *lifeline.fds, *OUTPUT))
+        fds = channel.fileno(), *lifeline.fds, *OUTPUT
+        channels.send(self.process.channel, {"do": "fork_forkserver"}, fds)
 
     def close(self) -> None:
         """End it; what it has forked goes on."""
@@ -123,40 +127,36 @@ def _locked() -> Iterator[bool]:
 
 def expect(framework: str | None = None) -> None:
     """Have it come up, and import a framework, where samples will surely hold that."""
-    with _locked() as is_locked, suppress(OSError, WorkerError):
-        warm = _serving() if is_locked else None
+    with suppress(OSError, WorkerError), _serving() as warm:
         if warm is not None and framework is not None:
             warm.preload(frozenset((framework,)), ())
 
 
 def begin(
     lifeline: Lifeline, packages: frozenset[str] | None, modules: Collection[str]
-) -> Descriptor | None:
-    """Order a loader's forkserver, and return the channel to it.
+) -> WorkerProcess | None:
+    """Order a loader's forkserver, and return it; it is to be forked yet.
 
     None where this process must spawn one.
 
     ``packages``: those whose objects samples hold.
     """
-    with _locked() as is_locked, suppress(OSError, WorkerError):
-        warm = _serving() if is_locked else None
+    with suppress(OSError, WorkerError), _serving() as warm:
         if warm is None or not _Kept.unfit.isdisjoint(packages or ()):
             return None
         warm.preload(packages, {name for name in modules if is_installed(name)} - _Kept.unfit)
         ours, theirs = channels.pair()
         with theirs:
             warm.fork(theirs, lifeline)
-        return ours
+        return WorkerProcess(NOT_FORKED, Descriptor(), ours, parent=warm.process)
     return None
 
 
 def end() -> None:
     """End it. Loaders go on: their own forkservers are other processes."""
     with _locked():
-        warm, _Kept.warm = (
-            _Kept.warm,
-            None,
-        )  # first: a signal handler, or a finalizer, may come in here again
+        # First: a signal handler, or a finalizer, may come in here again.
+        warm, _Kept.warm = _Kept.warm, None
         if warm is not None:
             warm.close()
 
@@ -177,11 +177,22 @@ def _alive() -> Warm | None:
     return _Kept.warm
 
 
-def _serving() -> Warm | None:
-    """Return the one that may serve this process as it is now; None where there must be none."""
+@contextmanager
+def _serving() -> Iterator[Warm | None]:
+    """Hold the lock, and give the one that may serve this process as it is now.
+
+    None where there must be none, or where another thread has the lock for too long.
+    """
+    with _locked() as is_locked:
+        yield _serving_now() if is_locked else None
+
+
+def _serving_now() -> Warm | None:
     around, warm = _surroundings(), _alive()
-    if around is None or (warm is not None and warm.around == around):
-        return None if around is None else warm
+    if around is None:
+        return None
+    if warm is not None and warm.around == around:
+        return warm
     end()
     warm = _Kept.warm = Warm(around)
     with suppress(RuntimeError):  # no room for a thread: the next loader finds it dead
@@ -196,10 +207,7 @@ def _await_end(process: WorkerProcess) -> None:
 
     It ends long after the last loader.
     """
-    poller = select.poll()
-    with suppress(ValueError):  # it is closed already
-        poller.register(process.pidfd, select.POLLIN)
-        poller.poll()
+    process.is_dead(None)
     with _locked() as is_locked:
         if is_locked:
             _alive()

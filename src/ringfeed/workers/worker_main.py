@@ -1,28 +1,25 @@
-"""A worker process: its guard, the dataset it is sent, and its last words.
+"""A worker process: the segment and the dataset that it is sent, and its loop.
 
-How it fills tickets stands in `data.base`.
-
-A spawned process runs `main`, which starts the guard before the slow imports, then waits for its
-first message (`Processes`).
+How it fills tickets stands in `datasets.reader`. The guard runs before this module is imported: see
+`start`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import faulthandler
 import signal
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ringfeed.ring import _ring
-from ringfeed.system._system import Descriptor
-from ringfeed.system.guard import become_worker, flush_output, join_family
+from ringfeed.datasets.reader import Port
+from ringfeed.orders.rng import scatter
+from ringfeed.ring._ring import WorkerEnd
+from ringfeed.ring.mapping import open_ring
+from ringfeed.system import channel as channels
 from ringfeed.transport import imports as _imports
+from ringfeed.transport.unpacking import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from _typeshed import HasFileno
+    from ringfeed.system._system import Descriptor
 
 
 class WorkerMain:
@@ -33,41 +30,35 @@ class WorkerMain:
 
         ``dataset`` is set in a forked worker.
         """
-        import faulthandler  # noqa: PLC0415 - after the guard, like all that is slow
+        self._channel = channel
+        config, fds = channels.receive(channel)
+        self._source, self._version = config.source, config.version
+        number, starts = config.number, config.starts
+        if config.family is not None:
+            from ringfeed.system.interpreter import join_family  # noqa: PLC0415 - with multiprocessing only
 
-        from ringfeed.datasets.reader import Port  # noqa: PLC0415 - imports NumPy
-        from ringfeed.orders.rng import scatter  # noqa: PLC0415 - likewise
-        from ringfeed.ring.mapping import open_ring  # noqa: PLC0415 - as above
-        from ringfeed.system import channel as channels  # noqa: PLC0415 - as above
-
-        self._receive, self._channel = channels.receive, channel
-        config, fds = self._receive(channel)
-        self._source, self._version, number, starts = (
-            config.source,
-            config.version,
-            config.number,
-            config.starts,
-        )
-        join_family(config.family, f"ringfeed-{number}", fds)
+            join_family(config.family, f"ringfeed-{number}", fds)
         control, slots, self._stack = fds[:3]
         states = None
         if config.states_size:
-            from ringfeed.datasets.states import StreamStates  # noqa: PLC0415
+            from ringfeed.datasets.states import StreamStates  # noqa: PLC0415 - iterables only
 
             states = StreamStates.opened(fds.pop(), config.states_size, self._source.streams)
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
-        end, its_place = (
-            _ring.WorkerEnd(ring, number, config.stream),
-            (config.stream - 1, config.workers, starts),
-        )
-        # Whatever Python is doing.
+        # In C, so whatever Python is doing.
         faulthandler.register(signal.SIGUSR1, file=self._stack.fileno(), all_threads=False)
-        # One of them says it.
+        # Of all workers one warns.
         _imports.expect(self._source.packages, silent=number > 0 or starts > 0)
-        dataset = dataset if config.manifest is None else _unpack(config.manifest, fds[3:])
+        if config.manifest is not None:
+            dataset = unpack(config.manifest, [fd.fileno() for fd in fds[3:]])
         scatter(self._source.seed, number, starts)
         self._port = Port(
-            end, ring, config.offsets, bars=config.bars, states=states, worker=its_place
+            WorkerEnd(ring, number, config.stream),
+            ring,
+            config.offsets,
+            bars=config.bars,
+            states=states,
+            worker=(config.stream - 1, config.workers, starts),
         )
         self._reader = self._source.reader(dataset, self._port)
 
@@ -86,64 +77,12 @@ class WorkerMain:
         The version was sent before the batch was bound.
         """
         while self._version != version:
-            message, fds = self._receive(self._channel)
+            message, fds = channels.receive(self._channel)
             self._version = message["version"]
-        self._reader = self._source.reader(_unpack(message["manifest"], fds), self._port)
+        dataset = unpack(message["manifest"], [fd.fileno() for fd in fds])
+        self._reader = self._source.reader(dataset, self._port)
 
 
-def _unpack(manifest: bytes, fds: list[Descriptor]) -> Any:
-    from ringfeed.transport.unpacking import unpack  # noqa: PLC0415 - imports NumPy
-
-    return unpack(manifest, [fd.fileno() for fd in fds])
-
-
-def live(channel: HasFileno, body: Callable[[], object]) -> NoReturn:
-    """Run all that a process is for, and leave.
-
-    The consumer is told what goes wrong outside any sample.
-
-    The dataset's own threads and atexit hooks must not keep a process that is done.
-    """
-    status = 1
-    try:
-        try:
-            body()
-            status = 0
-        except BaseException as error:  # noqa: BLE001 - reported, whatever it is
-            # In a process that is about to end.
-            from ringfeed._failure import encode  # noqa: PLC0415
-            from ringfeed.system import channel as channels  # noqa: PLC0415 - likewise
-
-            with contextlib.suppress(OSError):  # the consumer is gone
-                if not isinstance(error, channels.PeerGoneError):
-                    channels.send(channel, {"broken": encode(error)})
-        flush_output()
-    finally:
-        os._exit(status)
-
-
-def run_spawned(
-    start: Callable[[Descriptor, tuple[int, int]], object],
-    channel_fd: int,
-    parent_fd: int,
-    lifeline_fd: int,
-) -> NoReturn:
-    """Run a spawned process: its guard, then ``start(channel, lifeline)``, to the end of both."""
-    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
-    channel = Descriptor(int, channel_fd)
-
-    def body() -> None:
-        become_worker(parent_fd, lifeline_fd)
-        start(channel, (parent_fd, lifeline_fd))
-
-    live(channel, body)
-
-
-def _work(channel: Descriptor, _: tuple[int, int]) -> None:
-    # While the consumer packs the dataset.
-    import numpy as np  # noqa: F401, PLC0415
-
+def main(channel: Descriptor, _: tuple[int, ...]) -> None:
+    """Run a spawned worker."""
     WorkerMain(channel).run()
-
-
-main = partial(run_spawned, _work)

@@ -9,26 +9,27 @@ spec are the user's own, local ones too.
 
 from __future__ import annotations
 
+import copyreg
 import io
 import os
 import pickle
 import stat
 import sys
-import time
 import warnings
 from contextlib import suppress
 from fcntl import F_GETFL, fcntl
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import decode, encode
 from ringfeed.errors import StallError, WorkerError
 from ringfeed.spec.spec import Spec
 from ringfeed.system import channel as channels
+from ringfeed.system.guard import Lifeline
 from ringfeed.system.machine import check_futex, check_processes
-from ringfeed.workers.fork import Fork
-from ringfeed.workers.forkserver import begin_forked
-from ringfeed.workers.launchers import END_S
+from ringfeed.system.memory import keep_standard_descriptors
+from ringfeed.workers.fork import forked
+from ringfeed.workers.process import END_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.system._system import Descriptor
 
-LOOK_S = 0.1  # between two looks at whether Ctrl-C has come
 _NOTHING = object()
 
 
@@ -52,10 +52,17 @@ def answer_of(
     """
     check_futex()
     check_processes(1)
-    launcher, classes = Fork(timeout_s), _classes()
-    child = launcher.run(partial(_answer, function, launcher.lifeline.fds, classes, apart))
+    keep_standard_descriptors()
+    lifeline, classes = Lifeline(), _named_tuples()
+    child = forked(lifeline, partial(_answer, function, lifeline.fds, classes, apart))
     try:
-        answer = _received(child.channel, timeout_s)
+        answer, _ = channels.receive(child.channel, timeout_s)
+    except TimeoutError:
+        message = (
+            f"the first sample was not read in {timeout_s:g} s, in a process forked for it; raise "
+            "timeout_s, give spec=, or use backend='process'"
+        )
+        raise StallError(message) from None
     except EOFError:
         child.is_dead(END_S)
         message = (
@@ -65,20 +72,22 @@ def answer_of(
         raise WorkerError(message) from None
     finally:
         child.end(END_S)
-        launcher.close()
-    for text, category, file, line in answer["warnings"]:
+        lifeline.close()
+    for text, category, file, line in answer.get("warnings", ()):
         warnings.warn_explicit(text, category, file, line)
-    if "raised" in answer:
-        raise _error_of(answer["raised"])
-    return _Unpickler(answer["pickled"], classes).load()
+    if "broken" in answer:
+        raise _error_of(answer["broken"])
+    unpickler = pickle.Unpickler(io.BytesIO(answer["pickled"]))  # noqa: S301 - from our own fork
+    unpickler.persistent_load = classes.__getitem__  # type: ignore[method-assign]
+    return unpickler.load()
 
 
-def _error_of(raised: bytes) -> BaseException:
+def _error_of(broken: bytes) -> BaseException:
     """Return the error.
 
     The caller raises it at once, so no frame of its traceback keeps it: no cycle.
     """
-    failure = decode(raised)
+    failure = decode(broken)
     return failure.error or WorkerError(failure.summary)
 
 
@@ -108,44 +117,25 @@ def _learnt(tree: list[Source]) -> list[dict[str, Any]]:
     ]
 
 
-def _received(channel: Descriptor, timeout_s: float | None) -> dict[str, Any]:
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while deadline is None or time.monotonic() < deadline:
-        try:
-            answer: dict[str, Any] = channels.receive(channel, LOOK_S)[0]
-        except TimeoutError:
-            continue
-        return answer
-    message = (
-        f"the first sample was not read in {timeout_s:g} s, in a process forked for it; raise "
-        "timeout_s, give spec=, or use backend='process'"
-    )
-    raise StallError(message)
-
-
 def _answer(
     function: Callable[[], Any],
     lifeline: tuple[int, int],
     classes: dict[int, type],
     apart: bool,  # noqa: FBT001 - see above
     channel: Descriptor,
-) -> NoReturn:
+) -> None:
     """Answer, in the forked process."""
     answer: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as said:
         try:
-            begin_forked(lifeline)
             _open_anew({channel.fileno(), *lifeline}, apart=apart)
-            stream = io.BytesIO()
-            _Pickler(stream, classes).dump(function())
-            answer["pickled"] = stream.getvalue()
+            answer["pickled"] = _pickled(function(), classes)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
-            answer["raised"] = encode(error)
+            answer["broken"] = encode(error)
     answer["warnings"] = [
         (str(one.message), _found_here(one.category), one.filename, one.lineno) for one in said
     ]
     channels.send(channel, answer)
-    os._exit(0)
 
 
 def _found_here(category: type[Warning]) -> type[Warning]:
@@ -183,41 +173,24 @@ def _open_anew(kept: Collection[int], *, apart: bool) -> None:
                 os.close(own)
 
 
-def _classes() -> dict[int, type]:
-    """Return the NamedTuples of this process by their places in memory."""
+def _named_tuples() -> dict[int, type]:
+    """Return the classes of tuples of this process by their places in memory."""
     found: dict[int, type] = {}
-    to_do: list[type] = [tuple]
-    for one in to_do:  # which grows
-        below: list[type] = type.__subclasses__(one)
-        new = [cls for cls in below if id(cls) not in found]
-        found.update((id(cls), cls) for cls in new)
-        to_do += new
+    bases: list[type] = [tuple]
+    for base in bases:  # which grows
+        below: list[type] = type.__subclasses__(base)
+        bases += below
+        found.update((id(cls), cls) for cls in below)
     return found
 
 
-class _Pickler(pickle.Pickler):
-    """Sends a spec with the classes of its NamedTuples."""
-
-    def __init__(self, stream: io.BytesIO, classes: dict[int, type]) -> None:
-        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
-        self._classes = classes
-
-    def persistent_id(self, obj: Any) -> int | None:
-        """Name a class by its place."""
-        return id(obj) if id(obj) in self._classes else None
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Send a spec as its tree."""
-        return (Spec, (obj.tree,)) if type(obj) is Spec else NotImplemented
-
-
-class _Unpickler(pickle.Unpickler):
-    """Finds the classes again."""
-
-    def __init__(self, pickled: bytes, classes: dict[int, type]) -> None:
-        super().__init__(io.BytesIO(pickled))
-        self._classes = classes
-
-    def persistent_load(self, place: int) -> type:
-        """Return a class by its place."""
-        return self._classes[place]
+def _pickled(answer: object, classes: dict[int, type]) -> bytes:
+    """Pickle specs as their trees, with NamedTuples by their places in memory."""
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    pickler.persistent_id = (  # type: ignore[method-assign]
+        lambda obj: id(obj) if id(obj) in classes else None
+    )
+    pickler.dispatch_table = {**copyreg.dispatch_table, Spec: lambda spec: (Spec, (spec.tree,))}
+    pickler.dump(answer)
+    return stream.getvalue()
