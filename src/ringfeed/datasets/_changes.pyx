@@ -70,22 +70,23 @@ cdef void forget_end(c.rf_claim *claim, uint32_t read) noexcept:
 cdef class SampleKeeper(LeafWriter):
     """Keeps the samples of a claim for `collate_fn`, by their rows, which have no bytes."""
 
-    cdef dict samples
+    cdef list samples
+    cdef Py_ssize_t first  # row of the claim
     cdef bint copies  # a sample may share its memory with the next
 
     cdef int begin(self, const c.rf_claim *claim, bint stream) except -1:
-        self.samples = {}
+        self.samples, self.first = [None] * claim.rows, claim.first_row
         return 0
 
     cdef int write(self, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
         # A row that is read again, one by one, takes the place of what it was.
-        self.samples[row] = copied(value) if self.copies else value
+        self.samples[row - self.first] = copied(value) if self.copies else value
         return 0
 
-    cdef list take(self, const c.rf_claim *claim, list rows):
-        """Return the samples of these rows, and keep none."""
-        samples, self.samples = self.samples, {}
-        return [samples[claim.first_row + row] for row in rows]
+    cdef list take(self, list rows):
+        """Return the samples of these rows of the claim, and keep none."""
+        samples, self.samples = self.samples, []
+        return [samples[row] for row in rows]
 
 
 def keeper_of(RowWriter rows not None, bint copies):
@@ -146,7 +147,7 @@ cdef class BatchWriter:
     cdef write_made(self, c.rf_claim *claim, list rows, tuple indices, make, uint32_t most):
         cdef int64_t began_ns = c.rf_now_ns(), made_ns, count = len(indices)
         c.rf_blame_stage(claim, c.RF_IN_COLLATE_FN)
-        batch = make(indices, self.keeper.take(claim, rows))
+        batch = make(indices, self.keeper.take(rows))
         made_ns = c.rf_now_ns()
         self.rows.begin(claim)
         claim.rows_delivered = self.rows.write_batch(batch, claim.base, indices[0], most)

@@ -28,7 +28,7 @@ from ringfeed.spec.spec import Array, Spec, plain
 from ringfeed.spec.values import OF_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Reader
@@ -117,13 +117,20 @@ def _made(reader: Reader, change: Callable[[int, Any], Any], index: int, sample:
     return made
 
 
-def many_made(
-    reader: Reader, read: Callable[[list[int]], Any], indices: list[int]
-) -> Iterator[Any]:
-    """Read many samples, and make a new one of each with its own random numbers."""
-    found = read([*indices])
+def many_made(reader: Reader, read: Callable[[list[int]], Any], indices: list[int]) -> Any:
+    """Read many samples, and return what becomes of them on their way to the writer."""
+    samples = read([*indices])
+    is_list = isinstance(samples, list | tuple)
+    if is_list and reader.make is None:
+        return samples
     # A generator may fill the same memory for each.
-    is_kept = reader.source.collates and not isinstance(found, list | tuple)
+    return _each_made(reader, samples, indices, is_kept=reader.source.collates and not is_list)
+
+
+def _each_made(
+    reader: Reader, found: Iterable[Any], indices: list[int], *, is_kept: bool
+) -> Iterator[Any]:
+    """Make a new sample of each, with its own random numbers."""
     samples = iter(found)
     for index, sample in zip(indices, samples, strict=False):
         made = copied(sample) if is_kept else sample
