@@ -15,7 +15,10 @@ of our frames is in its traceback.
 from __future__ import annotations
 
 import builtins
+import io
 import pickle
+import sys
+import weakref
 from contextlib import suppress
 from enum import IntEnum
 from types import FunctionType, TracebackType
@@ -234,15 +237,53 @@ def _safe_text(error: BaseException, silenced: tuple[type[BaseException], ...] =
 
 
 def _pickle(error: BaseException) -> bytes | None:
-    """Pickle an exception where its class can be found again; one of the user's script by value."""
-    from ringfeed._parts import pickled  # noqa: PLC0415 - for errors only
-
-    for by_value in (False, True):
-        with suppress(*NOT_CTRL_C):  # then by its name and text
-            content = pickled(error, by_value=by_value)
-            pickle.loads(content)  # noqa: S301 - whether the other side will be able to
-            return content
+    """Pickle an exception where its class can be found again."""
+    with suppress(*NOT_CTRL_C):  # then by its name and text
+        content = pickled(error)
+        pickle.loads(content)  # noqa: S301 - whether the other side will be able to
+        return content
     return None
+
+
+def pickled(obj: object) -> bytes:
+    """Pickle an object for another process of this loader.
+
+    A class that no import finds goes by value, unless the dataset has brought it.
+    """
+    stream = io.BytesIO()
+    try:
+        _Pickler(stream, 5).dump(obj)
+    except Exception:  # noqa: BLE001 - what plain pickle refuses
+        import cloudpickle.cloudpickle as by_value  # noqa: PLC0415 - for such classes
+
+        before = {*by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS}  # noqa: SLF001
+        content: bytes = by_value.dumps(obj, 5)
+        _made_here.update({*by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS} - before)  # noqa: SLF001
+        return content
+    return stream.getvalue()
+
+
+def class_of(number: str) -> type:
+    """Return the class that cloudpickle knows by a number."""
+    import cloudpickle.cloudpickle as by_value  # noqa: PLC0415 - for such classes
+
+    found: type = by_value._DYNAMIC_CLASS_TRACKER_BY_ID[number]  # noqa: SLF001
+    return found
+
+
+# Classes that this process was the first to send by value: no other process has them.
+_made_here: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+class _Pickler(pickle.Pickler):
+    """Names a class that came by value by cloudpickle's number: its own process knows it, too."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        by_value: Any = sys.modules.get("cloudpickle.cloudpickle")
+        if by_value is None or not issubclass(type(obj), type) or obj in _made_here:
+            return NotImplemented
+        number = by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(obj)  # noqa: SLF001
+        return NotImplemented if number is None else (class_of, (number,))
 
 
 # ---- tracebacks ----

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _parts",
+    "errors",
     "_failure _process _units _html _progress _classes _callers _checks _foreign _exports",
     "system",
     "ring",

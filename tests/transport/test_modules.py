@@ -136,6 +136,7 @@ def test_a_package_is_not_charged_with_submodules_that_others_import(write: Any)
 RICH = """
 import dataclasses, enum, functools, logging, typing
 import flax
+import pkg.sub
 import tools as helpers
 from flax import act
 
@@ -167,6 +168,8 @@ class Base(typing.Generic[T]):
     seen = 0
     def __init__(self): self.split, self.missing = Split.TEST, MISSING
     def name(self): return "base"
+    @staticmethod
+    def doubled(number): return 2 * number
 
 @dataclasses.dataclass
 class Point:
@@ -189,6 +192,11 @@ class Rich(Base[int]):
 class Other:
     def __init__(self, owner): self.ok = isinstance(owner, Rich) and type(owner) is REGISTRY["Rich"]
 """
+# The package and its module refer to each other.
+PACKAGE = {
+    "pkg/__init__": "",
+    "pkg/sub": "import flax, pkg.sub\ndef tripled(number): return 3 * number",
+}
 TOOLS = """
 import flax
 SIZE = 5
@@ -232,6 +240,8 @@ ANSWERS = {
         "(helpers.set_size(7), helpers.SIZE, helpers.resize(1))[1:]",
         (7, 7),
     ),
+    "a static method": ("Base.doubled(index)", 6),
+    "an attribute of a module in a package": ("pkg.sub.tripled(index)", 9),
     "a type variable": ("(T.__name__, Base[int] is not None)", ("T", True)),
 }
 
@@ -240,7 +250,7 @@ ANSWERS = {
 def test_a_module_by_value_behaves_as_one_that_was_imported(case: str, write: Any) -> None:
     """What a method sees of its module is what it sees here, and nothing is imported for it."""
     expression, expected = ANSWERS[case]
-    mine = write({"mine": RICH.replace("{ANSWER}", expression), "tools": TOOLS})
+    mine = write({"mine": RICH.replace("{ANSWER}", expression), "tools": TOOLS, **PACKAGE})
     assert ask(mine.Rich()) == (expected, [])
 
 
@@ -250,9 +260,10 @@ def test_what_is_used_of_a_framework_is_imported_then(write: Any) -> None:
         {
             "mine": RICH.replace("{ANSWER}", "type(self.network()).__mro__[1].__module__"),
             "tools": TOOLS,
+            **PACKAGE,
         }
     )
-    assert ask(mine.Rich()) == ("flax", ["flax", "mine", "tools"])
+    assert ask(mine.Rich()) == ("flax", ["flax", "mine", "pkg", "pkg.sub", "tools"])
 
 
 BY_REFERENCE = {
@@ -353,45 +364,36 @@ def test_installed_modules_are_never_by_value() -> None:
     assert not any(map(_modules.by_value, names))
 
 
-def test_a_new_version_ships_only_what_changed(write: Any) -> None:
-    """A version names the classes that workers have.
-
-    Their parts are not sent again, whatever the module has become.
-    """
-    mine = write({"mine": RICH.replace("{ANSWER}", "SCALE"), "tools": TOOLS})
+def test_a_global_of_a_module_by_value_is_sent_with_each_version(write: Any) -> None:
+    """A version is the same where nothing of it has changed, as with a script's globals."""
+    mine = write({"mine": RICH.replace("{ANSWER}", "SCALE"), "tools": TOOLS, **PACKAGE})
     dataset = mine.Rich()
     first = shared_dataset.to_shared_memory(shared_dataset.pack(dataset))
     assert first is not None
     try:
-        mine.SCALE, mine.Base.seen = 4, 9
-        assert (
-            shared_dataset.to_shared_memory(shared_dataset.pack(dataset, previous=first), first)
-            is None
-        )
-        dataset.number = 5
-        packed = shared_dataset.pack(dataset, previous=first)
-        assert packed.parts is first.parts
-        assert len(packed.stream) < 500 < len(packed.parts.streams[0])
+        assert shared_dataset.to_shared_memory(shared_dataset.pack(dataset), first) is None
     finally:
         first.close()
+    assert ask(dataset) == (3, [])
+    mine.SCALE = 4
+    assert ask(dataset) == (4, [])
 
 
 def test_the_classes_of_two_versions_are_the_same(write: Any) -> None:
-    """A worker that has two versions sees one class, which keeps what was set on it there."""
-    mine = write({"mine": RICH.replace("{ANSWER}", "other is MISSING"), "tools": TOOLS})
+    """A worker that has two versions sees one class."""
+    mine = write({"mine": RICH.replace("{ANSWER}", "other is MISSING"), "tools": TOOLS, **PACKAGE})
     dataset = mine.Rich()
 
     def both(versions: Any) -> Any:
 
         first = unpacking.unpack(*versions[0])
-        type(first).point = "kept"
         second = unpacking.unpack(*versions[1])
-        return type(second) is type(first), second.point, second[0], second.number
+        return type(second) is type(first), second[0], second.number
 
     first = shared_dataset.to_shared_memory(shared_dataset.pack(dataset))
     assert first is not None
     dataset.number = 1
-    second = shared_dataset.to_shared_memory(shared_dataset.pack(dataset, previous=first), first)
+    second = shared_dataset.to_shared_memory(shared_dataset.pack(dataset), first)
     assert second is not None
     question = cloudpickle.dumps(both)
     script = (
@@ -407,12 +409,14 @@ def test_the_classes_of_two_versions_are_the_same(write: Any) -> None:
     finally:
         first.close()
         second.close()
-    assert (found.stdout, found.stderr) == ("(True, 'kept', True, 1)\n", "")
+    assert (found.stdout, found.stderr) == ("(True, True, 1)\n", "")
 
 
 def test_an_error_of_a_module_by_value_is_the_users_own(write: Any) -> None:
     """The cause is of the consumer's class, and no worker has imported the module for it."""
-    mine = write({"mine": RICH.replace("{ANSWER}", "raise_it(index)") + RAISES, "tools": TOOLS})
+    mine = write(
+        {"mine": RICH.replace("{ANSWER}", "raise_it(index)") + RAISES, "tools": TOOLS, **PACKAGE}
+    )
     spec = ringfeed.Array((), "int64")
     loader = ringfeed.Loader(mine.Rich(), sampler=range(4), batch_size=4, workers=1, spec=spec)
     with loader, pytest.raises(ringfeed.WorkerError) as caught:
@@ -420,6 +424,32 @@ def test_an_error_of_a_module_by_value_is_the_users_own(write: Any) -> None:
     cause = caught.value.__cause__
     assert type(cause) is mine.WrongError
     assert cause.args == ("row 0", [])
+    del caught, cause
+
+
+def test_an_error_that_travels_by_value_is_the_users_own_untouched() -> None:
+    """So is one of a script: a worker sends no copy of what the class has."""
+
+    class OwnError(ValueError):
+        def words(self) -> str:
+            return "own"
+
+    class Failing:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            raise OwnError(index)
+
+    words = OwnError.words
+    spec = ringfeed.Array((), "int64")
+    loader = ringfeed.Loader(Failing(), sampler=range(4), batch_size=4, workers=1, spec=spec)
+    with loader, pytest.raises(ringfeed.WorkerError) as caught:
+        list(loader)
+    cause = caught.value.__cause__
+    assert type(cause) is OwnError
+    assert OwnError.words is words
+    assert cause.args == (0,)
     del caught, cause
 
 

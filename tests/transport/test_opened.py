@@ -24,7 +24,7 @@ import pytest
 
 import ringfeed
 from ringfeed.orders._permute import walk
-from ringfeed.transport.references import refuse_to_share
+from ringfeed.transport.unpicklable import refuse_to_share
 
 if TYPE_CHECKING:
     import os

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import travel
-from ringfeed.transport import pickler
+from ringfeed.transport.shared_dataset import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,9 +229,9 @@ def test_a_main_module_under_its_other_name_travels_by_value(
 def test_the_classes_of_a_new_version_are_those_of_the_last() -> None:
     """A worker that unpickles two versions of one dataset sees instances of one class."""
     dataset: Any = plain()
-    first = pickle.loads(pickler.dump(dataset, pickler.Pickler()).stream, buffers=[bytes(24_000)])
+    first = pickle.loads(pack(dataset).stream, buffers=[bytes(24_000)])
     dataset.scale = 3
-    second = pickle.loads(pickler.dump(dataset, pickler.Pickler()).stream, buffers=[bytes(24_000)])
+    second = pickle.loads(pack(dataset).stream, buffers=[bytes(24_000)])
     assert type(first) is type(second)
     assert (first.scale, second.scale) == (2, 3)
 
@@ -240,7 +240,4 @@ def test_the_classes_of_a_new_version_are_those_of_the_last() -> None:
 def test_an_unchanged_dataset_gives_the_same_bytes(make: Callable[[], Any]) -> None:
     """Pickling again gives the same stream, so that nothing is sent where nothing changed."""
     dataset = make()
-    assert (
-        pickler.dump(dataset, pickler.Pickler()).stream
-        == pickler.dump(dataset, pickler.Pickler()).stream
-    )
+    assert pack(dataset).stream == pack(dataset).stream

@@ -107,7 +107,7 @@ class Sending:
         """Return the plan for the dataset and the slots."""
         options, packed = self._options, self._packed
         if options.sends and not self._packs:
-            from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415 - if needed
+            from ringfeed.transport.unpicklable import refuse_to_share  # noqa: PLC0415 - if needed
 
             refuse_to_share(self._source.sent)
         plan = plan_for(options, self._source, packed)
@@ -115,7 +115,8 @@ class Sending:
             return plan
         from ringfeed.transport.object_size import advice  # noqa: PLC0415 - if needed
 
-        return replace(plan, advice=advice(self._source.sent))
+        known = () if packed is None else (packed.unpickled,)
+        return replace(plan, advice=advice(self._source.sent, *known))
 
     def begin_to_launch(self) -> Launcher | None:
         """Start a forkserver, which imports the workers' modules while the program continues."""

@@ -170,13 +170,12 @@ class Desk:
 
     def open(self, manifest: bytes, *files: Any) -> None:
         """Have the rows be of this version of the dataset from now on: see `Sent.pieces`."""
-        part_count, pieces = pickle.loads(manifest)  # noqa: S301 - as above
         buffers = []
-        for piece in pieces:
+        for piece in pickle.loads(manifest):  # noqa: S301 - as above
             view = memoryview(files[piece.file])[piece.offset : piece.offset + piece.length]
             is_own = self._papers["private"] or piece.length < SMALL
             buffers.append(memoryview(bytearray(view)) if is_own else view)
-        dataset = opened(part_count, buffers)
+        dataset = opened(buffers)
         self.close()
         self._slot = PrivateSlot(self._papers["source"], dataset, worker=self._papers["worker"])
 

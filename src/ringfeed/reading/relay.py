@@ -12,8 +12,7 @@ import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed import _parts
-from ringfeed._failure import End, Kind, decode, encode
+from ringfeed._failure import End, Kind, decode, encode, pickled
 from ringfeed._units import show_bytes
 from ringfeed.datasets.reader import Reader
 from ringfeed.datasets.stream_reader import StreamReader
@@ -73,17 +72,9 @@ def open_relay(source: Source, max_attempts: int) -> None:
 def _size_of(element: Any, index: int) -> int:
     """Return the bytes that an element takes in the store; ShipError where it cannot be pickled."""
     try:
-        return len(_pickled((element, 0)))
+        return len(pickled((element, 0)))
     except Exception as error:
         raise ShipError(_unpicklable(f"element {index} of the iterable", error)) from error
-
-
-def _pickled(element: Any) -> bytes:
-    """Return an element and the state of its random numbers as bytes; raises what pickle does."""
-    try:
-        return _parts.pickled(element)
-    except Exception:  # noqa: BLE001 - what plain pickle refuses
-        return _parts.pickled(element, by_value=True)
 
 
 def _unpicklable(name: str, error: Exception) -> str:
@@ -190,7 +181,7 @@ class StreamServer(Reader):
         finally:
             _words.show_read(ring, end.number)
         try:
-            return ELEMENT, _pickled((element, self.context.index))
+            return ELEMENT, pickled((element, self.context.index))
         except Exception as error:  # noqa: BLE001 - of objects of any package
             failure = FunctionError(_unpicklable(self.source.describe(number), error))
             failure.__cause__ = error

@@ -25,7 +25,8 @@ from ringfeed.datasets.torch_info import swapped
 from ringfeed.errors import ShipError, SpecError, StallError, WorkerError
 from ringfeed.torch.index_lists import NOTHING
 from ringfeed.torch.place import draws_kept
-from ringfeed.transport.references import refuse_to_share, walk, written
+from ringfeed.transport.references import walk, written
+from ringfeed.transport.unpicklable import refuse_to_share
 from ringfeed.workers.first_sample_fork import answer_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _read_apart(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any]
     """
     warnings.simplefilter("ignore")
     try:
-        for _, held in walk(loader.dataset):
+        for _, held, _ in walk(loader.dataset):
             if type(held) is torch.Tensor and held.is_shared():
                 held.set_(held.clone())
         return _read(loader, loader.dataset, first, start, use)
@@ -102,7 +103,7 @@ def _refuse_shared(dataset: Any) -> None:
 
     Reading ahead could wait for other processes, or take what is theirs.
     """
-    for steps, held in walk(dataset):
+    for steps, held, _ in walk(dataset):
         if type(held).__module__.startswith(("multiprocessing.", "torch.multiprocessing.")):
             message = (
                 f"dataset{written(steps)} is of multiprocessing's, and a read ahead could change "

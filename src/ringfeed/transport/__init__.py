@@ -3,6 +3,6 @@
     dataset ──▶ pickler ──▶ shared_dataset (a memfd) ──▶ the dataset in each worker
 
 `unpicklable` names what cannot travel, `framework_stubs` stands in for frameworks that a worker
-need not import, `modules` sends a user's own module by value. Imports `datasets` and what lies
-below.
+need not import, `modules` says which of the user's own modules travel by value. Imports `datasets`
+and what lies below.
 """

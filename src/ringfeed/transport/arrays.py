@@ -11,6 +11,7 @@ import pickle
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,18 +20,6 @@ from ringfeed.transport.framework_stubs import resolve
 
 PROTOCOL = 5
 LARGE = 4096  # bytes; a smaller buffer costs a worker less inside the stream than beside it
-
-
-def make_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> object:
-    """Return an array over a buffer of its bytes, writable if the buffer is."""
-    return np.ndarray(shape, dtype, buffer, order=order)
-
-
-def make_view(
-    buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, strides: Any
-) -> object:
-    """Return an array whose elements lie in a buffer by their strides."""
-    return np.ndarray(shape, dtype, buffer, offset, strides)
 
 
 def map_array(
@@ -68,7 +57,7 @@ def reduce_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
     if tensor.device.type != "cpu" or not plain or tensor.is_conj() or tensor.is_neg():
-        return NotImplemented
+        return tensor.__reduce_ex__(PROTOCOL)
     shape, strides = tuple(tensor.shape), tensor.stride()
     reach = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
     if tensor.is_contiguous() or reach >= tensor.numel():
@@ -93,30 +82,36 @@ def reduce_array(array: np.ndarray[Any, Any]) -> Any:
         return in_file
     plain = np.asarray(array)
     if plain.dtype.hasobject or plain.dtype.itemsize == 0:
-        return NotImplemented
+        return array.__reduce_ex__(PROTOCOL)
     flat: Any
     if not plain.flags.forc:
         low, high = _bounds(plain) if plain.size else (0, 0)
         if high - low < plain.nbytes:
             # Elements that are in several places, such as windows of a series, travel once.
-            flat = np.asarray(_Bytes(plain, low, high - low))
-            place = _address(plain) - low, plain.strides
-            return make_view, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, *place)
+            flat = _memory(plain, low, high - low)
+            return _over(flat, plain, _address(plain) - low, plain.strides)
         plain = plain.copy(order="C")
         plain.flags.writeable = array.flags.writeable
     order = "F" if plain.flags.fnc else "C"
     # Bytes, as NumPy exports no buffer of dates or of dtypes that are not its own.
     flat = (plain.T if order == "F" else plain).reshape(-1).view(np.uint8)
-    return make_array, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, order)
+    return _over(flat, plain, *(() if order == "C" else (0, None, order)))
 
 
-class _Bytes:
-    """Memory that an array lies in, for NumPy to make an array of its bytes."""
+def _over(flat: Any, array: np.ndarray[Any, Any], *place: Any) -> Any:
+    """Return the reduce value of an array over these bytes; ``place``: as np.ndarray has it."""
+    return np.ndarray, (array.shape, array.dtype, pickle.PickleBuffer(flat), *place)
 
-    def __init__(self, array: np.ndarray[Any, Any], address: int, size: int) -> None:
-        self._array = array
-        data = address, not array.flags.writeable
-        self.__array_interface__ = {"version": 3, "data": data, "shape": (size,), "typestr": "|u1"}
+
+def _memory(array: np.ndarray[Any, Any], address: int, size: int) -> np.ndarray[Any, Any]:
+    """Return the bytes that an array lies among, as an array."""
+    interface = {
+        "version": 3,
+        "data": (address, not array.flags.writeable),
+        "shape": (size,),
+        "typestr": "|u1",
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface, array=array))
 
 
 def _in_file(array: np.ndarray[Any, Any]) -> Any:

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle.cloudpickle as by_value
 
-from ringfeed._parts import Sent
 from ringfeed.errors import WorkerError
 from ringfeed.transport.shared_dataset import pack
-from ringfeed.transport.unpacking import pieces_of
+from ringfeed.transport.unpacking import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,20 +65,13 @@ def _closing() -> Iterator[None]:
 
 def opened_here(packed: DatasetPickle, views: Sequence[memoryview]) -> Any:
     """Return what was packed, made of its pieces; WorkerError where it cannot be unpickled."""
-    (stream, *buffers), count = views, len(packed.parts.streams)
-    sent = Sent()
-    before = Sent.current.set(sent)
     try:
-        if count:
-            sent.named = _Unpickler(buffers[0], buffers[1:count]).made()
-        return _Unpickler(stream, buffers[count:]).made()
+        return _Unpickler(io.BytesIO(views[0]), buffers=views[1:]).load()
     except Exception as error:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
         raise WorkerError(
             f"the {packed.name} could not be unpickled for the workers: {text}"
         ) from error
-    finally:
-        Sent.current.reset(before)
 
 
 @contextmanager
@@ -90,11 +82,7 @@ def read_from(source: Source, packed: DatasetPickle, sent: SharedDataset | None)
     it has the arrays of the dataset, for what does not write to them.
     """
     own = source.sent
-    views = (
-        [packed.stream, *packed.buffers]
-        if sent is None
-        else pieces_of(sent.manifest(), sent.fds)[2]
-    )
+    views = [packed.stream, *packed.buffers] if sent is None else mapped(sent.fds, sent.pieces)
     source.hold_sent(opened_here(packed, views))
     try:
         yield
@@ -110,46 +98,25 @@ class _Unpickler(pickle.Unpickler):
     cloudpickle would find the user's own classes and set their attributes anew.
     """
 
-    def __init__(self, stream: memoryview, buffers: Sequence[memoryview]) -> None:
-        super().__init__(io.BytesIO(stream), buffers=buffers)
-        self._kept: set[type] = set()
-        self._found = {
-            (by_value.__name__, "_make_skeleton_class"): partial(
-                self._make,
-                by_value._make_skeleton_class,  # noqa: SLF001
-            ),
-            (by_value.__name__, "_make_skeleton_enum"): partial(
-                self._make,
-                by_value._make_skeleton_enum,  # noqa: SLF001
-            ),
-            (by_value.__name__, "_class_setstate"): self._set_state,
-        }
-
-    def made(self) -> Any:
-        """Return what the stream holds, and keep nothing of it."""
-        try:
-            return self.load()
-        finally:
-            self.memo.clear()
-            self._found.clear()
-
     def find_class(self, module: str, name: str) -> Any:
         """Return what the stream refers to."""
-        return self._found.get((module, name)) or super().find_class(module, name)
+        found = super().find_class(module, name)
+        if found is by_value._make_skeleton_class or found is by_value._make_skeleton_enum:  # noqa: SLF001
+            return partial(_make, found)
+        return _set_state if found is by_value._class_setstate else found  # noqa: SLF001
 
-    def _make(self, make: Callable[..., type], *args: Any) -> type:
-        return self._own(args[-2]) or make(*args[:-2], None, args[-1])
 
-    def _own(self, number: str) -> type | None:
-        """Return the user's class that was pickled under a number, if it is to stay that."""
-        own: type | None = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)  # noqa: SLF001
-        if own is None or not _stays(own):
-            return None
-        self._kept.add(own)
-        return own
+def _make(make: Callable[..., type], *args: Any) -> type:
+    """Return the user's class that was pickled under a number, if it is to stay that."""
+    *what, number, extra = args
+    own = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)  # noqa: SLF001
+    return own if own is not None and _stays(own) else make(*what, None, extra)
 
-    def _set_state(self, cls: type, state: Any) -> type:
-        return cls if cls in self._kept else by_value._class_setstate(cls, state)  # noqa: SLF001
+
+def _set_state(cls: type, state: Any) -> type:
+    # Only what stays the user's has a number here.
+    is_users = cls in by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001
+    return cls if is_users else by_value._class_setstate(cls, state)  # noqa: SLF001
 
 
 def _stays(own: type) -> bool:

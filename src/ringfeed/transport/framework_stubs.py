@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import sys
 from abc import ABCMeta
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ringfeed._callers import FRAMEWORKS
@@ -49,16 +50,12 @@ def resolve(path: str) -> object:
     return found
 
 
-def _setting(place: str, kind: type, default: object) -> property:
+def _setting(place: str) -> property:
     """Return a setting that lies where Keras keeps it, so that the state of an instance fits."""
-
-    def get(self: PyDataset) -> object:
-        return kind(self.__dict__.get(place, default))
-
-    def put(self: PyDataset, value: object) -> None:
-        self.__dict__[place] = value
-
-    return property(get, put)
+    return property(
+        lambda dataset: getattr(dataset, place),
+        lambda dataset, value: setattr(dataset, place, value),
+    )
 
 
 class _Standin(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
@@ -90,9 +87,13 @@ class PyDataset(_Standin):
         self.use_multiprocessing = use_multiprocessing
         self.max_queue_size = max_queue_size
 
-    workers = _setting("_workers", int, 1)
-    use_multiprocessing = _setting("_use_multiprocessing", bool, False)  # noqa: FBT003
-    max_queue_size = _setting("_max_queue_size", int, 10)
+    # For a dataset whose __init__ does not call this one.
+    _workers = 1
+    _use_multiprocessing = False
+    _max_queue_size = 10
+    workers = _setting("_workers")
+    use_multiprocessing = _setting("_use_multiprocessing")
+    max_queue_size = _setting("_max_queue_size")
 
     @property
     def num_batches(self) -> int | None:
@@ -139,48 +140,52 @@ def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
     return functools.lru_cache(**parameters)(function)
 
 
-_KERAS_PLACES = ("keras", "keras._tf_keras.keras", "tensorflow.keras", "tf_keras")
-_STANDIN_PATHS: dict[str, type] = {
-    "torch.utils.data.Dataset": Dataset,
-    **{
-        f"{place}.utils.{name}": PyDataset
-        for place in _KERAS_PLACES
-        for name in ("PyDataset", "Sequence")
-    },
-}
+class ModulePart(ModuleType):
+    """A module of the user, partly sent; any other attribute imports the real module."""
 
-_IMAGES = ("load_img", "img_to_array")
-_HELPERS: dict[str, str] = {  # the functions that `_helpers` knows, by every name they have
-    f"{place}.{module}.{name}": name
-    for place in ("keras", "keras._tf_keras.keras", "tensorflow.keras")
-    for module, names in (
-        ("utils", (*_IMAGES, "to_categorical", "pad_sequences")),
-        ("preprocessing.image", _IMAGES),
-        ("preprocessing.sequence", ("pad_sequences",)),
+    def __getattr__(self, name: str) -> object:
+        """Look in the real module."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(resolve(self.__name__), name)
+
+    def __reduce__(self) -> Any:
+        held = {name: value for name, value in vars(self).items() if name != "__builtins__"}
+        return ModulePart, (self.__name__,), held
+
+
+def with_members(module: ModuleType, members: dict[str, Any]) -> ModuleType:
+    """Return the part of a module, to which these members belong as well."""
+    vars(module).update(members)
+    return module
+
+
+# What a framework has under these names is a module, wherever it is.
+_MODULES = frozenset(
+    ("keras", "_tf_keras", "utils", "preprocessing", "image", "sequence", "data", "numpy")
+)
+_HELPERS = frozenset(("load_img", "img_to_array", "to_categorical", "pad_sequences"))
+_OF_KERAS = ("keras", "tensorflow")
+_DTYPES = frozenset(  # what NumPy takes for a dtype, as it has a ``dtype``
+    (
+        *("bool_", "float16", "float32", "float64"),
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
     )
-    for name in names
-} | {
-    f"keras.src.utils.{module}:{name}": name
-    for module, names in (
-        ("image_utils", _IMAGES),
-        ("numerical_utils", ("to_categorical",)),
-        ("sequence_utils", ("pad_sequences",)),
-    )
-    for name in names
-}
-_DTYPES: dict[str, str] = {  # what NumPy takes for a dtype, as it has a ``dtype``
-    f"jax.numpy{colon}{name}": name.rstrip("_")
-    for colon in ".:"
-    for name in (
-        "bool_",
-        *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
-    )
-    if name != "float8"
-}
-_PASSED = {
-    known.rpartition(".")[0] for known in (*_STANDIN_PATHS, *_HELPERS, *_DTYPES) if ":" not in known
-}
-_PASSED |= {known.rpartition(".")[0] for known in _PASSED}
+)
+
+
+def _without_import(module: str, name: str) -> object:
+    """Return what a framework's module answers with where it is not imported; None: it must be."""
+    root = module.partition(".")[0]
+    if module == "torch.utils.data" and name == "Dataset":
+        return Dataset
+    if module.endswith(".utils") and name in ("PyDataset", "Sequence"):
+        return PyDataset
+    is_helper = name in _HELPERS and root in _OF_KERAS
+    is_dtype = name in _DTYPES and module == "jax.numpy"
+    if is_helper or is_dtype or name in _MODULES:
+        return LazyObject(f"{module}.{name}")
+    return None
 
 
 class LazyObject:
@@ -204,16 +209,13 @@ class LazyObject:
             return object.__getattribute__(self, name)
         if name == "__isabstractmethod__":
             return False
-        if name in ("dtype", "__numpy_dtype__") and self._path in _DTYPES:
+        module, own = _parted(self._path)
+        if name in ("dtype", "__numpy_dtype__") and module == "jax.numpy" and own in _DTYPES:
             import numpy as np  # noqa: PLC0415 - which the caller has
 
-            return np.dtype(_DTYPES[self._path])
-        within = f"{self._path}.{name}"
-        if within in _STANDIN_PATHS:
-            return _STANDIN_PATHS[within]
-        if within in _PASSED or within in _HELPERS or within in _DTYPES:
-            return LazyObject(within)
-        return getattr(resolve(self._path), name)
+            return np.dtype(own.rstrip("_"))
+        known = None if ":" in self._path else _without_import(self._path, name)
+        return getattr(resolve(self._path), name) if known is None else known
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set on the real one."""
@@ -221,11 +223,12 @@ class LazyObject:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Call the real one, unless it is a helper whose answer is known."""
-        helper = _HELPERS.get(self._path)
-        if helper is not None and "keras" not in sys.modules:
+        module, name = _parted(self._path)
+        is_helper = name in _HELPERS and module.partition(".")[0] in _OF_KERAS
+        if is_helper and "keras" not in sys.modules:
             from ringfeed.transport import keras_helpers as _helpers  # noqa: PLC0415
 
-            answer: object = _helpers.answer(helper, args, kwargs)
+            answer: object = _helpers.answer(name, args, kwargs)
             if answer is not NotImplemented:
                 return answer
         return resolve(self._path)(*args, **kwargs)  # type: ignore[operator]
@@ -234,12 +237,10 @@ class LazyObject:
         return resolve(self._path)[parameters]  # type: ignore[index]
 
     def __instancecheck__(self, instance: object) -> bool:
-        real: Any = resolve(self._path) if _is_here(self._path) else ()
-        return isinstance(instance, real)
+        return isinstance(instance, _if_here(self._path))
 
     def __subclasscheck__(self, subclass: type) -> bool:
-        real: Any = resolve(self._path) if _is_here(self._path) else ()
-        return issubclass(subclass, real)
+        return issubclass(subclass, _if_here(self._path))
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[object, ...]:
         """Let a class that is made in the worker derive from the real one."""
@@ -248,7 +249,8 @@ class LazyObject:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LazyObject):
             return self._path == other._path
-        return _is_here(self._path) and resolve(self._path) == other
+        real = _if_here(self._path)
+        return bool(real) and bool(real == other)
 
     def __hash__(self) -> int:
         return hash(resolve(self._path))  # as the real one compares equal
@@ -260,5 +262,20 @@ class LazyObject:
         return f"<lazy {self._path}>"
 
 
-def _is_here(path: str) -> bool:
-    return path.partition(":")[0] in sys.modules
+def named_lazily(cls: type) -> LazyObject:
+    """Return what imports a class by its name.
+
+    As a base, it does so when the derived class is made.
+    """
+    return LazyObject(f"{cls.__module__}:{cls.__qualname__}")
+
+
+def _parted(path: str) -> tuple[str, str]:
+    """Return the module of a path, and the name in it."""
+    module, _, name = path.replace(":", ".").rpartition(".")
+    return module, name
+
+
+def _if_here(path: str) -> Any:
+    """Return what is behind a path, or an empty tuple where its module is not imported."""
+    return resolve(path) if path.partition(":")[0] in sys.modules else ()

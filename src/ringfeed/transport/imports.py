@@ -12,13 +12,14 @@ import sys
 import time
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ringfeed._callers import FRAMEWORKS, frame_above
+from ringfeed._callers import FRAMEWORKS, frame_above, frames_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
+
+    _Place = tuple[str, int, str]  # a file, a line and its module
 
 MEGABYTE = 10**6
 # A worker imports no pathlib for it.
@@ -38,29 +39,11 @@ def is_of_library(file: str) -> bool:
     return any(library in file for library in _LIBRARIES)
 
 
-class Place(NamedTuple):
-    """A line that leads to the import of a framework."""
-
-    file: str
-    line: int
-    module: str
-
-    def __str__(self) -> str:
-        """Say which line it is, and what it says."""
-        import linecache  # noqa: PLC0415 - for the one warning
-
-        text = linecache.getline(self.file, self.line).strip()
-        place = f"{os.path.basename(self.file)} line {self.line}"  # noqa: PTH119
-        return f"{place} ({text})" if text else place
-
-
 class _State:
     """What this process may say."""
 
     silent = False  # another worker says it
     needed: frozenset[str] = frozenset()  # packages of which the samples themselves are made
-    place: Place | None = None
-    watching = False
 
 
 def frameworks_loaded() -> list[str]:
@@ -84,70 +67,66 @@ def watched() -> Iterator[None]:
 
     The warning says what they cost, and what asked for them.
     """
-    if _State.watching or _State.silent:
+    if _State.silent or any(type(finder) is _Finder for finder in sys.meta_path):
         yield
         return
     before, began_s, memory = set(frameworks_loaded()), time.monotonic(), _private_bytes()
-    _State.watching, _State.place = True, None
-    sys.meta_path.insert(0, _Finder)
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(_Finder)
-        _State.watching = False
+        sys.meta_path.remove(finder)
     new = [root for root in frameworks_loaded() if root not in before]
     if new and not _State.needed.intersection(new):
         _State.silent = True
         cost = f"{time.monotonic() - began_s:.1f} s"
         if memory:
             cost += f" and {max(0, _private_bytes() - memory) / MEGABYTE:.0f} MB"
-        _warn(_State.place, new, cost)
+        _warn(finder.place, new, cost)
 
 
-def _warn(place: Place | None, roots: list[str], cost: str) -> None:
-    what = f"{place}" if place is not None else "what the dataset holds"
+def _warn(place: _Place | None, roots: list[str], cost: str) -> None:
+    """Warn at the line that leads to the import, of what it says."""
+    what = "what the dataset holds"
+    if place is not None:
+        import linecache  # noqa: PLC0415 - for the one warning
+
+        text = linecache.getline(*place[:2]).strip()
+        what = f"{os.path.basename(place[0])} line {place[1]}"  # noqa: PTH119
+        what += f" ({text})" if text else ""
     message = (
         f"{what} makes the workers import {', '.join(roots)}, which took {cost} in this one; use "
         "NumPy there or leave it to the model, keep the import out of the dataset's module, or "
         "give workers=0 or backend='thread'"
     )
-    file, line, module = place or Place("dataset", 1, "dataset")
+    file, line, module = place or ("dataset", 1, "dataset")
     warnings.warn_explicit(message, RuntimeWarning, file, line, module, {})
 
 
 class _Finder:
     """Notes where the first framework is asked for; it finds nothing itself."""
 
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
-        if _State.place is None and name in FRAMEWORKS:
-            _State.place = _place(frame_above(1))
+    place: _Place | None = None
 
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        """Note the innermost line of the user's that led here.
 
-def _place(frame: FrameType | None) -> Place | None:
-    """Return the innermost line of the user's that led here.
-
-    Else the outermost one of an installed package.
-    """
-    installed: Place | None = None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_OURS, "<frozen ")) and not _is_program(frame):
-            found = Place(file, frame.f_lineno, str(frame.f_globals.get("__name__")))
-            if not is_of_library(file):
-                return found
-            if frame.f_code.co_name == "<module>":
-                installed = found
-        frame = frame.f_back
-    return installed
-
-
-def _is_program(frame: FrameType) -> bool:
-    """Whether a frame is the program that a worker is started with (`python -c`).
-
-    It is no line of the user's.
-    """
-    return (frame.f_code.co_filename, frame.f_code.co_name) == ("<string>", "<module>")
+        Else the outermost one of an installed package.
+        """
+        if self.place is not None or name not in FRAMEWORKS:
+            return
+        for frame in frames_from(frame_above(1)):
+            file, function = frame.f_code.co_filename, frame.f_code.co_name
+            # The program that a worker is started with (`python -c`) is no line of the user's.
+            is_program = (file, function) == ("<string>", "<module>")
+            if file.startswith((_OURS, "<frozen ")) or is_program:
+                continue
+            is_users = not is_of_library(file)
+            if is_users or function == "<module>":
+                self.place = file, frame.f_lineno, str(frame.f_globals.get("__name__"))
+            if is_users:
+                return
 
 
 def _private_bytes() -> int:

@@ -19,14 +19,8 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (int, float, np.integer, np.floating)
-_RESAMPLING = {
-    "nearest": 0,
-    "lanczos": 1,
-    "bilinear": 2,
-    "bicubic": 3,
-    "box": 4,
-    "hamming": 5,
-}  # PIL's numbers
+# PIL's filters, by their numbers.
+_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
@@ -122,7 +116,7 @@ def load_img(
     if picture.mode not in kept:
         picture = picture.convert(_MODES[color_mode])
     if target_size is not None and picture.size != (target_size[1], target_size[0]):
-        picture = picture.resize((target_size[1], target_size[0]), _RESAMPLING[interpolation])
+        picture = picture.resize((target_size[1], target_size[0]), _RESAMPLING.index(interpolation))
     return picture
 
 

@@ -1,46 +1,53 @@
 """What user code refers to in a framework, made lazy: a worker imports it when it is first used.
 
-functions and classes, by a global, a closure variable, a default, an attribute or a
-functools.partial: LazyObject annotations: dropped
-
-And code, which keeps the name of its file.
+Functions and classes become a LazyObject where a global, a closure variable, a default, an
+attribute or a functools.partial refers to them; so does a class on a framework's base, if its
+module is the user's and travels by value. Annotations that name a framework are dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
-import sys
 import typing
 from abc import ABCMeta
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
+import cloudpickle.cloudpickle as _cloudpickle
 
 from ringfeed.transport.arrays import PROTOCOL
-from ringfeed.transport.framework_stubs import LazyObject, of_framework, standin_for
+from ringfeed.transport.framework_stubs import (
+    LazyObject,
+    named_lazily,
+    of_framework,
+    standin_for,
+)
+from ringfeed.transport.modules import by_value, found_at
 
 if TYPE_CHECKING:
     import dataclasses
+    import functools
 
 
 def lazily(value: Any) -> Any:
     """Return a LazyObject for a framework's function or class; any other value as it is.
 
+    A class on a framework's base, a model say, is one, too, if a worker can import its module.
     Exceptions stay themselves, since ``except`` takes nothing but classes.
     """
     kind = type(value)
-    if stays(kind) or (
-        issubclass(kind, type) and (issubclass(value, BaseException) or standin_for(value))
-    ):
+    is_class = issubclass(kind, type)
+    if stays(kind) or (is_class and (issubclass(value, BaseException) or standin_for(value))):
         return value
     module: Any = getattr(value, "__module__", None)
     if of_framework(module):
         for name in (getattr(value, "__qualname__", None), getattr(value, "__name__", None)):
             if isinstance(name, str) and found_at(module, name) is value:
                 return LazyObject(f"{module}:{name}")
+    elif is_class and by_value(module):
+        bases = [base for base in value.__mro__ if of_framework(base.__module__)]
+        if any(standin_for(base) is None for base in bases):
+            return named_lazily(value)
     return value
 
 
@@ -52,14 +59,6 @@ def stays(kind: type) -> bool:
     return not issubclass(kind, type | FunctionType | BuiltinFunctionType) and not of_framework(
         kind.__module__
     )
-
-
-def found_at(module: str, name: str) -> object:
-    """Return the object of this qualified name in a module that is imported, or None."""
-    try:
-        return operator.attrgetter(name)(sys.modules[module])
-    except (KeyError, AttributeError):
-        return None
 
 
 def lazy_values(members: dict[str, Any]) -> dict[str, Any]:
@@ -107,47 +106,35 @@ def _mentions(annotation: Any) -> bool:
     return of_framework(owner.__module__)
 
 
+def reduce_cell(cell: CellType) -> Any:
+    """Take the cell of a closure variable apart, its content made lazy."""
+    make, content = _cloudpickle._cell_reduce(cell)  # noqa: SLF001
+    return make, tuple(map(lazily, content))
+
+
 def reduce_code(code: CodeType) -> Any:
     """Return code with the name of its file, which tracebacks show.
 
     cloudpickle 3.1.3 writes another word in its place.
     """
-    make, parts = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    make, parts = _cloudpickle._code_reduce(code)  # noqa: SLF001
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
 
 def reduce_partial(partial: functools.partial[Any]) -> Any:
     """Take a functools.partial apart, its function made lazy."""
-    lazy = lazily(partial.func)
-    if lazy is partial.func:
-        return NotImplemented
-    return functools.partial(lazy, *partial.args, **partial.keywords).__reduce__()
+    reduced: Any = partial.__reduce__()
+    make, _, (_, *state) = reduced
+    function = lazily(partial.func)
+    return make, (function,), (function, *state)
 
 
 def reduce_field(field: dataclasses.Field[Any]) -> Any:
     """Take the field of a dataclass apart; a type that names a framework becomes its name."""
-    if not _mentions(field.type):
-        return NotImplemented
     reduced: Any = field.__reduce_ex__(PROTOCOL)
     make, args, (attributes, slots), *rest = reduced
-    return (make, args, (attributes, {**slots, "type": str(field.type)}), *rest)
-
-
-def on_demand(value: Any) -> Any:
-    """Return a user's class on a framework's base, a model say, as one that is imported later."""
-    if issubclass(type(value), type) and not issubclass(value, BaseException):
-        bases = [base for base in value.__mro__ if of_framework(base.__module__)]
-        if any(standin_for(base) is None for base in bases):
-            return named_lazily(value)
-    return value
-
-
-def named_lazily(cls: type) -> LazyObject:
-    """Return what imports a class by its name.
-
-    As a base, it does so when the derived class is made.
-    """
-    return LazyObject(f"{cls.__module__}:{cls.__qualname__}")
+    kind = str(field.type) if _mentions(field.type) else field.type
+    return (make, args, (attributes, {**slots, "type": kind}), *rest)
 
 
 def clashes(cls: type) -> bool:

@@ -12,16 +12,19 @@ from __future__ import annotations
 import pickle
 import sys
 from collections import Counter
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ringfeed._units import show_bytes
 from ringfeed.transport import arrays as _buffers
+from ringfeed.transport.pickler import dump
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from ringfeed.transport.references import Parts
 
 # In bytes.
 GRAIN = 16  # every object takes a multiple of it
@@ -34,10 +37,9 @@ MEMO = 16  # by so many each object enlarges the unpickler's memo, which a worke
 POOLED = 512  # what is larger lies in the heap, and leaves a hole there when it grows
 
 LONG = 10_000  # items of a list that is worth a word
-COLUMNS = 64  # keys of a dict at most, each of which may have a list
 LARGE = 4_000_000  # bytes of it
 LOOKED_AT = 64  # items
-DEEPEST = 3  # objects in objects
+MAX_OBJECTS = 1000  # of a dataset, looked at for a list
 
 CACHED = range(-5, 257)  # ints that are the same object everywhere
 _PLAIN = frozenset({str, bytes, bytearray, tuple, list, frozenset, complex})
@@ -55,13 +57,12 @@ def weigh(visited: Sequence[object]) -> int:
     numbers = kinds[float] + kinds[int] - sum(obj in CACHED for obj in visited if type(obj) is int)
     objects = [obj for obj in visited if type(obj) not in _FREE]
     ids = np.fromiter(map(id, objects), np.int64, len(objects))
-    once = np.unique(ids, return_index=True)[
-        1
-    ].tolist()  # a dict of a million objects would take 100 MB for a moment
+    # A dict of a million objects would take 100 MB for a moment.
+    once = np.unique(ids, return_index=True)[1].tolist()
     return NUMBER * numbers + sum(_size(objects[place]) for place in once)
 
 
-def _size(obj: object) -> int:
+def _size(obj: Any) -> int:
     kind = type(obj)
     if kind in _PLAIN:
         size = sys.getsizeof(obj)
@@ -72,32 +73,32 @@ def _size(obj: object) -> int:
         # Never isinstance: a stand-in would import what it stands for.
         return 0
     elif issubclass(kind, np.ndarray):
-        size = ARRAY + _in_band(cast("np.ndarray[Any, Any]", obj))
+        in_band = obj.nbytes < _buffers.LARGE or obj.dtype.hasobject
+        size = ARRAY + (obj.nbytes if in_band else 0)  # all workers share the others
     else:
         size = kind.__basicsize__ + HEADER + (ATTRIBUTES if kind.__dictoffset__ else 0)
     return MEMO + -(-size // GRAIN) * GRAIN
 
 
-def _in_band(array: np.ndarray[Any, Any]) -> int:
-    """Return the bytes that are not shared by all workers."""
-    return array.nbytes if array.nbytes < _buffers.LARGE or array.dtype.hasobject else 0
-
-
 # ---- advice ----
 
 
-def advice(dataset: object) -> str:
+def advice(dataset: object, unpickled: int = sys.maxsize) -> str:
     """Name the largest list in a dataset, and say how workers could share it.
 
-    "" where no list is large.
+    "" where no list is large; ``unpickled``: what the dataset takes, if that is known.
     """
-    found = [(_about(items), labels, items) for labels, items in _lists(dataset, (), DEEPEST)]
-    size, labels, items = max(found, key=lambda one: one[0], default=(0, (), ()))
+    if unpickled < LARGE:
+        return ""
+    from ringfeed.transport.references import walk  # noqa: PLC0415 - most datasets are small
+    from ringfeed.transport.unpicklable import users_path  # noqa: PLC0415 - likewise
+
+    near = walk(dataset, _near_parts, MAX_OBJECTS)
+    found = [(_about(part), steps, part) for steps, part, _ in near if _is_long(part)]
+    size, steps, items = max(found, key=lambda one: one[0], default=(0, (), ()))
     if size < LARGE:
         return ""
-    from ringfeed.transport.unpicklable import users_path  # noqa: PLC0415 - few lists are large
-
-    path = users_path(dataset, "dataset", labels)
+    path = users_path(dataset, "dataset", steps)
     kind = "an object array" if isinstance(items, np.ndarray) else f"a {type(items).__name__}"
     return (
         f"{path}, {kind} of {len(items):,} items, is some {show_bytes(size)} in each worker that "
@@ -106,43 +107,29 @@ def advice(dataset: object) -> str:
     )
 
 
-def _lists(
-    obj: object, labels: tuple[str, ...], depth: int
-) -> Iterator[tuple[tuple[str, ...], Sequence[object]]]:
-    """Yield the long lists in an object, each with the way to it.
-
-    They are among its attributes and the columns of its dicts.
-
-    Arrays of objects are such lists, too: a column of strings in pandas is one.
-    """
+def _is_long(obj: Any) -> bool:
+    """Whether an object is a long list; an array of objects, as pandas has of strings, is one."""
     is_array = type(obj) is np.ndarray and obj.dtype.hasobject and obj.ndim == 1
-    if (is_array or type(obj) in (list, tuple)) and len(cast("Sequence[object]", obj)) >= LONG:
-        yield labels, cast("Sequence[object]", obj)
-        return
-    if not depth or isinstance(obj, type | ModuleType):
-        return
-    held = (
-        {f"[{key!r}]": value for key, value in obj.items()}
-        if type(obj) is dict and len(obj) <= COLUMNS
-        else {}
-    )
-    held |= {f".{name}": value for name, value in getattr(obj, "__dict__", {}).items()}
-    for name, value in held.items():
-        yield from _lists(value, (*labels, name), depth - 1)
+    return (is_array or type(obj) in (list, tuple)) and len(obj) >= LONG
 
 
-def _about(items: Sequence[object]) -> int:
+def _near_parts(obj: Any) -> Parts:
+    """Return what an object holds, but for a long list, a class or a function."""
+    from ringfeed.transport.references import held  # noqa: PLC0415 - as above
+
+    return () if _is_long(obj) or issubclass(type(obj), type | FunctionType) else held(obj)
+
+
+def _about(items: Any) -> int:
     """Return about how many bytes a list and its items are, by some of them."""
-    some = items[:: max(len(items) // LOOKED_AT, 1)]
-    return sys.getsizeof(items) + len(items) * sum(_deep(item, DEEPEST) for item in some) // len(
-        some
-    )
+    first, *others = items[:: len(items) // LOOKED_AT]
+    try:
+        # Less the first one, with which come the classes of all.
+        size = _weight([first, *others]) - _weight([first])
+    except Exception:  # noqa: BLE001 - of items that cannot be pickled; forked workers have them
+        return 0
+    return sys.getsizeof(items) + len(items) * size // len(others)
 
 
-def _deep(obj: object, depth: int) -> int:
-    """Return the bytes of an item, of what it holds, too, where it is a structure."""
-    if type(obj) is int or type(obj) is float:
-        return 0 if obj in CACHED else NUMBER
-    held = obj if type(obj) in (list, tuple) else obj.values() if type(obj) is dict else ()
-    below = sum(_deep(item, depth - 1) for item in cast("Sequence[object]", held)) if depth else 0
-    return 0 if type(obj) in _FREE else _size(obj) + below
+def _weight(items: list[object]) -> int:
+    return weigh(dump(items, watch=True).visited[1:])  # without the list

@@ -18,7 +18,7 @@ import weakref
 from collections import defaultdict
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.errors import ShipError
 from ringfeed.system import _system
@@ -28,8 +28,6 @@ from ringfeed.transport.unpacking import Piece, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from ringfeed.transport.pickler import Parts, Pickled
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
 SAMPLED = 4096  # bytes of a buffer by which it is looked for among the old ones
@@ -45,21 +43,24 @@ _ADVICE = (
 )
 
 
-class DatasetPickle:
+class DatasetPickle(NamedTuple):
     """A pickled dataset that is not yet in shared memory; keeps the buffers it refers to alive."""
 
-    def __init__(self, name: str, pickled: Pickled, parts: Parts, unpickled: int = 0) -> None:
-        self.name = name
-        self.stream = pickled.stream
-        self.parts = parts  # of the user's modules: they come before the buffers
-        self.buffers = (*parts.streams, *pickled.buffers)
-        # Which unpickling imports, as far as that is known.
-        self.modules = pickled.modules | parts.modules
-        self.in_band = self.stream.nbytes  # bytes that every worker unpickles for itself
-        # Bytes that all workers share.
-        self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)
-        # Bytes that each worker makes of what is in band, if they were asked for.
-        self.unpickled = unpickled
+    name: str
+    stream: memoryview
+    buffers: Sequence[memoryview]
+    modules: set[str]  # which unpickling imports, as far as that is known
+    unpickled: int  # bytes that each worker makes of what is in band, if they were asked for
+
+    @property
+    def in_band(self) -> int:
+        """Bytes that every worker unpickles for itself."""
+        return self.stream.nbytes
+
+    @property
+    def out_of_band(self) -> int:
+        """Bytes that all workers share."""
+        return sum(buffer.nbytes for buffer in self.buffers)
 
     @property
     def shared(self) -> int:
@@ -68,27 +69,18 @@ class DatasetPickle:
         return _round_up(sum(_round_up(size, ALIGNMENT) for size in sizes), mmap.PAGESIZE)
 
 
-def pack(
-    obj: object,
-    name: str = "dataset",
-    *,
-    weigh: bool = False,
-    previous: SharedDataset | None = None,
-) -> DatasetPickle:
+def pack(obj: object, name: str = "dataset", *, weigh: bool = False) -> DatasetPickle:
     """Pickle ``obj`` without copying its contiguous buffers.
 
     ``weigh``: also say what it takes in each worker.
 
-    What ``previous`` has sent of the user's modules stays as it was, as modules do that were
-    imported. ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
+    ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
     from ringfeed._failure import without_ours  # noqa: PLC0415 - no worker needs them
     from ringfeed.transport import object_size, pickler  # noqa: PLC0415 - likewise
 
     try:
-        pickled, parts = pickler.take_apart(
-            obj, None if previous is None else previous.parts, watch=weigh
-        )
+        pickled = pickler.dump(obj, watch=weigh)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises
@@ -96,7 +88,10 @@ def pack(
 
         shown = without_ours(error.__traceback__, "cloudpickle")
         raise ShipError(unpicklable.explain(obj, name, error)) from error.with_traceback(shown)
-    return DatasetPickle(name, pickled, parts, object_size.weigh(pickled.visited) if weigh else 0)
+    # Not getbuffer(): a BytesIO with a view on it complains when the garbage collector closes it.
+    stream = memoryview(pickled.stream.getvalue())
+    unpickled = object_size.weigh(pickled.visited)
+    return DatasetPickle(name, stream, pickled.buffers, pickled.modules, unpickled)
 
 
 class SharedDataset:
@@ -107,7 +102,6 @@ class SharedDataset:
         files: Sequence[Descriptor],
         pieces: Sequence[Piece],
         size: int,
-        parts: Parts,
         arrays: Sequence[Any],
     ) -> None:
         self._files = files
@@ -115,7 +109,6 @@ class SharedDataset:
         # For each piece a weak reference to the array it was copied of; None: it has none.
         self.arrays = arrays
         self.size = size  # bytes newly reserved for this version
-        self.parts = parts
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -124,7 +117,7 @@ class SharedDataset:
 
     def manifest(self) -> bytes:
         """Return what ``unpack`` needs besides ``fds``, in their order."""
-        return pickle.dumps((len(self.parts.streams), self.pieces))
+        return pickle.dumps(self.pieces)
 
     def close(self) -> None:
         """Close the descriptors; the memory itself stays until no worker maps it any more."""
@@ -144,17 +137,14 @@ def to_shared_memory(
     """
     sources = [packed.stream, *packed.buffers]
     arrays = [_reference(source) for source in sources]
-    fds: tuple[int, ...] = ()
-    old: list[memoryview] = []
-    same: dict[int, Piece] = {}
-    if previous is not None:
-        fds, old = previous.fds, mapped(previous.fds, previous.pieces)
-        if len(sources) == len(old) and all(
-            map(partial(_is_unchanged, fds), previous.pieces, old, sources, previous.arrays)
-        ):
-            previous.arrays = arrays
-            return None
-        same = {place: previous.pieces[twin] for place, twin in _twins(sources, old)}
+    previous = previous or SharedDataset((), (), 0, ())
+    fds, old = previous.fds, mapped(previous.fds, previous.pieces)
+    if len(sources) == len(old) and all(
+        map(partial(_is_unchanged, fds), previous.pieces, old, sources, previous.arrays)
+    ):
+        previous.arrays = arrays
+        return None
+    same = {place: previous.pieces[twin] for place, twin in _twins(sources, old)}
     kept = _files_to_keep(fds, same.values())
     pieces: list[Piece] = []
     size = 0
@@ -181,7 +171,7 @@ def to_shared_memory(
     except BaseException:
         _close(files)  # now: the error's traceback keeps what this frame refers to
         raise
-    return SharedDataset(files, pieces, size, packed.parts, arrays)
+    return SharedDataset(files, pieces, size, arrays)
 
 
 def _owner(source: memoryview) -> Any:

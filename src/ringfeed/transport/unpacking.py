@@ -1,6 +1,6 @@
 """A shared dataset in a worker.
 
-Its memfds are mapped privately (`pieces_of`), and unpickled (`opened`).
+Its memfds are mapped privately (`mapped`), and unpickled (`opened`).
 """
 
 from __future__ import annotations
@@ -29,34 +29,17 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
     Its buffers are shared with all other workers until this one writes to them: then a page is
     copied, 4 KiB also where the kernel has huge ones.
     """
-    part_count, _, views = pieces_of(manifest, fds)
-    return opened(part_count, views)
-
-
-def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
-    """Return how many of its buffers are parts of modules.
-
-    Where its pieces lie; and the pieces, the stream first.
-    """
-    part_count, pieces = pickle.loads(manifest)  # noqa: S301 - the consumer pickled it
+    pieces = pickle.loads(manifest)  # noqa: S301 - the consumer pickled it
     # Apart, so that a forkserver, which reads no more, keeps no page mapped.
-    stream = mapped(fds, pieces[:1])
-    return part_count, pieces, [*stream, *mapped(fds, pieces[1:])]
+    return opened([*mapped(fds, pieces[:1]), *mapped(fds, pieces[1:])])
 
 
-def opened(part_count: int, views: Sequence[memoryview]) -> Any:
-    """Return the dataset of these pieces, wherever they lie.
-
-    The first ``part_count`` buffers are parts of modules.
-    """
+def opened(views: Sequence[memoryview]) -> Any:
+    """Return the dataset of these pieces, wherever they lie."""
     stream, *buffers = views
     with watched():
-        if part_count:
-            from ringfeed import _parts  # noqa: PLC0415 - for some datasets only
-
-            _parts.load(buffers[0], buffers[1:part_count])
         # The consumer pickled it.
-        return pickle.loads(stream, buffers=buffers[part_count:])  # noqa: S301
+        return pickle.loads(stream, buffers=buffers)  # noqa: S301
 
 
 def mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:

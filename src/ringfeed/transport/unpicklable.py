@@ -1,31 +1,35 @@
-"""Which part of a dataset cannot be pickled, and the way to it, after pickling has failed.
+"""Which part of a dataset cannot travel, and the way to it.
 
-The culprit is what pickle came to see last, when the dataset is pickled again. The way to it is
-looked for along the references of the dataset, the nearest objects first.
+`explain` speaks after pickling has failed: the culprit is what pickle came to see last, when the
+dataset is pickled again. `refuse_to_share` looks for what a fork would share. The way is looked for
+along the references of the dataset, the nearest objects first.
 """
 
 from __future__ import annotations
 
 import copyreg
-import functools
 import io
-from collections import deque
-from itertools import islice
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+import sys
 from typing import TYPE_CHECKING, Any
 
-from cloudpickle.cloudpickle import _extract_code_globals
-
 from ringfeed._classes import module_of, root_of
+from ringfeed.errors import ShipError
 from ringfeed.transport.arrays import PROTOCOL
-from ringfeed.transport.pickler import failure, watching_pickler
+from ringfeed.transport.pickler import Pickler, failure
+from ringfeed.transport.references import (
+    PARTS,
+    elements,
+    held,
+    walk,
+    written,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
+
+    from ringfeed.transport.references import Step
 
 MAX_OBJECTS = 1_000_000  # looked at
-MAX_CHILDREN = 1_000_000  # of one object
-SHOWN_KEY = 40  # characters of a dict's key
 
 _WAYS_OUT = (
     "create it on first use in __getitem__, in each worker, and leave it out in __getstate__ "
@@ -46,10 +50,29 @@ _WORDS = {
     "sqlite3.Cursor": "a database cursor",
 }
 
-PLAIN = frozenset((int, float, complex, str, bytes, bytearray, bool, type(None)))
-"""Types of objects that refer to nothing."""
-
-Step = tuple[str, Any]  # what to append to the path, and the child it leads to
+_CONNECTIONS = {
+    "h5py",
+    "netCDF4",
+    "tables",
+    "lmdb",
+    "rasterio",
+    "sqlite3",
+    "duckdb",
+    "_duckdb",
+    "psycopg",
+    "psycopg2",
+    "pymysql",
+    "MySQLdb",
+    "mysql",
+    "mariadb",
+    "pyodbc",
+    "oracledb",
+    "cx_Oracle",
+    "pymssql",
+    "pg8000",
+    "asyncpg",
+}
+"""Packages whose objects, where they cannot be pickled, are open files or connections."""
 
 
 def explain(obj: object, name: str, error: Exception) -> str:
@@ -62,11 +85,14 @@ def explain(obj: object, name: str, error: Exception) -> str:
             f"{name} is nested too deeply to be pickled for a worker process; "
             'keep its parts in a list or a dict, or use backend="thread" or "fork"'
         )
-    watching = watching_pickler()
+    watching = Pickler(watch=True)
     reason = failure(obj, watching)
     culprit = watching.visited[-1] if reason else obj
-    labels, holder = _way_to(culprit, obj) or (None, obj)
-    where = f"something in {name}" if labels is None else users_path(obj, name, labels)
+    where, holder = f"something in {name}", obj
+    for steps, found, holds in walk(obj, _pickled_with, MAX_OBJECTS):
+        if found is culprit:
+            where, holder = users_path(obj, name, steps), holds
+            break
     way_out = _WAYS_OUT
     if _full_name(culprit) == _SAMPLER:
         way_out = "leave it out in __getstate__, and use it in this process"
@@ -89,34 +115,20 @@ def _full_name(culprit: object) -> str:
     return f"{module_of(type(culprit))}.{type(culprit).__qualname__}".lstrip(".")
 
 
-def users_path(root: Any, name: str, labels: Iterable[str]) -> str:
-    """Join the path to a part of the user's own dataset.
+def users_path(root: Any, name: str, steps: Iterable[Step]) -> str:
+    """Write the way to a part of the user's own dataset.
 
     What ringfeed puts around it is left out.
     """
-    steps = [*labels]
+    steps = [*steps]
     while steps and getattr(type(root), "holds_dataset", False):
-        if steps[0] == ".functions":
-            names = root.functions._fields
-            # A NamedTuple is a tuple, too.
-            numbered = {f"[{number}]": f".{one}" for number, one in enumerate(names)}
-            own = steps[1:] and [numbered.get(steps[1], steps[1]), *steps[2:]]
-            return joined(own).removeprefix(".") or name
-        if steps[0] != ".dataset":
+        if written(steps[:1]) == ".functions":
+            return written(steps[1:]).removeprefix(".") or name
+        if written(steps[:1]) != ".dataset":
             break
         root = root.dataset
         del steps[0]
-    return name + joined(steps)
-
-
-def joined(labels: Iterable[str]) -> str:
-    """Join the steps of a path; the name of a variable is quoted together with what follows it."""
-    path, end = "", ""
-    for label in labels:
-        if label.startswith(": "):
-            path, end = path + end, "'"
-        path += label
-    return path + end
+    return name + written(steps)
 
 
 def words(culprit: object, reason: Exception | None = None) -> str:
@@ -133,75 +145,12 @@ def words(culprit: object, reason: Exception | None = None) -> str:
     )
 
 
-def _way_to(culprit: object, root: object) -> tuple[list[str], object] | None:
-    """Return the shortest way to the culprit, and what holds it; None where it is too far off."""
-    seen = {id(root): root}  # keeps the objects, or their ids would be used again
-    to_do: deque[tuple[list[str], object, object]] = deque([([], root, root)])
-    while to_do and len(seen) < MAX_OBJECTS:
-        labels, obj, holder = to_do.popleft()
-        if obj is culprit:
-            return labels, holder
-        for label, child in islice(_children(obj), MAX_CHILDREN):
-            if type(child) not in PLAIN and id(child) not in seen:
-                seen[id(child)] = child
-                to_do.append(([*labels, label], child, obj))
-    return None
-
-
-def _children(obj: Any) -> Iterable[Step]:
-    """Return what pickling ``obj`` pickles besides."""
-    parts = PARTS.get(type(obj))
-    if parts is not None:
-        return parts(obj)
-    if isinstance(obj, type):
-        return parts_of_class(obj)
-    if isinstance(obj, tuple) and hasattr(obj, "_fields"):
-        return [(f".{field}", value) for field, value in zip(obj._fields, obj, strict=False)]
-    return _parts_of_instance(obj)
-
-
-def _entries(pairs: Iterable[tuple[Any, Any]]) -> Iterator[Step]:
-    for key, value in pairs:
-        shown = repr(key)
-        shown = shown if len(shown) <= SHOWN_KEY else shown[: SHOWN_KEY - 1] + "…"
-        yield f".keys() {shown}", key
-        yield f"[{shown}]", value
-
-
-def _elements(elements: Iterable[Any]) -> Iterator[Step]:
-    return ((f"[{number}]", element) for number, element in enumerate(elements))
-
-
-def parts_of_function(function: FunctionType) -> Iterator[Step]:
-    """Yield the variables, globals, defaults and attributes of a function."""
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield f": variable '{name}", cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    table = function.__globals__
-    named = sorted(_extract_code_globals(code).keys() & table.keys())  # which are pickled with it
-    yield from ((f": global '{name}", table[name]) for name in named)
-    positional = reversed(code.co_varnames[: code.co_argcount])
-    last_first = zip(positional, reversed(function.__defaults__ or ()), strict=False)
-    for name, value in (*last_first, *(function.__kwdefaults__ or {}).items()):
-        yield f": default '{name}", value
-    yield from ((f".{name}", value) for name, value in vars(function).items())
-
-
-def parts_of_class(cls: type) -> Iterator[Step]:
-    """Yield the members and bases of a class."""
-    for name, member in vars(cls).items():
-        # Made anew with the class, and never pickled.
-        if name != "_abc_impl" and not isinstance(
-            member, GetSetDescriptorType | MemberDescriptorType
-        ):
-            yield f".{name}", member
-    yield from (("", base) for base in cls.__bases__)
-
-
-def _parts_of_instance(obj: Any) -> Iterator[Step]:
+def _pickled_with(obj: Any) -> Iterator[tuple[Step, Any]]:
+    """Yield what pickling ``obj`` may pickle besides."""
+    if type(obj) in PARTS:
+        yield from PARTS[type(obj)](obj)
+        return
+    yield from held(obj)
     try:
         reduce = copyreg.dispatch_table.get(type(obj))
         reduced: Any = reduce(obj) if reduce else obj.__reduce_ex__(PROTOCOL)
@@ -209,32 +158,59 @@ def _parts_of_instance(obj: Any) -> Iterator[Step]:
         return
     if isinstance(reduced, str):
         return
-    arguments, state, elements, entries = [*reduced, None, None, None][1:5]
+    arguments, state, listed, paired = [*reduced, None, None, None][1:5]
     for part in state if isinstance(state, tuple) else (state,):
         if isinstance(part, dict):
-            yield from ((f".{name}", value) for name, value in part.items())
+            yield from (((".{name}", name), value) for name, value in part.items())
         else:
-            yield ".__getstate__()", part
-    yield from _elements(elements or ())
-    yield from _entries(entries or ())
-    yield "", type(obj)
-    yield from ((f".__reduce__()[1]{label}", argument) for label, argument in _elements(arguments))
+            yield (".__getstate__()", ""), part
+    yield from elements(listed or ())
+    for key, value in paired or ():
+        yield (".keys() {key}", key), key
+        yield ("[{key}]", key), value
+    for number, argument in enumerate(arguments):
+        yield (".__reduce__()[1][{key}]", number), argument
 
 
-PARTS: dict[type, Callable[[Any], Iterable[Step]]] = {
-    dict: lambda table: _entries(table.items()),
-    list: _elements,
-    tuple: _elements,
-    set: _elements,
-    frozenset: _elements,
-    FunctionType: parts_of_function,
-    MethodType: lambda method: [(".__self__", method.__self__), ("", method.__func__)],
-    staticmethod: lambda method: [("", method.__func__)],
-    classmethod: lambda method: [("", method.__func__)],
-    property: lambda prop: [("", function) for function in (prop.fget, prop.fset, prop.fdel)],
-    functools.partial: lambda call: [
-        (".func", call.func),
-        (".args", call.args),
-        (".keywords", call.keywords),
-    ],
-}
+# ---- what is open ----
+
+
+def refuse_to_share(dataset: object) -> None:
+    """Refuse open files, sockets and connections: after a fork all workers would move one position.
+
+    Standard streams, files that are only written, memory maps and what multiprocessing makes may be
+    shared.
+    """
+    for steps, part, _ in walk(dataset):
+        if _is_shared(part):
+            where = users_path(dataset, "dataset", steps)
+            message = (
+                f"{where} is {words(part)}, and forked workers would share it with "
+                "this process, its position too; open it on first use in __getitem__, in the "
+                "worker, and close it here, or use backend='process' with a __getstate__ that "
+                "leaves it out"
+            )
+            raise ShipError(message)
+
+
+def _is_shared(held: Any) -> bool:
+    if issubclass(type(held), io.IOBase):
+        return _is_read(held)
+    found = set(map(root_of, type(held).__mro__))
+    if "socket" in found or "_socket" in found:
+        return issubclass(type(held), sys.modules["socket"].socket) and held.fileno() >= 0
+    return not found.isdisjoint(_CONNECTIONS) and failure(held) is not None and not _is_closed(held)
+
+
+def _is_read(file: Any) -> bool:
+    standard = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    if any(file is stream or file is getattr(stream, "buffer", None) for stream in standard):
+        return False
+    try:
+        return not file.closed and file.fileno() > 2 and file.readable()  # noqa: PLR2004
+    except (OSError, ValueError, AttributeError):  # of no file, such as BytesIO
+        return False
+
+
+def _is_closed(held: Any) -> bool:
+    return root_of(type(held)) == "h5py" and not held

@@ -50,7 +50,7 @@ class Fork(Forker):
     def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002
         # A fork needs none.
         """Refuse what a fork must not share; also what was opened since the loader was made."""
-        from ringfeed.transport.references import refuse_to_share  # noqa: PLC0415
+        from ringfeed.transport.unpicklable import refuse_to_share  # noqa: PLC0415
 
         refuse_to_share(dataset)
         _warn_of_threads()

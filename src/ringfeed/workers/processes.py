@@ -143,7 +143,7 @@ class Processes(Pool):
         is_forked = self._sent is None and not self._launcher.sends_dataset
         if is_forked and self._is_as_forked(dataset):
             return None
-        return to_shared_memory(pack(dataset, previous=self._sent), self._sent)
+        return to_shared_memory(pack(dataset), self._sent)
 
     def _is_as_forked(self, dataset: Any) -> bool:
         """Whether a dataset is as it was; one that cannot be compared is, unless it has hooks."""
