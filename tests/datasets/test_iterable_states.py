@@ -29,6 +29,7 @@ from ringfeed.datasets.states import (
 from ringfeed.datasets.states import UnfitError as Unfit
 from ringfeed.errors import StateError
 from ringfeed.orders.custom import Custom
+from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +40,8 @@ ROWS = 10
 
 def kept(streams: int = 2, *, shared: bool = False) -> StreamStates:
     """Return room for the states of some streams."""
-    found = StreamStates.of(states_size(streams, keeps=True), streams, shared=shared)
-    assert found is not None
-    return found
+    size = states_size(streams, keeps=True)
+    return StreamStates(size, streams, reserve("ringfeed-test", size) if shared else None)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -88,9 +88,8 @@ def test_what_is_half_written_is_no_state() -> None:
     states = kept(1)
     states.save(0, 0, State(10, b"[1]"))
     states.save(0, 0, State(20, b"[22]"))
-    memory = states._memory
-    at = bytes(memory[:]).index(b"[22]")
-    memory[at + 1 : at + 2] = b"3"
+    texts = states._records["entries"]["text"]
+    texts[texts == b"[22]"] = b"[32]"
     assert states.find(0, 0, 30) == State(10, b"[1]")
 
 
@@ -128,9 +127,7 @@ def test_how_much_memory_they_take(streams: int, *, keeps: bool, size: int) -> N
 
 def test_without_memory_nothing_is_kept() -> None:
     """Streams are skipped then."""
-    assert StreamStates.of(0, 5000, shared=True) is None
-    narrow = StreamStates.of(states_size(2, keeps=False), 2, shared=False)
-    assert narrow is not None
+    narrow = StreamStates(states_size(2, keeps=False), 2)
     with pytest.raises(Unfit, match=r"^has no room beside those of so many iterables$"):
         narrow.save(0, 0, State(1, b"1"))
     assert narrow.find(0, 0, 5) is None
@@ -192,7 +189,7 @@ def test_how_often_a_state_is_taken(
     counter, states = Counter(cost_ns=cost_ns), kept(1)
     monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     recorder = StateRecorder(states, 0, 0, ROWS, slots)
-    recorder.begin(counter, None)
+    recorder.begin(counter)
     read(counter, recorder, 200 * ROWS, each_ns=1000)
     steps = set(np.diff(counter.asked[1:]).tolist())
     assert counter.asked[0] == 1
@@ -207,7 +204,7 @@ def test_a_state_that_does_not_change_says_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     counter.state_dict = lambda: {"at": 7}  # type: ignore[method-assign]
     recorder = StateRecorder(states, 0, 0, ROWS, 4)
-    recorder.begin(counter, None)
+    recorder.begin(counter)
     read(counter, recorder, 100 * ROWS, each_ns=1)
     assert states.find(0, 0, 10**6) is None
     why = "is the same after 1 and after 21 elements, so it does not say where it is"
@@ -222,7 +219,7 @@ def test_a_state_that_stays_after_a_load_says_nothing(monkeypatch: pytest.Monkey
     states.seed(0, [{"read": 40, "of": {"at": 40}}])
     recorder = StateRecorder(states, 0, 0, ROWS, 4)
     counter.at = 40
-    recorder.begin(counter, State(40, b'{"at":40}'))
+    recorder.begin(counter, 40)
     read(counter, recorder, 100 * ROWS, each_ns=1)
     assert states.find(0, 0, 10**6) is None
     assert states.refusal() == (
@@ -237,7 +234,7 @@ def test_states_that_were_kept_go_with_their_stream(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(stream_states, "now_ns", lambda: counter.now_ns)
     counter.state_dict = lambda: {"at": min(counter.at, 50)}  # type: ignore[method-assign]
     recorder = StateRecorder(states, 0, 0, ROWS, 4)
-    recorder.begin(counter, None)
+    recorder.begin(counter)
     read(counter, recorder, 50, each_ns=1)
     assert states.newest(0, [50]) == [{"read": 41, "of": {"at": 41}}]
     read(counter, recorder, 100 * ROWS, each_ns=1)
@@ -337,7 +334,7 @@ def test_what_pickle_cannot_copy(held: Any) -> None:
 def test_an_iterator_goes_on_without_what_was_read_ahead() -> None:
     """What was read of it to learn the spec belongs to its start."""
     inner = Whole()
-    iterator = peekable.PeekableIterator(iter(inner))
+    iterator = peekable.Peekable(iter(inner))
     assert not peekable.has_state(iterator)
 
     class Walk(Whole):
@@ -350,8 +347,8 @@ def test_an_iterator_goes_on_without_what_was_read_ahead() -> None:
         def __iter__(self) -> Iterator[int]:
             return self
 
-    walk = peekable.PeekableIterator(Walk())
-    assert next(walk.peek()) == 1
+    walk = peekable.Peekable(Walk())
+    assert walk.peek() == 1
     found, owner = peekable.begin(walk)
     assert next(found) == 1
     assert owner is walk

@@ -26,73 +26,52 @@ if TYPE_CHECKING:
     from ringfeed.datasets.states import State
 
 
-class PeekableIterator:
-    """An iterator, and the elements that were read of it ahead of its epoch."""
+class Peekable:
+    """An iterable of which elements are read ahead; its first epoch has them nevertheless.
 
-    def __init__(self, iterator: Iterator[Any]) -> None:
-        """Read nothing yet."""
-        self._iterator = iterator
-        self._first: list[Any] = []
-        self._begun = False
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the iterator has states; not while several elements are read ahead."""
-        return len(self._first) <= 1 and has_state(self._iterator)
-
-    def state_dict(self) -> Any:
-        """Return the iterator's state."""
-        return self._iterator.state_dict()  # type: ignore[attr-defined]
-
-    def load_state_dict(self, state: Any) -> None:
-        """Load a state into the iterator, and drop what was read ahead."""
-        self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
-        self._first, self._begun = [], False
-
-    def peek(self) -> Iterator[Any]:
-        """Read the first elements, which the epoch will have nevertheless."""
-        for element in self._iterator:
-            self._first.append(copied(element))
-            yield element
-
-    def __iter__(self) -> Iterator[Any]:
-        """Return all elements, once: an iterator that was interrupted cannot go back."""
-        if self._begun:
-            raise ValueError(
-                f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be "
-                "read again"
-            )
-        self._begun = True
-        first, self._first = self._first, []
-        return chain(first, self._iterator)
-
-
-class FirstRead:
-    """An iterable whose first elements were read ahead; its first epoch has them nevertheless.
-
-    It may keep its place in itself, as a queue does, so that they would not come again.
+    It may keep its place in itself, as an iterator or a queue does, so that they would not come
+    again.
     """
 
-    def __init__(self, iterable: Any, iterator: Iterator[Any], first: list[Any]) -> None:
-        """``iterator``: of the iterable, which has given the ``first`` elements, in this thread."""
+    def __init__(self, iterable: Any, iterator: Iterator[Any] | None = None) -> None:
+        """``iterator``: of the iterable, where that has begun, in this thread."""
         self.iterable = iterable
-        self._first = first
-        self._iterator: Iterator[Any] | None = iterator
+        self._iterator = iterator
+        self._first: list[Any] = []
+        self._is_spent = False
         self._thread = threading.get_ident()
 
     def __len__(self) -> int:
         return len(self.iterable)
 
-    def __iter__(self) -> Iterator[Any]:
-        """Go on, once; begin the iterable anew after that."""
-        iterator, self._iterator = self._iterator, None
-        if iterator is None:
-            return iter(opened(self.iterable))
-        if threading.get_ident() != self._thread:
-            iterator = self._in_another_thread(iterator)
-        return chain(self._first, iterator)
+    def _begun(self) -> Iterator[Any]:
+        if self._iterator is None:
+            self._iterator = iter(self.iterable)
+        return self._iterator
 
-    def _in_another_thread(self, iterator: Iterator[Any]) -> Iterator[Any]:
+    def peek(self) -> Any:
+        """Return one more element ahead of the first epoch."""
+        element = next(self._begun())
+        self._first.append(copied(element))
+        return element
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go on, once; then begin anew, which an iterator that was interrupted cannot."""
+        first, self._first = self._first, []
+        is_own = is_iterator(self.iterable)
+        if self._is_spent:
+            if is_own:
+                raise ValueError(
+                    f"an iterator ({type(self.iterable).__name__}) was interrupted, and cannot be "
+                    "read again"
+                )
+            return iter(opened(self.iterable))
+        self._is_spent, rest, self._iterator = True, self._begun(), None
+        if threading.get_ident() != self._thread and not is_own:
+            rest = self._in_another_thread(rest, len(first))
+        return chain(first, rest)
+
+    def _in_another_thread(self, rest: Iterator[Any], count: int) -> Iterator[Any]:
         """Yield what follows the first elements.
 
         Some iterators, such as SQLite's, can be read by the thread alone that has begun them. Where
@@ -100,12 +79,28 @@ class FirstRead:
         own errors once more.
         """
         try:
-            yield next(iterator)
+            yield next(rest)
         except StopIteration:
             return
         except Exception:  # noqa: BLE001 - of any package
-            iterator = islice(opened(self.iterable), len(self._first), None)
-        yield from iterator
+            rest = islice(opened(self.iterable), count, None)
+        yield from rest
+
+    # ---- the states of an iterator ----
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the iterator has states; not while several elements are read ahead."""
+        return len(self._first) <= 1 and is_iterator(self.iterable) and has_state(self.iterable)
+
+    def state_dict(self) -> Any:
+        """Return the iterator's state."""
+        return self.iterable.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Load a state into the iterator, and drop what was read ahead."""
+        self.iterable.load_state_dict(state)
+        self._first, self._iterator, self._is_spent = [], None, False
 
 
 def is_iterator(iterable: Any) -> bool:
@@ -117,7 +112,7 @@ def is_iterator(iterable: Any) -> bool:
 
 def has_state(found: Any) -> bool:
     """Whether it has states of its own: ``state_dict`` is callable without arguments."""
-    if isinstance(found, PeekableIterator):
+    if isinstance(found, Peekable):
         return found.has_state
     if not keeps_state(found):
         return False
@@ -132,11 +127,9 @@ def has_state(found: Any) -> bool:
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
     """Whether a buffer of Hugging Face's shuffles the elements: its states leave the buffer out."""
-    waiting = (
-        [getattr(dataset, "_ex_iterable", None)]
-        if "datasets.IterableDataset" in class_names(dataset)
-        else []
-    )
+    if "datasets.IterableDataset" not in class_names(dataset):
+        return False
+    waiting = [getattr(dataset, "_ex_iterable", None)]
     while waiting:
         part = waiting.pop()
         if type(part).__name__ == "BufferShuffledExamplesIterable":
@@ -164,7 +157,7 @@ def fresh(iterable: Any) -> Any:
     copy shares the memory of arrays where pickle lets it; an iterable that cannot be copied is read
     itself.
     """
-    if isinstance(iterable, PeekableIterator) or getattr(iterable, "ringfeed_goes_on", False):
+    if isinstance(iterable, Peekable) or getattr(iterable, "ringfeed_goes_on", False):
         return iterable
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -186,9 +179,8 @@ def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any
     """
     found = opened(iterable)
     owner = found if has_state(found) else None
-    if owner is not None and (
-        found is iterable or state is not None
-    ):  # a function may return it again
+    # A function may return again what it returned before.
+    if owner is not None and (found is iterable or state is not None):
         found = owner = fresh(found)
     if owner is not None and state is not None:
         owner.load_state_dict(json.loads(state.text))

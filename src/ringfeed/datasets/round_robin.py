@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,20 +48,11 @@ class RoundRobinSampler(Sampler):
         elif state is not None or start:
             check_fields(state, given=0, read=count)
             turn, streams = state.get("turn"), [*range(count)]
-            if not isinstance(turn, list) or any(
-                turn.count(one) > (one in streams) for one in turn
-            ):
-                refuse(
-                    state,
-                    (
-                        f"whose turn is {turn!r}, expected a list of those of {streams} that have "
-                        "not ended"
-                    ),
-                )
-            if state["given"] != start:
-                refuse(
-                    state, f"whose given is {state['given']}, expected the state's samples, {start}"
-                )
+            if not isinstance(turn, list) or any(turn.count(it) > (it in streams) for it in turn):
+                what = f"a list of those of {streams} that have not ended"
+                refuse(state, f"whose turn is {turn!r}, expected {what}")
+            if (given := state["given"]) != start:
+                refuse(state, f"whose given is {given}, expected the state's samples, {start}")
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> RoundRobinEpoch:
         """Return the numbers of an epoch; ValueError when an iterator would be read again."""
@@ -88,69 +78,48 @@ class RoundRobinEpoch(Epoch):
 
         ``end``: how many numbers a single one has; None: only reading shows that.
         """
-        self._rows = rows
-        self._end = end
-        self._read = [start] if state is None else [*state["read"]]  # elements of each
-        self._read += [0] * (streams - len(self._read))
-        self._turn = [*range(streams)] if state is None else [*state["turn"]]
-        """Those that have not ended, the next one in front."""
-        self._given = start
-        self._states: deque[dict[str, Any]] = deque()
+        self._streams, self._rows, self._end = streams, rows, end
+        read, turn = [start, *[0] * (streams - 1)], [*range(streams)]
+        at_start = {"given": start, "read": read, "turn": turn}
+        # Of the newest batches that are planned: how many elements of each stream come before, and
+        # those that have not ended, the next one in front.
+        self._states: list[dict[str, Any]] = [at_start if state is None else state]
         self._kept = MOST_STATES
-        self._note(start, self._read, self._turn)
         self._ended: dict[int, int] = {}  # streams, and the number that showed it
 
     def take(self, count: int) -> Indices:
-        """Return the numbers of the next batches; ``count`` is a multiple of a batch's rows."""
-        if not self._turn:
-            return np.empty(0, np.int64)
-        if len(self._read) == 1:
-            return self._take_of_one(count)
-        given, read, turn, rows = self._given, [*self._read], [*self._turn], self._rows
-        self._kept = max(
-            self._kept, 2 * count // rows
-        )  # what is planned at once is behind what the user has
-        found = [np.empty(0, np.int64)]
-        for _ in range(count // rows):
-            stream = turn.pop(0)
-            turn.append(stream)
-            found.append(
-                np.arange(read[stream], read[stream] + rows, dtype=np.int64) * len(read) + stream
-            )
-            read[stream] += rows
-            given += rows
-            self._note(given, read, turn)
+        """Return the next numbers; of several streams, a multiple of a batch's rows."""
+        rows = self._rows if self._streams > 1 else max(count, 1)
+        batches = count // rows
+        found, states = [np.empty(0, np.int64)], [self._states[-1]]
+        while len(states) <= batches and (turn := self._left(states[-1])):
+            stream, read = turn.pop(0), [*states[-1]["read"]]
+            first = read[stream]
+            last = first + rows if self._end is None else max(first, min(first + rows, self._end))
+            found.append(np.arange(first, last, dtype=np.int64) * self._streams + stream)
+            read[stream] = last
+            given = states[-1]["given"] + rows
+            states.append({"given": given, "read": read, "turn": [*turn, stream]})
+        # What is planned at once is behind what the user has.
+        self._kept = max(self._kept, 2 * batches)
         taken = np.concatenate(found)
-        self._given, self._read, self._turn = given, read, turn  # last: see `Epoch.take`
+        self._states = [*self._states[:-1], *states][-self._kept :]  # last: see `Epoch.take`
         return taken
 
-    def _take_of_one(self, count: int) -> Indices:
-        first = self._read[0]
-        last = first + count if self._end is None else max(first, min(first + count, self._end))
-        taken = np.arange(first, last, dtype=np.int64)
-        self._read = [last]
-        return taken
-
-    def _note(self, given: int, read: list[int], turn: list[int]) -> None:
-        if len(read) > 1:
-            while self._states and self._states[-1]["given"] >= given:  # Ctrl-C has kept that back
-                self._states.pop()
-            self._states.append({"given": given, "read": [*read], "turn": [*turn]})
-            if len(self._states) > self._kept:
-                self._states.popleft()
+    def _left(self, state: dict[str, Any]) -> list[int]:
+        return [stream for stream in state["turn"] if stream not in self._ended]
 
     def state(self, position: int) -> dict[str, Any] | None:
         """Return how far each of several streams was read at a position, and which are not over.
 
         StateError for a position so far behind what is planned that this is forgotten.
         """
-        if len(self._read) == 1:
+        if self._streams == 1:
             return None
-        known = [*self._states]  # at once: another thread may plan
-        found = next((one for one in known if one["given"] == position), None)
+        found = next((state for state in self._states if state["given"] == position), None)
         if found is None:
             raise StateError(
-                f"the state of {len(self._read)} iterables is kept for the newest {self._kept} "
+                f"the state of {self._streams} iterables is kept for the newest {self._kept} "
                 f"batches that are read ahead, and element {position} lies further back; take the "
                 "state earlier"
             )
@@ -163,12 +132,9 @@ class RoundRobinEpoch(Epoch):
 
     def end(self, number: int) -> bool:
         """Take out the stream of this element; False where another number had shown its end."""
-        stream = number % len(self._read)
-        is_first = self._ended.setdefault(stream, number) == number
-        self._turn = [other for other in self._turn if other != stream]
-        return is_first
+        return self._ended.setdefault(number % self._streams, number) == number
 
     @property
     def is_over(self) -> bool:
         """Whether all have ended."""
-        return not self._turn
+        return not self._left(self._states[-1])

@@ -10,13 +10,14 @@ own that lies before the element, else at the start, and leaves out what comes b
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._classes import length_of
-from ringfeed._failure import End
+from ringfeed._failure import End, is_raised_here
 from ringfeed.datasets import peekable
-from ringfeed.datasets.states import REMEDY, StateRecorder
+from ringfeed.datasets.states import HEAD, REMEDY, StateRecorder, StreamStates
 from ringfeed.errors import FunctionError, StateError
 from ringfeed.orders.replay import Replay
 from ringfeed.orders.rng import reseed
@@ -44,45 +45,39 @@ class Stream:
     ) -> None:
         """Read nothing yet; ``place``: of the iterable among all of the source."""
         self.bar: int | None = None  # the position of an element that is not to be read
-        self._length = (
-            length_of(iterable) if source.is_planned else None
-        )  # by which all ranks have planned
+        # By which all ranks have planned.
+        self._length = length_of(iterable) if source.is_planned else None
         self._iterable = iterable
         self._recorder = recorder
         self._source, self._reader, self._place = source, reader, place
         self._replay: Replay | None = None
-        self._warning: UserWarning | None = None  # of the replay, made an error by the user
         self._restart()
 
     def _restart(self) -> None:
         self._iterator: Iterator[Any] | None = None
         self._asked = 0  # elements, the end included
         self._loaded_at: int | None = None  # the position where a state of its own has brought it
-        self._ended = False
+        self.is_over = False  # it has no more elements
         self._error: BaseException | None = None  # that ended it
-        self._late: FunctionError | None = (
-            None  # the same, to be raised in the place of the next element
-        )
+        # The same, to be raised in the place of the next element.
+        self._late: FunctionError | None = None
+
+    def _number(self, position: int) -> int:
+        return position * self._source.streams + self._place
+
+    def _name(self, position: int) -> str:
+        return self._source.describe(self._number(position))
 
     def _prepare(self, position: int) -> None:
         """Set the random numbers to those of an element; also of one that is only skipped."""
-        self._reader.context.index = position * self._source.streams + self._place
+        self._reader.context.index = self._number(position)
         if self._source.reseed:
             reseed(self._reader.context)
 
-    def _name(self, position: int) -> str:
-        return self._source.describe(position * self._source.streams + self._place)
-
     def break_off(self) -> None:
         """Begin anew after Ctrl-C, since it may have come amid an element; an end stays one."""
-        if not self._ended or isinstance(self._error, KeyboardInterrupt):
+        if not self.is_over or isinstance(self._error, KeyboardInterrupt):
             self._restart()
-
-    def has_warned(self, error: BaseException) -> bool:
-        """Whether no element has raised this, but the warning of a replay."""
-        is_warning = error is self._warning
-        self._warning = None  # its traceback keeps the loader
-        return is_warning
 
     def element(self, position: int) -> Any:
         """Return an element; End for one that it does not have."""
@@ -90,18 +85,13 @@ class Stream:
             self._restart()
         if self._late is not None:
             self.raise_end()
-        if self._asked < position and not self._ended:
+        if self._asked < position and not self.is_over:
             self._go_to(position)
-        if self._ended or (self.bar is not None and position >= self.bar):
+        if self.is_over or (self.bar is not None and position >= self.bar):
             raise End from self._error
         return self._next()
 
     # ---- elements of other ranks ----
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has no more elements."""
-        return self._ended
 
     def is_near(self, position: int, reach: int) -> bool:
         """Whether it is read already, up to fewer than ``reach`` elements ahead of a position."""
@@ -110,7 +100,7 @@ class Stream:
 
     def passed(self, end: int) -> Iterator[tuple[int, Any]]:
         """Read up to a position; what an element raises comes when the next is asked for."""
-        while self._asked < end and not self._ended:
+        while self._asked < end and not self.is_over:
             position = self._asked
             try:
                 element = self._next()
@@ -125,10 +115,8 @@ class Stream:
         """Return an error that says which element raised it."""
         if isinstance(error, FunctionError):
             return error
-        text = f"{self._name(position)} raised {type(error).__qualname__}: {error}".removesuffix(
-            ": "
-        )
-        late = FunctionError(text)
+        text = f"{self._name(position)} raised {type(error).__qualname__}: {error}"
+        late = FunctionError(text.removesuffix(": "))
         late.__cause__ = error
         return late
 
@@ -143,104 +131,86 @@ class Stream:
 
     def _go_to(self, position: int) -> None:
         """Read up to a position, unless the iterable ends before."""
-        try:
-            self._begin_near(position if self.bar is None else min(position, self.bar))
+        state = self._recorder.find(position if self.bar is None else min(position, self.bar))
+        with suppress(End):
+            if state is not None and state.read > self._asked:
+                self._open(state)
+            elif self._iterator is None:
+                self._open()
             self._recorder.pause()
             self._leave_out(position)
-        except End:
-            raise End from self._error
-        self._recorder.go_on(position)
-
-    def _begin_near(self, position: int) -> None:
-        """Begin at the newest own state before a position, unless the stream has come as far."""
-        state = self._recorder.find(position)
-        if state is not None and state.read > self._asked:
-            self._open(state)
-        elif self._iterator is None:
-            self._open()
+            self._recorder.go_on(position)
 
     def _open(self, state: State | None = None) -> None:
+        """Begin the iterable, at a state of its own where it has one."""
         self._prepare(self._asked)
         try:
             self._iterator, owner = peekable.begin(self._iterable, state)
         except BaseException as error:
-            self._ended, self._error = True, error
+            self._end(error)
             raise
-        self._recorder.begin(owner, state)
         if state is not None:
-            self._loaded_at = state.read if owner is not None else None
+            self._loaded_at = None if owner is None else state.read
             self._asked = self._loaded_at or 0
+        self._recorder.begin(owner, self._asked)
 
     def _leave_out(self, position: int) -> None:
         """Read up to a position."""
         note: Callable[[int, int], object] = partial(self._recorder.note_skipped, now_ns())
         if self._reader.port.is_consumer:
             if self._replay is None or not self._replay.is_told:
-                self._replay = Replay(
-                    f"the elements before {self._name(position)} are read", REMEDY
-                )
+                what = f"the elements before {self._name(position)} are read"
+                self._replay = Replay(what, REMEDY)
             note = self._replay.note
         try:
-            while self._asked < position and not self._ended:
-                self._note(note, position)
+            while self._asked < position and not self.is_over:
+                note(self._asked, position)
                 self._next()
         finally:
             self._recorder.note_skipped(0, 0, 0)
 
-    def _note(self, note: Callable[[int, int], object], position: int) -> None:
-        try:
-            note(self._asked, position)
-        except UserWarning as error:
-            self._warning = error
-            raise
-
     def _next(self) -> Any:
         position = self._asked
-        if position == self.bar:
-            self._end_at_bar()
-        if self._iterator is None:
+        if self._iterator is None and position != self.bar:
             self._open()
-            assert self._iterator is not None
         self._asked += 1
+        if position == self.bar:
+            text = "what comes after an element that ended its workers cannot be read"
+            self._end(RuntimeError(text))
+            raise End
         self._prepare(position)
         try:
-            text = self._recorder.take(position) if position >= self._recorder.due else None
-            element = next(self._iterator)
+            state = self._recorder.take(position) if position >= self._recorder.due else None
+            element = next(self._iterator)  # type: ignore[arg-type]
         except StopIteration:
-            raise self._end(position) from None
+            why = self._why_not(position)
+            self._end(why)
+            raise (End() if why is None else why) from None
         except BaseException as error:
-            self._ended, self._error = True, error
+            self._end(error)
             raise
-        if text is not None:
-            self._recorder.keep(position, text)
+        if state is not None:
+            self._recorder.keep(position, state)
         return element
 
-    def _end_at_bar(self) -> NoReturn:
-        self._asked += 1
-        self._ended = True
-        self._error = RuntimeError(
-            "what comes after an element that ended its workers cannot be read"
-        )
-        raise End
+    def _end(self, error: BaseException | None) -> None:
+        self.is_over, self._error = True, error
 
-    def _end(self, position: int) -> Exception:
-        """Return what the end raises: an error where the stream cannot end there."""
-        self._ended = True
+    def _why_not(self, position: int) -> Exception | None:
+        """Say why the iterable cannot end here; None where it can."""
         if self._length is not None and position < self._length:
-            self._error = FunctionError(
+            return FunctionError(
                 f"the iterable ended after {position} elements, and len() says {self._length}, by "
                 "which the batches of all ranks were planned; correct len(), or leave __len__ out "
                 "and give drop_remainder=True"
             )
-            return self._error
         if position != self._loaded_at:
-            return End()
-        self._error = StateError(
+            return None
+        return StateError(
             f"{self._name(position)} is not there after load_state_dict(), and it was there when "
             "the state was taken; state_dict() does not say where the iterable is, or the "
             "iterable was changed since"
         )
-        return self._error
 
 
 class StreamReader:
@@ -250,12 +220,15 @@ class StreamReader:
         self, source: StreamSource, iterables: tuple[Any, ...], reader: Reader, *, ahead: int = 0
     ) -> None:
         """``ahead``: so many batches may be read beyond those that have slots."""
-        self._source, self._reader, self._ahead = source, reader, ahead
+        self._source, self._reader = source, reader
+        self._slots = reader.port.ring.slots + ahead
         self._iterables = iterables
+        # Where none can be kept, there is room for their refusal.
+        count = len(iterables)
+        self._states = reader.port.states or StreamStates(HEAD * count, count)
         self._epoch: int | None = None  # that the streams are read for
         self._run = 0
         self._streams: list[Stream] = []
-        self._step = source.indices if source.part is None else source.part.step
         self._part: StreamPart | None = None
         if source.part is not None:
             from ringfeed.datasets.stream_part import StreamPart  # noqa: PLC0415 - of several ranks
@@ -266,14 +239,8 @@ class StreamReader:
 
     def read_claim(self) -> bool:
         """Fill the reader's claim."""
-        states = self._reader.port.states
-        if states is not None and states.run != self._run:
+        if self._states.run != self._run:
             self.renew()
-        if (row := self._reader.end.killed) is not None:
-            for _, number in self._source.barred(
-                [], self._epoch or 0, row, self._reader.end.indices[row]
-            ):
-                self.bar(number)
         try:
             if self._part is not None:
                 numbers = self._reader.end.indices
@@ -289,8 +256,7 @@ class StreamReader:
 
     def renew(self) -> None:
         """Read the iterables anew, as where the epoch was begun anew, perhaps from a state."""
-        states = self._reader.port.states
-        self._epoch, self._run = None, 0 if states is None else states.run
+        self._epoch, self._run = None, self._states.run
 
     def bar(self, number: int) -> None:
         """Read no further than to this element, which ends each process."""
@@ -305,29 +271,28 @@ class StreamReader:
     def _stream(self, number: int) -> Stream:
         count, epoch = len(self._iterables), self._reader.context.epoch
         if self._epoch != epoch:
-            port, slots = self._reader.port, self._reader.port.ring.slots + self._ahead
-            streams = []
-            for place, iterable in enumerate(self._iterables):
-                recorder = StateRecorder(port.states, place, epoch, self._step, slots)
-                streams.append(Stream(self._source, self._reader, place, iterable, recorder))
-            for at, barred in port.bars:
+            self._streams = [*map(self._begun, range(count), self._iterables)]
+            for at, barred in self._reader.port.bars:
                 if at == epoch:
-                    streams[barred % count].bar = barred // count
-            self._streams, self._epoch = streams, epoch
+                    self._streams[barred % count].bar = barred // count
+            self._epoch = epoch  # last: Ctrl-C may come before
         return self._streams[number % count]
+
+    def _begun(self, place: int, iterable: Any) -> Stream:
+        """Return the stream of an iterable, of this epoch."""
+        source, part = self._source, self._source.part
+        step = source.indices if part is None else part.step
+        epoch = self._reader.context.epoch
+        recorder = StateRecorder(self._states, place, epoch, step, self._slots)
+        return Stream(source, self._reader, place, iterable, recorder)
 
     def _failed(self, row: int, index: int, error: BaseException) -> None:
         """Record why an element is not there; raise what no element has raised."""
-        if any(stream.has_warned(error) for stream in self._streams):
+        if isinstance(error, UserWarning) and is_raised_here(error):  # of a replay
             raise error
-        if (
-            self._source.shows_end
-            and self._streams[0].is_over
-            and not isinstance(error, End | KeyboardInterrupt)
-        ):
-            error, cause = (
-                End(),
-                error,
-            )  # no later batch may be planned that would show what has ended the iterable
+        is_error = not isinstance(error, End | KeyboardInterrupt)
+        if self._source.shows_end and self._streams[0].is_over and is_error:
+            # No later batch may be planned that would show what has ended the iterable.
+            error, cause = End(), error
             error.__cause__ = cause
         self._reader.failed(row, index, error)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._classes import class_names, copied, is_iterable, length_of
+from ringfeed._classes import class_names, is_iterable, length_of
 from ringfeed._failure import Kind, kind_of
 from ringfeed.datasets import peekable
 from ringfeed.datasets.base import Source
-from ringfeed.datasets.peekable import FirstRead, PeekableIterator, is_iterator
+from ringfeed.datasets.peekable import Peekable, is_iterator
 from ringfeed.datasets.states import KeptStreams, states_size
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import has_drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from ringfeed.datasets.base import Bars
     from ringfeed.datasets.reader import Fill, Reader
@@ -61,15 +61,14 @@ def _peekable(dataset: Any) -> Any:
     """Wrap the iterators of a dataset, so that elements read to learn the spec are kept."""
     if isinstance(dataset, Interleave):
         return Interleave(map(_peekable, dataset.iterables))
-    return PeekableIterator(dataset) if is_iterator(dataset) else dataset
+    return Peekable(dataset) if is_iterator(dataset) else dataset
 
 
 class StreamSource(Source):
     """A dataset of iterables, whose elements are samples or whole batches."""
 
-    size_of: Callable[[Any, int], int] | None = (
-        None  # of an element, where one process reads them for all workers
-    )
+    # Of an element, where one process reads them for all workers.
+    size_of: Callable[[Any, int], int] | None = None
 
     def __init__(self, given: Any, terms: Terms) -> None:
         """Keep what is read of iterators to learn the spec."""
@@ -81,9 +80,8 @@ class StreamSource(Source):
 
             check_part(self.part, self.iterables)
         self.is_planned = self.part is not None and length_of(self.iterables[0]) is not None
-        self.shows_end = (
-            self.is_planned and terms.on_error == "skip"
-        )  # what ends it is no sample that is left out
+        # What ends it is no sample that is left out.
+        self.shows_end = self.is_planned and terms.on_error == "skip"
         self.at_once |= self.part is not None  # a batch of one rank may have an element twice
         self.streams = len(self.iterables)
         self.local_only = any(map(is_iterator, self.iterables))
@@ -121,12 +119,10 @@ class StreamSource(Source):
         found.functions = self.functions
         found.learn()
         self.in_place, self.copies = found.in_place, found.copies
-        if self._may_lose(iterables[0]) and (begun := first.begun()) is not None:
-            self.dataset = (
-                Interleave((begun, *iterables[1:]))
-                if isinstance(self.dataset, Interleave)
-                else begun
-            )
+        if self._may_lose(iterables[0]):
+            begun = first.begun()
+            is_one = not isinstance(self.dataset, Interleave)
+            self.dataset = begun if is_one else Interleave((begun, *iterables[1:]))
         keeps = first.has_state or any(map(peekable.has_state, self.iterables))
         self.states_size = states_size(self.streams, keeps=keeps)
         self.element_size = first.size
@@ -145,7 +141,7 @@ class StreamSource(Source):
         """Return the user's dataset in what a worker reads."""
         if isinstance(dataset, Interleave):
             return Interleave(map(self.users_own, dataset.iterables))
-        return dataset.iterable if isinstance(dataset, FirstRead) else dataset
+        return dataset.iterable if isinstance(dataset, Peekable) else dataset
 
     def keep(self, store: Any, *, shared: bool) -> Kept:
         """Reserve memory for the states of the streams."""
@@ -163,29 +159,22 @@ class StreamSource(Source):
     def delivery(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say which elements are missing; a stream that has ended leaves the rotation."""
         found = super().delivery(lease, rows, epoch)
-        record = next(
-            (record for _, record in lease.failures() if kind_of(record) is Kind.END), None
-        )
-        if record is None:
+        ends = (record for _, record in lease.failures() if kind_of(record) is Kind.END)
+        if (record := next(ends, None)) is None:
             return found
-        epoch = None if epoch is None else epoch.whole
         index = lease.failed_rows(self.indices)[-1][1]
-        is_first = epoch is None or epoch.end(
-            index
-        )  # None: the only one is planned to the end that len() says
-        by_error = is_first and len(record) > 1
-        is_over = epoch is None or epoch.is_over
-        return found._replace(
-            ended=(self.describe_stream(index), record) if by_error else None, is_over=is_over
-        )
+        # None: the only stream is planned to the end that len() says.
+        order = None if epoch is None else epoch.whole
+        is_first = order is None or order.end(index)
+        ended = (self.describe_stream(index), record) if is_first and len(record) > 1 else None
+        return found._replace(ended=ended, is_over=order is None or order.is_over)
 
     def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
         """Return the elements of this epoch that no worker can read, with the first suspect."""
         if self.size_of is not None:
             return bars  # the worker that has died did not read it
-        first = self._suspects(row, index)[
-            :1
-        ]  # none, where the element was read and what is made of it is to blame
+        # None, where the element was read and what is made of it is to blame.
+        first = self._suspects(row, index)[:1]
         return [*(bar for bar in bars if bar[0] == epoch), *((epoch, number) for number in first)]
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
@@ -203,10 +192,9 @@ class StreamSource(Source):
     def describe_read(self, row: int, index: int, epoch: int | None = None) -> str:  # noqa: ARG002
         """Say which elements may be read while a worker is at a row of its batch."""
         found = self._suspects(row, index)
-        several = (
-            f"one of elements {found[0]} to {found[-1]} of the iterable" if len(found) > 1 else ""
-        )
-        return several or self.describe(index)
+        if len(found) > 1:
+            return f"one of elements {found[0]} to {found[-1]} of the iterable"
+        return self.describe(index)
 
     def describe(self, index: int, epoch: int | None = None) -> str:  # noqa: ARG002 - see pack
         """Say which element an index means."""
@@ -233,24 +221,24 @@ class _First:
         self._parts = parts
         self.size = 0
         """The bytes of the largest element that was read, where processes send elements."""
-        self._iterator: Iterator[Any] | None = None
-        self._read: list[Any] = []
+        self._begun: Peekable | None = None
         self._has_drawn = False
         self.has_state = not isgeneratorfunction(iterable)
         """Whether what is read has states of its own, or may have some."""
 
-    def _begun(self) -> Iterator[Any]:
-        if isinstance(self._iterable, PeekableIterator):
+    def _begin(self) -> Peekable:
+        if isinstance(self._iterable, Peekable):
             self.has_state = self._iterable.has_state
-            return self._iterable.peek()
+            return self._iterable
         iterator, owner = peekable.begin(self._iterable)
         self.has_state = owner is not None
-        return iterator
+        return Peekable(self._iterable, iterator)
 
     def __getitem__(self, index: int) -> Any:
-        self._iterator = self._iterator or self._begun()
+        if self._begun is None:
+            self._begun = self._begin()
         try:
-            element = next(self._iterator)
+            element = self._begun.peek()
         except StopIteration:
             found = f"gives None in the place of all its {index} batches" if index else "is empty"
             one, remedy = (
@@ -263,18 +251,13 @@ class _First:
             ) from None
         if self._size_of is not None:
             self.size = max(self.size, self._size_of(element, index))
-        self._read.append(copied(element))
         self._has_drawn |= has_drawn()
         return element
 
-    def begun(self) -> FirstRead | None:
-        """Return the iterable with what was read of it; None where it is to begin anew.
+    def begun(self) -> Any:
+        """Return the iterable with what was read of it, or the iterable where it is to begin anew.
 
         That is where it has states, or has drawn the random numbers of one epoch.
         """
-        begins_anew = (
-            self.has_state or self._has_drawn or isinstance(self._iterable, PeekableIterator)
-        )
-        if self._iterator is None or begins_anew:
-            return None
-        return FirstRead(self._iterable, self._iterator, self._read)
+        begins_anew = self.has_state or self._has_drawn
+        return self._iterable if begins_anew or self._begun is None else self._begun

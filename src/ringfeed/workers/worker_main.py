@@ -43,7 +43,7 @@ class WorkerMain:
         if config.states_size:
             from ringfeed.datasets.states import StreamStates  # noqa: PLC0415 - iterables only
 
-            states = StreamStates.opened(fds.pop(), config.states_size, self._source.streams)
+            states = StreamStates(config.states_size, self._source.streams, fds.pop())
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         # In C, so whatever Python is doing.
         faulthandler.register(signal.SIGUSR1, file=self._stack.fileno(), all_threads=False)
