@@ -44,26 +44,27 @@ def check_seconds(name: str, value: object, otherwise: str) -> None:
         raise ValueError(message)
 
 
-def check_count(
-    name: str, value: object, least: int, most: int | None = None, *, none: bool = True
-) -> int | None:
-    """Return an int from ``least`` to ``most``, or None for None where that is allowed."""
-    if value is None and none:
-        return None
+def check_integer(name: str, value: object, least: int, most: int | None = None) -> int:
+    """Return an int from ``least`` to ``most``; TypeError or ValueError for another value."""
     try:
-        count = operator.index(value)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
+        number = None
+    if number is None or isinstance(value, bool):
         message = f"{name}={value!r} must be an int"
         raise TypeError(message)
-    if count < least:
-        message = f"{name}={count} must be at least {least}"
+    if number < least:
+        message = f"{name}={number} must be at least {least}"
         raise ValueError(message)
-    if most is not None and count > most:
-        message = f"{name}={count} must be at most {most}"
+    if most is not None and number > most:
+        message = f"{name}={number} must be at most {most}"
         raise ValueError(message)
-    return count
+    return number
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None) -> int | None:
+    """Return an int from ``least`` to ``most``, or None for None."""
+    return None if value is None else check_integer(name, value, least, most)
 
 
 def error_of(where: str, got: str, expected: object, remedy: str) -> SpecError:

@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._callers import callers_depth, frame_above
-from ringfeed._checks import MOST, check_count
+from ringfeed._checks import MOST, check_count, check_integer
 from ringfeed._failure import UsersErrors
 from ringfeed._units import show_bytes
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import add_weights, open_readers, open_source
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.orders.making import DEFAULT_BATCH_SIZE, AskedOrder
+from ringfeed.orders.making import DEFAULT_BATCH_SIZE, OrderParameters
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats, Verdict
     from ringfeed.monitor.trace import Trace
     from ringfeed.orders.buckets import Buckets
-    from ringfeed.orders.sampler import SeededSampler
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
@@ -169,7 +169,7 @@ class Loader(Generic[Batch_co]):
         batch_size: int | None = DEFAULT_BATCH_SIZE,
         shuffle: bool | int = False,
         seed: int | None = 0,
-        sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
+        sampler: Sampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
         batch_sampler: Buckets
         | Iterable[Sequence[int]]
         | Callable[[int], Iterable[Sequence[int]]]
@@ -195,7 +195,7 @@ class Loader(Generic[Batch_co]):
         max_attempts: int = 3,
     ) -> None:
         """Check the settings, read sample 0 unless ``spec`` is given, and plan; reserve no slot."""
-        asked = AskedOrder(
+        order = OrderParameters(
             batch_size=batch_size,
             max_batch_size=max_batch_size,
             seed=seed,
@@ -207,18 +207,18 @@ class Loader(Generic[Batch_co]):
             collates=collate_fn is not None,
         )
         terms = Terms(
-            asked.rows,
+            order.rows,
             spec,
-            asked.max_batch_size,
-            asked.seed,
+            order.max_batch_size,
+            order.seed,
             reseed,
             on_error,
             waits=concurrency is not None,
-            part=asked.shared_part,
+            part=order.shared_part,
             timeout_s=timeout_s,
         )
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
-        if asked.carries_weights:
+        if order.sampler.carries_weights:
             add_weights(source)
         options = Options(
             source,
@@ -228,7 +228,7 @@ class Loader(Generic[Batch_co]):
             memory=memory,
             backend=backend,
             copy=copy,
-            drop_remainder=asked.part.uneven == "drop",
+            drop_remainder=order.part.uneven == "drop",
             timeout_s=timeout_s,
             on_stall=on_stall,
             on_error=on_error,
@@ -242,10 +242,8 @@ class Loader(Generic[Batch_co]):
             )
             raise ValueError(message)
         with UsersErrors():  # of a first sample
-            self._runner = EpochRunner(
-                source, options, asked.part, shuffle=shuffle, sampler=asked.sampler
-            )
-        self._asked, self._options, self._position = asked, options, self._runner.position
+            self._runner = EpochRunner(source, options, order.part, order.sampler)
+        self._order, self._options, self._position = order, options, self._runner.position
         if drop_remainder and (length := source.length()) and batch_size and length < batch_size:
             message = (
                 f"drop_remainder=True leaves no batch at all: {length} samples are fewer than "
@@ -291,12 +289,12 @@ class Loader(Generic[Batch_co]):
     @property
     def batch_size(self) -> int | None:
         """Samples per batch; None for a dataset of whole batches, and with ``batch_sampler``."""
-        return self._asked.batch_size
+        return self._order.batch_size
 
     @property
     def sampler(self) -> Any:
         """The given ``sampler=`` or ``batch_sampler=``; None if ``shuffle=`` decides the order."""
-        return self._asked.given
+        return self._order.given
 
     @property
     def drop_remainder(self) -> bool:
@@ -306,13 +304,13 @@ class Loader(Generic[Batch_co]):
     @property
     def shuffle(self) -> bool:
         """Whether each epoch has an order of its own."""
-        return bool(self._asked.shuffle)
+        return bool(self._order.shuffle)
 
     @property
     def is_in_order(self) -> bool:
         """Whether each epoch reads samples 0, 1, 2, ..., though other orders are possible."""
         sampler = self._position.sampler
-        return sampler.counts_up and sampler.length is not None and not self._asked.shuffle
+        return sampler.counts_up and sampler.length is not None and not self._order.shuffle
 
     @property
     def on_error(self) -> str:
@@ -337,7 +335,7 @@ class Loader(Generic[Batch_co]):
         """Return the dataset's type and the main settings, in one line."""
         if not hasattr(self, "_runner"):  # its parameters were refused
             return object.__repr__(self)
-        plan, settings, size = self._runner.plan, self._options, self._asked.batch_size
+        plan, settings, size = self._runner.plan, self._options, self._order.batch_size
         batches = "whole batches" if size is None else f"batches of {size}"
         if size is None and not self._runner.source.whole:
             batches = f"batches of up to {plan.layout.rows}"
@@ -350,9 +348,9 @@ class Loader(Generic[Batch_co]):
         )
         workers += " and a reader" if settings.readers else ""
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
-        shard = self._asked.shard
-        rank = f"{shard}, " if shard.found or shard.world_size > 1 else ""
-        seed = f"seed: {self._runner.source.seed}, " if self._asked.seed_is_drawn else ""
+        shard = self._order.shard
+        rank = f"{shard}, " if shard.sources or shard.world_size > 1 else ""
+        seed = f"seed: {self._runner.source.seed}, " if self._order.seed_is_drawn else ""
         return (
             f"<Loader of {type(self.dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
         )
@@ -395,7 +393,7 @@ class Loader(Generic[Batch_co]):
 
         If that epoch is next already, a position set by `load_state_dict` or `skip` stays.
         """
-        self._position.set_epoch(check_count("epoch", epoch, 0, MOST, none=False) or 0)
+        self._position.set_epoch(check_integer("epoch", epoch, 0, MOST))
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
@@ -438,7 +436,7 @@ class Loader(Generic[Batch_co]):
         """What a state and the loader that loads it must have in common."""
         from ringfeed.engine.identity import Identity  # noqa: PLC0415 - only for states
 
-        return Identity(self._runner.source, self._position, self._asked)
+        return Identity(self._runner.source, self._position, self._order)
 
     @property
     def remaining(self) -> int:
@@ -489,7 +487,7 @@ class Loader(Generic[Batch_co]):
 
         ValueError if the epoch has fewer, or for several iterables in turn.
         """
-        count = check_count("batches", batches, 0, MOST, none=False) or 0
+        count = check_integer("batches", batches, 0, MOST)
         self._position.skip(count, self._runner.source.streams)
 
     # ---- what can be seen while it runs; safe from any thread ----
@@ -555,7 +553,7 @@ class Loader(Generic[Batch_co]):
             self.spec, plan.layout.offsets, plan.slots, rows, fixed_rows, settings.copy
         )
         return BatchStream(
-            self, self._runner, info, self._slots, self._begin_epoch, self._asked.seed_is_drawn
+            self, self._runner, info, self._slots, self._begin_epoch, self._order.seed_is_drawn
         )
 
     def to_keras(
@@ -574,7 +572,7 @@ class Loader(Generic[Batch_co]):
         Raises SpecError if a leaf cannot be cast so, and ValueError with a `PrioritizedSampler`:
         ``fit`` has no place for the sample numbers in its batches.
         """
-        self._asked.refuse_weights()
+        self._order.refuse_weights()
         from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
 
         return to_keras(self._stream, class_weight=class_weight, cast=cast)

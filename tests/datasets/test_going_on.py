@@ -23,12 +23,12 @@ pytestmark = pytest.mark.once
 
 LENGTH = 5000
 SAMPLERS: dict[str, Sampler] = {
-    "sequential": Sequential(LENGTH),
-    "shuffled, sorted": Shuffled(4000, 7),
-    "shuffled": Shuffled(LENGTH, 7),
-    "array": Custom(np.arange(LENGTH)[::-1], LENGTH),
-    "list": Custom([*range(LENGTH)][::-1], LENGTH),
-    "function": Custom(lambda epoch: ((epoch + i) % LENGTH for i in range(LENGTH)), LENGTH),
+    "sequential": Sequential().bind(LENGTH, 0),
+    "shuffled, sorted": Shuffled().bind(4000, 7),
+    "shuffled": Shuffled().bind(LENGTH, 7),
+    "array": Custom(np.arange(LENGTH)[::-1]).bind(LENGTH, 0),
+    "list": Custom([*range(LENGTH)][::-1]).bind(LENGTH, 0),
+    "function": Custom(lambda epoch: ((epoch + i) % LENGTH for i in range(LENGTH))).bind(LENGTH, 0),
     "passes": PassOrder(lambda: LENGTH),
     "stream": RoundRobinSampler(([],), 10),
 }
@@ -77,11 +77,11 @@ class Walk:
 @pytest.mark.parametrize("position", [0, 40, 70, 80])
 def test_a_sampler_that_has_a_state_goes_on_from_it(position: int) -> None:
     """Its numbers before are not read again, but for those since its newest state."""
-    epoch = Custom(Walk(), 100).epoch(0)
+    epoch = Custom(Walk()).bind(100, 0).epoch(0)
     whole = np.concatenate([epoch.take(40) for _ in range(5)])
     state = json.loads(json.dumps(epoch.state(position)))
     walk = Walk()
-    rest = Custom(walk, 100).epoch(0, position, state).take(50)
+    rest = Custom(walk).bind(100, 0).epoch(0, position, state).take(50)
     assert rest.tolist() == whole[position : position + 50].tolist()
     assert walk.steps == 50 + position % 40
 

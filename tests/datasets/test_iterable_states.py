@@ -389,7 +389,7 @@ class Endless:
 
 
 @pytest.mark.parametrize(
-    "epoch", [RoundRobinEpoch(3, 1), Custom(Endless(), None).epoch(0)], ids=["iterables", "sampler"]
+    "epoch", [RoundRobinEpoch(3, 1), Custom(Endless()).epoch(0)], ids=["iterables", "sampler"]
 )
 def test_where_an_epoch_is_can_be_asked_while_batches_are_planned(epoch: Any) -> None:
     """From another thread, at any moment."""

@@ -550,12 +550,12 @@ EXPECTED = (
             "lengths[1] is 9, more than max_length=8, and strategy='ffd' keeps samples whole; "
             "raise max_length=, cut the sample in the dataset, or give strategy='wrap'",
         ),
-        ((FIVE, [5] * 3, 0), {}, ValueError, "max_length is 0, expected an integer of 1 or more"),
+        ((FIVE, [5] * 3, 0), {}, ValueError, "max_length=0 must be at least 1"),
         (
             (FIVE, [5] * 3, 8.0),
             {},
             TypeError,
-            "max_length is 8.0, expected an integer of 1 or more",
+            "max_length=8.0 must be an int",
         ),
         (
             (FIVE, [5] * 3, 8),
@@ -567,7 +567,7 @@ EXPECTED = (
             (FIVE, [5] * 3, 8),
             {"window": 0},
             ValueError,
-            "window is 0, expected an integer of 1 or more",
+            "window=0 must be at least 1",
         ),
         (
             (iter(FIVE), [5] * 3, 8),

@@ -46,7 +46,7 @@ def test_the_ranks_have_each_epoch_between_them(uneven: str, workers: int) -> No
     """With shuffling: batches of one number are, rank by rank, a global batch of the order."""
     made = loaders(shuffle=True, seed=7, uneven=uneven, workers=workers, backend="thread")
     for epoch in range(2):
-        order = Shuffled(37, 7).epoch(epoch).take(37).tolist()
+        order = Shuffled().bind(37, 7).epoch(epoch).take(37).tolist()
         taken = [batches(loader) for loader in made]
         for number in range(3):
             assert [*chain(*(one[number] for one in taken))] == order[

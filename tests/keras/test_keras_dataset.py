@@ -256,7 +256,7 @@ def test_shuffle_and_seed_mean_what_they_mean_to_a_loader() -> None:
         ringfeed.keras.feed(Changing([7]), shuffle=1)
     assert (
         str(e.value)
-        == "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 or more"
+        == "shuffle=1 must be at least 2, the samples of a window; or give True or False"
     )
 
 

@@ -23,7 +23,6 @@ from ringfeed.orders.rng import derive
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
-    from ringfeed.orders.buckets import BucketOrder
     from ringfeed.orders.shard import Uneven
 
 pytestmark = pytest.mark.once
@@ -39,13 +38,13 @@ def order_of(
     uneven: Uneven = "pad",
     seed: int = 0,
     most: int | None = None,
-) -> BucketOrder:
+) -> ringfeed.orders.Buckets:
     """Return a loader's order."""
     return buckets.shared_by(ranks, uneven, most).bind(None, seed)
 
 
 def lists_of(
-    order: BucketOrder, shard: Part | None = None, epoch: int = 0, start: int = 0
+    order: ringfeed.orders.Buckets, shard: Part | None = None, epoch: int = 0, start: int = 0
 ) -> list[list[int]]:
     """Return the batches of an epoch, or of a rank's part."""
     whole = order.epoch(epoch, start)
@@ -456,7 +455,7 @@ def test_what_is_given_is_not_changed() -> None:
 
 
 def test_memory_is_what_the_docstring_says() -> None:
-    """16 bytes a sample, 24 a batch, and while an epoch is read 6 more a sample.
+    """16 bytes a sample, and while an epoch is read 6 more a sample.
 
     That holds whatever is taken.
     """

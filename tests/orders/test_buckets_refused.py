@@ -92,18 +92,18 @@ pytestmark = pytest.mark.once
             "batch_sizes has 2 numbers, expected 3: one for each part that 2 boundaries divide "
             "the lengths into, or one number for all",
         ),
-        ([3], {"batch_sizes": 0}, ValueError, "batch_sizes is 0, expected an integer of 1 or more"),
+        ([3], {"batch_sizes": 0}, ValueError, "batch_sizes=0 must be at least 1"),
         (
             [3],
             {"batch_sizes": 1.5},
             TypeError,
-            "batch_sizes is 1.5, expected an integer of 1 or more",
+            "batch_sizes=1.5 must be an int",
         ),
         (
             [3],
             {"batch_sizes": (2, True), "boundaries": (4,)},
             TypeError,
-            "batch_sizes[1] is True, expected an integer of 1 or more",
+            "batch_sizes[1]=True must be an int",
         ),
         (
             [3],
@@ -185,13 +185,13 @@ pytestmark = pytest.mark.once
             [3],
             {"batch_sizes": 2, "window": 0},
             ValueError,
-            "window is 0, expected an integer of 1 or more",
+            "window=0 must be at least 1",
         ),
         (
             [3],
             {"batch_sizes": 2, "window": 2.5},
             TypeError,
-            "window is 2.5, expected an integer of 1 or more",
+            "window=2.5 must be an int",
         ),
     ],
 )

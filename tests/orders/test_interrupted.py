@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.custom import Custom, Lists
 from ringfeed.orders.mix import MixSampler
 from ringfeed.orders.permutation import Shuffled
-from ringfeed.orders.sampler import Positional, Sequential
+from ringfeed.orders.prioritized import PrioritizedSampler
+from ringfeed.orders.sampler import PositionalEpoch, Sequential
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
@@ -52,13 +54,14 @@ def mix(weights: Any, **settings: Any) -> MixSampler:
 
 BUCKETS = Buckets([1 + i % 7 for i in range(30)], max_tokens=20, window=9)
 EPOCHS: dict[str, Callable[[], Epoch]] = {
-    "in order": lambda: Sequential(30).epoch(1),
-    "shuffled, chunk by chunk": lambda: Positional(
-        "some", 30, Shuffled(30, 3)._indices_at, 4
-    ).epoch(1),
-    "an array": lambda: Custom([*range(30)], 30).epoch(1),
-    "a generator": lambda: Custom(lambda _: iter([*range(30)]), 30).epoch(1),
-    "a sampler with a state": lambda: Custom(Counted(), 30).epoch(1),
+    "in order": lambda: Sequential().bind(30, 0).epoch(1),
+    "shuffled, chunk by chunk": lambda: PositionalEpoch(
+        partial(Shuffled().bind(30, 3).indices_at, 1), 30, 0, 4
+    ),
+    "an array": lambda: Custom([*range(30)]).bind(30, 0).epoch(1),
+    "a generator": lambda: Custom(lambda _: iter([*range(30)])).bind(30, 0).epoch(1),
+    "a sampler with a state": lambda: Custom(Counted()).bind(30, 0).epoch(1),
+    "priorities": lambda: PrioritizedSampler(30, num_samples=99).bind(30, 4).epoch(1),
     "lists": lambda: Lists([[i, i + 1] for i in range(20)], 2).bind(30, 0).epoch(1),
     "buckets": lambda: BUCKETS.shared_by(1, "pad", None).bind(30, 5).epoch(1),
     "a rank of buckets": lambda: Part(1, 2, 1, "pad").part_of(
@@ -68,7 +71,7 @@ EPOCHS: dict[str, Callable[[], Epoch]] = {
     "a mix with quotas": lambda: mix((3, 2, 1), per_batch=True).epoch(1),
     "a mix of changing weights": lambda: mix(lambda _, batch: (1, 1 + batch % 3, 2)).epoch(1),
     "streams": lambda: RoundRobinEpoch(3, 3),
-    "a rank": lambda: Part(1, 2, 3, "keep").part_of(Shuffled(29, 3).epoch(1)),
+    "a rank": lambda: Part(1, 2, 3, "keep").part_of(Shuffled().bind(29, 3).epoch(1)),
     "a rank of a mix": lambda: Part(0, 2, 3, "pad").part_of(
         mix(lambda _, batch: (1, 1 + batch % 3, 2)).epoch(1)
     ),
@@ -115,7 +118,7 @@ def interrupted_once(given: list[int]) -> Iterator[int]:
 
 def test_a_generator_that_ctrl_c_has_ended_does_not_look_like_one_that_is_over() -> None:
     """What it would have given is not left out without a word."""
-    epoch = Custom(lambda _: interrupted_once([4, 5]), 30).epoch(1)
+    epoch = Custom(lambda _: interrupted_once([4, 5])).bind(30, 0).epoch(1)
     with pytest.raises(KeyboardInterrupt):
         epoch.take(4)
     for _ in range(2):
@@ -147,7 +150,7 @@ class Once:
 
 def test_what_an_iterator_gave_ahead_of_ctrl_c_is_kept() -> None:
     """Of a batch that was half read, no number is lost."""
-    epoch = Custom(Once(), 30).epoch(1)
+    epoch = Custom(Once()).bind(30, 0).epoch(1)
     with pytest.raises(KeyboardInterrupt):
         epoch.take(4)
     assert epoch.take(4).tolist() == [0, 1, 2, 3]

@@ -286,7 +286,7 @@ def test_lengths_up_to_the_last_bit(lengths: list[int], per_batch: bool) -> None
     start = sum(lengths) - 5000
     rest = sampler.epoch(0, start).take(10**4)
     assert len(set(rest.tolist())) == 5000
-    before = sampler.epoch(0, start)._sections[-1].counts_at(start)
+    before = sampler.epoch(0, start)._patterns[-1].counts(start)
     assert [a + b for a, b in zip(before, counts_of(sampler, rest), strict=True)] == lengths
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ringfeed.orders.sampler import Sequential
 from ringfeed.orders.shard import Shard
 from watching import run_script
 
@@ -110,10 +111,10 @@ def test_what_is_no_rank_is_refused(given: Any, kind: type[Exception], text: str
 
 def test_a_seed_that_is_drawn_is_refused_for_several_ranks() -> None:
     """Each rank would draw another."""
-    Shard(0, 1).check(None, None)
-    Shard(0, 2).check(None, 0)
+    Shard(0, 1).check(Sequential(), None, None)
+    Shard(0, 2).check(Sequential(), None, 0)
     with pytest.raises(ValueError, match="seed") as raised:
-        Shard(0, 2).check(None, None)
+        Shard(0, 2).check(Sequential(), None, None)
     assert (
         str(raised.value)
         == "seed=None draws a seed, and each rank of 2 another; give all of them one number"

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 import ringfeed
 from datasets import Indices
-from ringfeed.orders.making import make_sampler
-from ringfeed.orders.sampler import CHUNK, Positional
+from ringfeed.orders.making import sampler_of
+from ringfeed.orders.sampler import CHUNK, PositionalEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.orders.sampler import Sampler, SeededSampler
+    from ringfeed.orders.sampler import Sampler
 
 pytestmark = pytest.mark.once
 
@@ -34,7 +34,7 @@ LENGTH = 10_000  # more than two chunks, and than what is sorted
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.integers(0, 5, LENGTH)
 LABELS = RNG.choice(7, LENGTH, p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.04, 0.01])
-MAKE: dict[str, Callable[[], SeededSampler]] = {
+MAKE: dict[str, Callable[[], Sampler]] = {
     "weighted": lambda: ringfeed.orders.WeightedSampler(WEIGHTS),
     "weighted, longer": lambda: ringfeed.orders.WeightedSampler(WEIGHTS, 2 * LENGTH + 1),
     "weighted without replacement": lambda: ringfeed.orders.WeightedSampler(
@@ -104,7 +104,7 @@ def test_seed_and_epoch_make_the_order(name: str) -> None:
 def test_a_sampler_is_pickled_and_used_again(name: str) -> None:
     """It belongs to no loader: a copy, and another binding, give the same order."""
     made = MAKE[name]()
-    copy: SeededSampler = pickle.loads(pickle.dumps(made))
+    copy: Sampler = pickle.loads(pickle.dumps(made))
     for sampler in (made, copy, made):
         bound = sampler.bind(LENGTH, 7)
         assert bound.epoch(3).take(100).tolist() == BOUND[name].epoch(3).take(100).tolist()
@@ -185,7 +185,7 @@ def test_the_orders_are_what_they_were() -> None:
     ],
     ids=["window", "subset of a range"],
 )
-def test_memory_is_flat(make: Callable[[], SeededSampler], length: int) -> None:
+def test_memory_is_flat(make: Callable[[], Sampler], length: int) -> None:
     """300 batches of a million millions, from their midst, are had within two megabytes."""
     tracemalloc.start()
     try:
@@ -314,11 +314,11 @@ def test_positions_are_asked_a_chunk_at_a_time() -> None:
     """Each once, and none past the end."""
     asked: list[tuple[int, int]] = []
 
-    def indices_at(_: int, start: int, stop: int) -> Any:
+    def indices_at(start: int, stop: int) -> Any:
         asked.append((start, stop))
         return np.arange(start, stop, dtype=np.int64)
 
-    epoch = Positional("mine", 25, indices_at, chunk=10).epoch(0, 3)
+    epoch = PositionalEpoch(indices_at, 25, 3, 10)
     assert [epoch.take(count).tolist() for count in (4, 9, 99, 1)] == [
         [3, 4, 5, 6],
         [*range(7, 16)],
@@ -333,14 +333,14 @@ def test_positions_are_asked_a_chunk_at_a_time() -> None:
 
 def test_a_number_shuffles_windows() -> None:
     """``shuffle=10_000`` is the WindowShuffle of that window; a bool is what it was."""
-    window = make_sampler(LENGTH, shuffle=100, seed=7, sampler=None)
+    window = sampler_of(shuffle=100).bind(LENGTH, 7)
     assert window.order == "window:100:10"
     assert window.epoch(1).take(LENGTH).tolist() == (
         ringfeed.orders.WindowShuffle(100).bind(LENGTH, 7).epoch(1).take(LENGTH).tolist()
     )
     for whole in (True, np.True_):
         shuffle: Any = whole
-        assert make_sampler(LENGTH, shuffle=shuffle, seed=7, sampler=None).order == "shuffled"
+        assert sampler_of(shuffle=shuffle).bind(LENGTH, 7).order == "shuffled"
     counted: Any = np.int64(100)
     with ringfeed.Loader(
         Indices(LENGTH), batch_size=100, shuffle=counted, seed=7, workers=0
@@ -358,42 +358,27 @@ def test_a_number_shuffles_windows() -> None:
         (
             {"shuffle": 1},
             ValueError,
-            (
-                "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 "
-                "or more"
-            ),
+            "shuffle=1 must be at least 2, the samples of a window; or give True or False",
         ),
         (
             {"shuffle": 0},
             ValueError,
-            (
-                "shuffle is 0, expected True, False, or the samples of a window, an integer of 2 "
-                "or more"
-            ),
+            "shuffle=0 must be at least 2, the samples of a window; or give True or False",
         ),
         (
             {"shuffle": -5},
             ValueError,
-            (
-                "shuffle is -5, expected True, False, or the samples of a window, an integer of 2 "
-                "or more"
-            ),
+            "shuffle=-5 must be at least 2, the samples of a window; or give True or False",
         ),
         (
             {"shuffle": 2.0},
             TypeError,
-            (
-                "shuffle is 2.0, expected True, False, or the samples of a window, an integer of "
-                "2 or more"
-            ),
+            "shuffle=2.0 must be an int, the samples of a window; or give True or False",
         ),
         (
             {"shuffle": "batch"},
             TypeError,
-            (
-                "shuffle is 'batch', expected True, False, or the samples of a window, an integer "
-                "of 2 or more"
-            ),
+            "shuffle='batch' must be an int, the samples of a window; or give True or False",
         ),
         (
             {"shuffle": 20, "sampler": [1]},
@@ -433,7 +418,7 @@ def test_what_is_no_order_is_refused(
 def test_a_window_needs_a_length() -> None:
     """Nothing says how many samples there are to mix."""
     with pytest.raises(ValueError, match="shuffle") as e:
-        make_sampler(None, shuffle=10, seed=0, sampler=None)
+        sampler_of(shuffle=10).bind(None, 0)
     assert (
         str(e.value)
         == "shuffle=10 needs a dataset with a length; shuffle inside the dataset instead"

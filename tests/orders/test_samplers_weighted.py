@@ -227,9 +227,9 @@ def test_any_numbers_are_weights(weights: Any) -> None:
             ValueError,
             "the sum of all weights is infinite; divide them by their largest",
         ),
-        (([1], 0), ValueError, "num_samples is 0, expected an integer of 1 or more"),
-        (([1], 2.5), TypeError, "num_samples is 2.5, expected an integer of 1 or more"),
-        (([1], True), TypeError, "num_samples is True, expected an integer of 1 or more"),
+        (([1], 0), ValueError, "num_samples=0 must be at least 1"),
+        (([1], 2.5), TypeError, "num_samples=2.5 must be an int"),
+        (([1], True), TypeError, "num_samples=True must be an int"),
         (([1], 1, 1), TypeError, "replacement is 1, expected True or False"),
         (
             ([1, 0, 2], 3, False),

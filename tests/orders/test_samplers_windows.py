@@ -104,13 +104,13 @@ def test_a_window_as_long_as_the_dataset_mixes_all() -> None:
 @pytest.mark.parametrize(
     ("given_arguments", "error", "text"),
     [
-        ((0,), ValueError, "window is 0, expected an integer of 2 or more"),
-        ((1,), ValueError, "window is 1, expected an integer of 2 or more"),
-        ((-3,), ValueError, "window is -3, expected an integer of 2 or more"),
-        ((True,), TypeError, "window is True, expected an integer of 2 or more"),
-        ((2.5,), TypeError, "window is 2.5, expected an integer of 2 or more"),
-        ((10, 0), ValueError, "block is 0, expected an integer of 1 or more"),
-        ((10, True), TypeError, "block is True, expected an integer of 1 or more"),
+        ((0,), ValueError, "window=0 must be at least 2"),
+        ((1,), ValueError, "window=1 must be at least 2"),
+        ((-3,), ValueError, "window=-3 must be at least 2"),
+        ((True,), TypeError, "window=True must be an int"),
+        ((2.5,), TypeError, "window=2.5 must be an int"),
+        ((10, 0), ValueError, "block=0 must be at least 1"),
+        ((10, True), TypeError, "block=True must be an int"),
         (
             (10, 11),
             ValueError,
@@ -133,7 +133,11 @@ def test_what_is_no_window_is_refused(
 @pytest.mark.parametrize(
     ("length", "text"),
     [
-        (None, "WindowShuffle needs a dataset with a length; shuffle inside the dataset instead"),
+        (
+            None,
+            "sampler=WindowShuffle(...) needs a dataset with a length; shuffle inside the dataset "
+            "instead",
+        ),
         (2**62 + 1, "cannot shuffle 4611686018427387905 samples: 2**62 is the most"),
     ],
 )

@@ -62,10 +62,10 @@ SPLITS = st.builds(
 def samplers(length: int) -> dict[str, Sampler]:
     """Return an order of each kind."""
     return {
-        "sequential": Sequential(length),
-        "shuffled": Shuffled(length, 3),
-        "array": Custom(np.arange(length)[::-1], length),
-        "list": Custom([*range(length)], length),
+        "sequential": Sequential().bind(length, 0),
+        "shuffled": Shuffled().bind(length, 3),
+        "array": Custom(np.arange(length)[::-1]).bind(length, 0),
+        "list": Custom([*range(length)]).bind(length, 0),
     }
 
 
@@ -125,7 +125,7 @@ def test_padded_ranks_are_alike(split: Split) -> None:
 
     Padding repeats the last global batch from its first sample on.
     """
-    sampler, ranks = Shuffled(split.length, 0), split.ranks("pad")
+    sampler, ranks = Shuffled().bind(split.length, 0), split.ranks("pad")
     taken = [batches_of(rank, sampler, split.start) for rank in ranks]
     assert len({tuple(map(len, one)) for one in taken}) == 1
     padding = [
@@ -141,7 +141,9 @@ def test_padded_ranks_are_alike(split: Split) -> None:
 def test_the_batches_are_counted_before(uneven: Uneven, split: Split) -> None:
     """The batches of a rank, and the most that any rank has, are known from the length alone."""
     ranks = split.ranks(uneven)
-    taken = [len(batches_of(rank, Sequential(split.length), split.start)) for rank in ranks]
+    taken = [
+        len(batches_of(rank, Sequential().bind(split.length, 0), split.start)) for rank in ranks
+    ]
     assert [rank.batches(split.samples) for rank in ranks] == taken
     assert {rank.global_batches(split.samples) for rank in ranks} == {max(taken)}
     assert max(taken) - min(taken) <= (uneven == "keep")
@@ -178,7 +180,7 @@ def test_other_ranks_go_on(before: Split, after: Split, part: float) -> None:
     """
     step = before.world_size * before.rows
     done = int(before.length // step * part)
-    sampler = Shuffled(before.length, 5)
+    sampler = Shuffled().bind(before.length, 5)
     first = [batches_of(rank, sampler)[:done] for rank in before.ranks("keep")]
     second = [batches_of(rank, sampler, done * step) for rank in after.ranks("keep")]
     assert sorted(chain(*chain(*first, *second))) == [*range(before.length)]
@@ -207,14 +209,17 @@ def test_a_sampler_with_a_state_goes_on_on_other_ranks() -> None:
                 yield self.left
 
     epochs = [
-        Part(rank, 4, 2, "pad").part_of(Custom(Countdown(), 40).epoch(0)) for rank in range(4)
+        Part(rank, 4, 2, "pad").part_of(Custom(Countdown()).bind(40, 0).epoch(0))
+        for rank in range(4)
     ]
     for epoch in epochs * 2:
         epoch.take(2)
     states = [epoch.state(16) for epoch in epochs]
     assert states == [{"position": 16, "of": {"left": 24}}] * 4
     others = [Part(rank, 2, 3, "keep") for rank in range(2)]
-    rest = [batches_of(rank, Custom(Countdown(), 40), 16, state=states[0]) for rank in others]
+    rest = [
+        batches_of(rank, Custom(Countdown()).bind(40, 0), 16, state=states[0]) for rank in others
+    ]
     assert sorted(chain(*chain(*rest))) == [*range(24)]
     assert loaded == [24, 24]
 
@@ -230,7 +235,7 @@ def test_a_sampler_with_a_state_goes_on_on_other_ranks() -> None:
 def test_the_last_global_batch_of_thirteen(uneven: Uneven, expected: list[Batches]) -> None:
     """Written out: 4 ranks with 2 rows each of 13 samples."""
     assert [
-        batches_of(rank, Sequential(13)) for rank in Split(13, 0, 4, 2).ranks(uneven)
+        batches_of(rank, Sequential().bind(13, 0)) for rank in Split(13, 0, 4, 2).ranks(uneven)
     ] == expected
 
 
@@ -244,13 +249,15 @@ def test_the_last_global_batch_of_thirteen(uneven: Uneven, expected: list[Batche
 )
 def test_fewer_samples_than_ranks(uneven: Uneven, expected: list[Batches]) -> None:
     """A rank without a sample repeats one, or has no batch."""
-    assert [batches_of(rank, Sequential(2)) for rank in Split(2, 0, 4, 2).ranks(uneven)] == expected
+    assert [
+        batches_of(rank, Sequential().bind(2, 0)) for rank in Split(2, 0, 4, 2).ranks(uneven)
+    ] == expected
 
 
 def test_the_global_order_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many batches are asked for, a bounded number of positions is in memory."""
     monkeypatch.setattr(shard, "AT_ONCE", 25)
-    inner, asked = Sequential(1000).epoch(0), []
+    inner, asked = Sequential().bind(1000, 0).epoch(0), []
 
     class Watched(Epoch):
         def take(self, count: int) -> Any:
@@ -264,5 +271,5 @@ def test_the_global_order_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_rank_alone_reads_the_order_itself() -> None:
     """Nothing stands between."""
-    epoch = Sequential(10).epoch(0)
+    epoch = Sequential().bind(10, 0).epoch(0)
     assert Part(0, 1, 4, "pad").part_of(epoch) is epoch

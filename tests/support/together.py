@@ -122,7 +122,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def global_batches(epoch: int = 0) -> list[list[int]]:
     """Return the global batches of an epoch."""
-    order = Shuffled(LENGTH, 3).epoch(epoch).take(LENGTH).tolist()
+    order = Shuffled().bind(LENGTH, 3).epoch(epoch).take(LENGTH).tolist()
     return [order[first : first + WORLD * BATCH] for first in range(0, LENGTH, WORLD * BATCH)]
 
 

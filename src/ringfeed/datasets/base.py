@@ -186,13 +186,11 @@ class Source(ABC):
         """Return the number of indices now; None where it has no end, or only reading shows it."""
         return None
 
-    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
-        """Return the order that the loader's parameters ask for, over the dataset's length now."""
-        from ringfeed.orders.making import make_sampler  # noqa: PLC0415 - not for workers
-
+    def sampler(self, order: Sampler) -> Sampler:
+        """Return the loader's order over the dataset's length now; ValueError if it has another."""
         length = self.length()
         self.is_sized = length is not None
-        return make_sampler(length, shuffle=shuffle, seed=self.seed, sampler=sampler)
+        return order.bind(length, self.seed)
 
     def run_hook(self, name: str) -> bool:
         """Call a hook the dataset has; returns whether `sampler` may now give another order."""

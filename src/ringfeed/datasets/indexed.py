@@ -65,21 +65,20 @@ class IndexedSource(Source):
             return batches_in(self.dataset)
         return len(self.dataset) if hasattr(type(self.dataset), "__len__") else None
 
-    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
-        """Return the order of the passes, or what the loader's parameters ask for.
+    def sampler(self, order: Sampler) -> Sampler:
+        """Return the order of the passes, or the loader's order.
 
         TypeError where nothing says which indices there are.
         """
         if self.order is not None:
-            self.order.seed = self.seed
-            order: Sampler = self.order
-            return order
-        if sampler is None and not self.whole and not hasattr(type(self.dataset), "__len__"):
+            return self.order.bind(None, self.seed)
+        has_length = self.whole or hasattr(type(self.dataset), "__len__")
+        if not has_length and order.given_as.startswith("shuffle="):
             raise TypeError(
                 f"the dataset (a {type(self.dataset).__name__}) has no __len__, so the loader "
                 "cannot know its indices; add one, or give sampler="
             )
-        return super().sampler(shuffle=shuffle, sampler=sampler)
+        return super().sampler(order)
 
     def learn(self) -> None:
         """Set the spec and the rows, from the first sample or whole batch unless they are given."""

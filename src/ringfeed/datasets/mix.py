@@ -19,8 +19,6 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from ringfeed._checks import error_of
 from ringfeed._classes import fingerprint_of, is_iterable
 from ringfeed._failure import is_raised_here
@@ -295,20 +293,20 @@ class MixSource(Source):
         self.starts[:] = accumulate(found, initial=0)
         return found
 
-    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
+    def sampler(self, order: Sampler) -> Sampler:
         """Return the order of the mix; ValueError for any other."""
-        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - not for workers
         from ringfeed.orders.mix import MixSampler  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.sampler import Sequential  # noqa: PLC0415 - not for workers
 
-        if sampler is not None or not isinstance(shuffle, bool | np.bool_):
-            why = (
-                "is for one dataset, and a Mix has an order of its own; give Mix() weights=, and "
-                "the loader shuffle=True or False"
+        if type(order) not in {Sequential, Shuffled}:
+            raise ValueError(
+                f"{order.given_as} is for one dataset, and a Mix has an order of its own; give "
+                "Mix() weights=, and the loader shuffle=True or False"
             )
-            refuse_order(shuffle, sampler, why)
         mix, lengths = self.given, self._lengths()
         weights = tuple(lengths) if mix.weights is None else mix.weights
-        seed = self.seed if shuffle else None
+        seed = self.seed if isinstance(order, Shuffled) else None
         return MixSampler(
             lengths, weights, mix.stop, self.indices, per_batch=mix.per_batch, seed=seed
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ringfeed._checks import error_of
+from ringfeed._checks import check_count, check_integer, error_of
 from ringfeed._classes import is_iterable
 from ringfeed._failure import NOT_CTRL_C
 from ringfeed.datasets.arrays import Rows
@@ -113,7 +113,6 @@ class Pack:
     ) -> None:
         from ringfeed.orders.checks import digest  # noqa: PLC0415 - not for workers
         from ringfeed.orders.packing import STRATEGIES  # noqa: PLC0415 - not for workers
-        from ringfeed.orders.sampler import check_integer  # noqa: PLC0415 - not for workers
 
         _check_dataset(dataset)
         given = _checked_lengths(lengths)
@@ -123,8 +122,7 @@ class Pack:
             raise ValueError(
                 f"strategy={strategy!r}; choose one of {', '.join(map(repr, STRATEGIES))}"
             )
-        if window is not None:
-            window = check_integer("window", window, 1)
+        window = check_count("window", window, 1)
         if strategy == "ffd" and (longer := np.flatnonzero(given > self.max_length)).size:
             raise ValueError(
                 f"lengths[{longer[0]}] is {given[longer[0]]}, more than "
@@ -423,31 +421,29 @@ class PackSource(IndexedSource):
         except FunctionError as error:
             raise (error.__cause__ or error) from None
 
-    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
+    def sampler(self, order: Sampler) -> Sampler:
         """Return the order of the rows; ValueError for another, or for a wrong count of lengths."""
-        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - not for workers
         from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - not for workers
         from ringfeed.orders.sampler import Sequential  # noqa: PLC0415 - not for workers
 
-        if sampler is not None or not isinstance(shuffle, bool | np.bool_):
-            why = (
-                "is for samples, and a Pack has an order of rows of its own; give the loader "
-                "shuffle=True or False"
+        if type(order) not in {Sequential, Shuffled}:
+            raise ValueError(
+                f"{order.given_as} is for samples, and a Pack has an order of rows of its own; "
+                "give the loader shuffle=True or False"
             )
-            refuse_order(shuffle, sampler, why)
         pack, count = self.given, self.members[0].length()
         if count != pack.count:
             raise ValueError(
                 f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for "
                 "each"
             )
-        self.is_sized, self.dataset.mixes = True, bool(shuffle)
-        order: Sampler = Sequential(len(pack))
-        if shuffle and pack.strategy == "ffd":
-            order = Shuffled(len(pack), self.seed)
-        order.order = f"{pack.name}:{'shuffled' if shuffle else 'in order'}"
-        order.sample_count = pack.count
-        return order
+        shuffles = isinstance(order, Shuffled)
+        self.is_sized, self.dataset.mixes = True, shuffles
+        rows = order if pack.strategy == "ffd" else Sequential()
+        rows = rows.bind(len(pack), self.seed)
+        rows.order = f"{pack.name}:{'shuffled' if shuffles else 'in order'}"
+        rows.sample_count = pack.count
+        return rows
 
     def users_own(self, dataset: PackedRows) -> Any:
         """Return the user's dataset in what was sent to a worker."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.datasets.indexed import IndexedSource
-from ringfeed.orders.making import make_sampler
+from ringfeed.orders.making import sampler_of
 from ringfeed.orders.sampler import Epoch, Sampler, Sequential
 
 if TYPE_CHECKING:
@@ -70,15 +70,17 @@ class PassOrder(Sampler):
         shuffle: bool | int = False,
     ) -> None:
         """Draw nothing yet; ValueError or TypeError for what is no ``shuffle``."""
-        make_sampler(1, shuffle=shuffle, seed=0, sampler=None)
-        self._shuffle = shuffle
-        self.seed = 0
-        """That of the loader."""
+        self._order = sampler_of(shuffle=shuffle)
         self._count = count
         self._draw = draw
         self._begin = begin
         self.now = Pass(())
         """The newest pass."""
+
+    def bind(self, length: int | None, seed: int) -> PassOrder:  # noqa: ARG002 - it counts itself
+        """Take the loader's seed."""
+        self.seed = seed
+        return self
 
     @property
     def length(self) -> int | None:
@@ -98,9 +100,7 @@ class PassOrder(Sampler):
             return self._draw(count, number)
         if count is None:
             return ENDLESS
-        order = make_sampler(count, shuffle=self._shuffle, seed=self.seed, sampler=None)
-        numbers: Indices = order.epoch(number).take(count)
-        return numbers
+        return self._order.bind(count, self.seed).epoch(number).take(count)
 
     def go_to(self, position: int) -> None:
         """Give the numbers from this position on, once more."""

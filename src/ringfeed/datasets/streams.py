@@ -87,18 +87,17 @@ class StreamSource(Source):
         self.local_only = any(map(is_iterator, self.iterables))
         self.element_size = 0
 
-    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
+    def sampler(self, order: Sampler) -> Sampler:
         """Return the order of the streams; ValueError for any other: elements come in their own."""
         from ringfeed.datasets.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker
-        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.sampler import Sequential  # noqa: PLC0415 - not for workers
 
-        if shuffle or sampler is not None:
-            why = (
-                "needs a dataset whose samples have numbers, and an iterable comes in its own "
-                "order; shuffle inside the iterable, or give a dataset with __len__ and "
-                "__getitem__"
+        if type(order) is not Sequential:
+            raise ValueError(
+                f"{order.given_as} needs a dataset whose samples have numbers, and an iterable "
+                "comes in its own order; shuffle inside the iterable, or give a dataset with "
+                "__len__ and __getitem__"
             )
-            refuse_order(shuffle, sampler, why)
         return RoundRobinSampler(self.iterables, self.indices, is_planned=self.is_planned)
 
     def check_sendable(self) -> None:

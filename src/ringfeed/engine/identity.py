@@ -17,7 +17,7 @@ from ringfeed.orders.checks import is_count
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.engine.position import Position
-    from ringfeed.orders.making import AskedOrder
+    from ringfeed.orders.making import OrderParameters
 
 VERSION = 1
 _COUNTS = ("version", "epoch", "samples")
@@ -35,7 +35,7 @@ _REMEDIES = {
 class Identity:
     """What a state and the loader that loads it must have in common."""
 
-    def __init__(self, source: Source, position: Position, asked: AskedOrder) -> None:
+    def __init__(self, source: Source, position: Position, asked: OrderParameters) -> None:
         """Identify a dataset by its ``fingerprint``, or that of Hugging Face's datasets.
 
         ``asked``: whether the loader drew its seed, so that it may take the state's.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringfeed._checks import check_choice, check_count, check_seconds, is_auto
+from ringfeed._checks import check_choice, check_count, check_integer, check_seconds, is_auto
 from ringfeed.ring import _ring
 from ringfeed.system.machine import usable_cpus
 
@@ -155,4 +155,4 @@ def _most_workers(workers: int | str | None, a_cpu: int) -> int:
         return min(usable_cpus(), _ring.MAX_WORKERS)
     if isinstance(workers, str):
         return min(usable_cpus() * a_cpu, _ring.MAX_WORKERS)
-    return check_count("workers", workers, 0, none=False) or 0
+    return check_integer("workers", workers, 0)

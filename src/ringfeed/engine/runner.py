@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.hooks import Hooks
     from ringfeed.engine.options import Options
     from ringfeed.monitor.stats import Verdict
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Part
     from ringfeed.spec.builder import BuildBatch
 
@@ -53,14 +54,11 @@ _started: weakref.WeakKeyDictionary[EpochRunner, None] = (
 class EpochRunner:
     """Runs the epochs of one loader, or this rank's part of each."""
 
-    def __init__(
-        self, source: Source, options: Options, shard: Part, *, shuffle: bool | int, sampler: Any
-    ) -> None:
+    def __init__(self, source: Source, options: Options, shard: Part, order: Sampler) -> None:
         """Read sample 0 unless its spec is given, and make the plan; reserve no slot."""
         self.source = source
         self.options = options
-        make_order = partial(source.sampler, shuffle=shuffle, sampler=sampler)
-        self._sending = Sending(source, options, make_order)
+        self._sending = Sending(source, options, partial(source.sampler, order))
         self._hooks: Hooks | None = None
         if source.hooks:
             from ringfeed.engine.hooks import Hooks  # noqa: PLC0415 - most datasets have none

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._checks import check_count, check_integer
 from ringfeed.orders.checks import (
     check_length,
     checked_array,
@@ -46,7 +47,7 @@ from ringfeed.orders.checks import (
 )
 from ringfeed.orders.permutation import permute_few
 from ringfeed.orders.rng import seed_of
-from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer
+from ringfeed.orders.sampler import Epoch, Sampler
 from ringfeed.orders.shard import Part
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ MOST_LENGTH = 2**53  # that a float64 tells from the next
 PROBES = 4096  # lengths: by what they cost, one function is told from others
 
 
-class Buckets(SeededSampler):
+class Buckets(Sampler):
     """Batches of samples of similar length, so that padding to the longest takes little.
 
         texts = [np.arange(1 + number % 60) for number in range(500)]
@@ -114,13 +115,16 @@ class Buckets(SeededSampler):
     middle of an epoch needs the same number of ranks.
 
     The order is a function of (the loader's seed, epoch, position); `orders.buckets` defines it,
-    and reading can begin at any position at once. It takes 16 bytes a sample, and 24 a batch.
+    and reading can begin at any position at once. It takes 16 bytes a sample.
 
     Raises TypeError for lengths that are no numbers; ValueError for lengths that are negative, NaN,
     infinite or not of one axis, for boundaries that do not ascend, for batch_sizes of another
     number than the parts', for both or neither of batch_sizes and max_tokens, for a sample that
     costs more than max_tokens by itself, and in a loader whose dataset has another length.
     """
+
+    given_as = "batch_sampler="
+    keeps_world_size = True
 
     def __init__(  # noqa: PLR0913 - the public parameters
         self,
@@ -139,58 +143,52 @@ class Buckets(SeededSampler):
         parts = self._boundaries.size + 1
         _check_one(batch_sizes, max_tokens, cost)
         self._sizes = None if batch_sizes is None else _checked_sizes(batch_sizes, parts)
-        self._max_tokens = max_tokens
         if max_tokens is not None:
             bounds = sys.float_info.min, sys.float_info.max
             expected = "a finite number above 0"
-            self._max_tokens = checked_number("max_tokens", max_tokens, *bounds, expected)
+            max_tokens = checked_number("max_tokens", max_tokens, *bounds, expected)
+        self._max_tokens: float = max_tokens or 0
         self._cost = cost
-        window = WINDOW if window is None and parts == 1 else window
-        self._windows = (
-            None if window is None else -(-given.size // check_integer("window", window, 1))
-        )
-        self.members = np.argsort(given, kind="stable").astype(np.int64, copy=False)
-        """The samples, sorted by length."""
-        self.sorted = given[self.members]
-        """Their lengths."""
-        self.sorted.flags.writeable = False  # cost= is given parts of it
+        window = check_count("window", WINDOW if window is None and parts == 1 else window, 1)
+        self._windows = window and -(-given.size // window)
+        # The samples, sorted by length, and their lengths, of which cost= is given parts.
+        self._members = np.argsort(given, kind="stable").astype(np.int64, copy=False)
+        self._lengths = given[self._members]
+        self._lengths.flags.writeable = False
+        self.sample_count = given.size
         if self._sizes is None:
-            self._check_fits(self.sorted.size)
+            self._check_fits(given.size)
         self._name = digest(
-            given, self._boundaries, repr((self._sizes, self._max_tokens, window, self._probe()))
+            given, self._boundaries, repr((self._sizes, max_tokens, window, self._probe()))
         )
 
     def __repr__(self) -> str:
         """Return the number of lengths, and the limit of a batch."""
-        most = (
-            f"batch_sizes={self._sizes}"
-            if self._max_tokens is None
-            else f"max_tokens={self._max_tokens:.10g}"
-        )
-        lengths = f"{self.sorted.size} lengths from {self.sorted[0]} to {self.sorted[-1]}"
-        return f"<Buckets: {lengths}, {self._boundaries.size} boundaries, {most}>"
+        limit = f"batch_sizes={self._sizes}"
+        if self._sizes is None:
+            limit = f"max_tokens={self._max_tokens:.10g}"
+        lengths = f"{self._lengths.size} lengths from {self._lengths[0]} to {self._lengths[-1]}"
+        return f"<Buckets: {lengths}, {self._boundaries.size} boundaries, {limit}>"
 
-    def bind(self, length: int | None, seed: int) -> Sampler:  # noqa: ARG002 - refused in any case
-        """Refuse to be given as ``sampler=``."""
-        raise ValueError(
-            "Buckets gives whole batches: give it as batch_sampler=, and leave sampler= out"
-        )
-
-    def shared_by(self, world_size: int, uneven: Uneven, most: int | None) -> BucketOrder:
+    def shared_by(self, world_size: int, uneven: Uneven, most: int | None) -> Buckets:
         """Return the lists of samples for these ranks, each of at most ``most`` samples."""
-        if self._sizes is not None and most is not None and max(self._sizes) > most:
+        largest = max(self._sizes or (0,))
+        if most is not None and largest > most:
             raise ValueError(
-                f"batch_sizes has {max(self._sizes)}, but a batch may have max_batch_size={most} "
-                "samples; leave max_batch_size= out, or make batch_sizes smaller"
+                f"batch_sizes has {largest}, but a batch may have max_batch_size={most} samples; "
+                "leave max_batch_size= out, or make batch_sizes smaller"
             )
+        shared = copy(self)
         name = self._name if most is None or self._sizes else digest(self._name, str(most))
-        return BucketOrder(f"buckets:{name}", self, world_size, uneven, most)
+        shared.order = f"buckets:{name}"
+        shared.lay_out(*self._cut(world_size, most), world_size, uneven)
+        return shared
 
-    def cut(self, world_size: int, most: int | None) -> tuple[Indices, Indices]:
+    def _cut(self, world_size: int, most: int | None) -> tuple[Indices, Indices]:
         """Return the edges of buckets in the sorted samples, and the samples of a batch of each."""
-        firsts, sizes, count = [], [], self.sorted.size
+        firsts, sizes, count = [], [], self._lengths.size
         lists = None if self._windows is None else -(-self._windows // world_size) * world_size
-        ends = np.searchsorted(self.sorted, self._boundaries, "right").tolist()
+        ends = np.searchsorted(self._lengths, self._boundaries, "right").tolist()
         for part, (first, end) in reversed([*enumerate(pairwise([0, *ends, count]))]):
             while end > first:
                 size = (
@@ -210,8 +208,7 @@ class Buckets(SeededSampler):
 
     def _size(self, first: int, end: int) -> int:
         """Return how many of the samples from ``first`` to below ``end`` a batch may have."""
-        most, longest = end - first, self.sorted[end - 1].item()
-        assert self._max_tokens is not None
+        most, longest = end - first, self._lengths[end - 1].item()
         if self._cost is None:
             return most if longest * most <= self._max_tokens else int(self._max_tokens // longest)
         self._check_fits(end)
@@ -220,17 +217,16 @@ class Buckets(SeededSampler):
 
     def _check_fits(self, end: int) -> None:
         """Refuse a sample that no batch can hold: the longest of those below ``end``."""
-        assert self._max_tokens is not None
         costs, most = self._cost_of(end - 1, end), self._max_tokens
         if costs > most:
             raise ValueError(
-                f"lengths[{self.members[end - 1]}] is {self.sorted[end - 1]}, and a batch of "
+                f"lengths[{self._members[end - 1]}] is {self._lengths[end - 1]}, and a batch of "
                 f"this sample alone costs {costs:.10g}, more than max_tokens={most:.10g}; raise "
                 "max_tokens=, or leave the sample out of the dataset"
             )
 
     def _cost_of(self, first: int, end: int) -> float:
-        lengths = self.sorted[first:end]
+        lengths = self._lengths[first:end]
         if self._cost is None:
             return float(lengths[-1].item() * lengths.size)
         found = self._cost(lengths)
@@ -247,64 +243,39 @@ class Buckets(SeededSampler):
 
     def _probe(self) -> list[float]:
         """Return the costs of some batches, if ``cost`` is given."""
-        most = 0 if self._cost is None else min(self.sorted.size, PROBES)
+        most = 0 if self._cost is None else min(self._lengths.size, PROBES)
         return [
-            self._cost_of(self.sorted.size - 2**power, self.sorted.size)
+            self._cost_of(self._lengths.size - 2**power, self._lengths.size)
             for power in range(most.bit_length())
         ]
 
+    # ---- the lists of some ranks; a position counts those of all ranks ----
 
-class BucketOrder(Sampler, SeededSampler):
-    """The lists of a `Buckets` for so many ranks; a position counts the lists of all ranks."""
-
-    parameter = "batch_sampler"
-    keeps_world_size = True
-
-    def __init__(
-        self, name: str, buckets: Buckets, world_size: int, uneven: Uneven, most: int | None
-    ) -> None:
-        """Share buckets by ranks, in lists of at most ``most`` samples.
+    def lay_out(self, edges: Indices, sizes: Indices, world_size: int, uneven: Uneven) -> None:
+        """Share buckets by ranks.
 
         Bucket b is the sorted samples from ``edges[b]`` to below ``edges[b + 1]``, and its lists
         have ``sizes[b]`` of them.
         """
-        members, lengths = buckets.members, buckets.sorted
-        edges, sizes = buckets.cut(world_size, most)
-        self.order, self.sample_count = name, int(members.size)
-        self.seed = 0
-        self._members, self._edges, self._sizes = members, edges, sizes
+        self._edges, self._rows = edges, sizes
         self._world_size, self._uneven = world_size, uneven
-        # For each edge, where the samples that are as long as those on both sides of it begin and
-        # end.
-        self._alike_from, self._alike_to = edges.copy(), edges.copy()
-        inner = np.flatnonzero(lengths[edges[1:-1] - 1] == lengths[edges[1:-1]]) + 1
-        self._alike_from[inner] = np.searchsorted(lengths, lengths[edges[inner]], "left")
-        self._alike_to[inner] = np.searchsorted(lengths, lengths[edges[inner]], "right")
-        # Bucket, rows of a list, and first place in the bucket of each step, before the steps are
-        # mixed.
-        self._counts, each = np.diff(edges), sizes * world_size
-        full, rests = np.divmod(self._counts, each)
-        self._rests_from = full * each
-        those = np.flatnonzero(rests[:-1]) if uneven != "drop" else np.empty(0, np.int64)
-        self._full, self._partial = int(full.sum()), those.size
-        self._bucket = np.concatenate([np.repeat(np.arange(sizes.size), full), those])
-        self._rows = np.concatenate([np.repeat(sizes, full), rests[those] // world_size])
-        number = np.arange(self._full) - np.repeat(np.cumsum(full) - full, full)
-        self._place = np.concatenate([number * np.repeat(each, full), self._rests_from[those]])
-        # The last bucket's rest, in samples and in lists.
-        self._last = 0 if uneven == "drop" else int(rests[-1])
-        is_whole = self._last >= world_size or (self._last and uneven == "pad")
-        self._last_lists = world_size if is_whole else self._last
-        self._length = self._bucket.size * world_size + self._last_lists
-        self.most = max(int(self._rows.max(initial=1)), -(-self._last // world_size))
+        full, rests = np.divmod(np.diff(edges), sizes * world_size)
+        # The first full step of each bucket, before the steps are mixed, and the end of all.
+        self._steps = np.concatenate([[0], np.cumsum(full)])
+        self._rests = rests * (uneven != "drop")
+        # The buckets whose rest makes a step.
+        self._partial = np.flatnonzero(self._rests[:-1])
+        last = int(self._rests[-1])
+        is_whole = last >= world_size or (last and uneven == "pad")
+        self._last_lists = world_size if is_whole else last
+        steps = int(self._steps[-1]) + self._partial.size
+        self._samples = steps * world_size + self._last_lists
+        self.most = int(max(1, *sizes[full > 0], *-(-self._rests // world_size)))
         """Samples of the largest list."""
 
-    def bind(self, length: int | None, seed: int) -> BucketOrder:
-        """Return the order over a dataset of ``length`` samples."""
-        check_length("Buckets", self.sample_count or 0, "lengths", length)
-        bound = copy(self)
-        bound.seed = seed
-        return bound
+    def check_fits(self, length: int | None) -> None:
+        """Raise ValueError unless the dataset has a sample for each length."""
+        check_length("Buckets", self._members.size, "lengths", length)
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> BucketEpoch:  # noqa: ARG002
         """Return the lists of epoch ``number`` from position ``start`` on."""
@@ -312,35 +283,50 @@ class BucketOrder(Sampler, SeededSampler):
 
     def padding(self, shard: Part, samples: int) -> int:  # noqa: ARG002 - of the last list alone
         """Return how many rows at the end of a rank's last list repeat a sample."""
-        return self._of_last(shard.rank, self._world_size).padding(self._last)
+        return self._of_last(shard.rank, self._world_size).padding(int(self._rests[-1]))
 
     def _of_last(self, rank: int, ranks: int) -> Part:
         """Return a rank's part of the last bucket's rest."""
-        return Part(rank, ranks, int(self._sizes[-1]), self._uneven)
+        return Part(rank, ranks, int(self._rows[-1]), self._uneven)
 
     def list_at(self, position: int, epoch: int) -> Indices:
         """Return the samples of a list."""
-        step, rank = divmod(position, self._world_size)
-        if step == self._bucket.size:
-            bucket = self._sizes.size - 1
-            select = self._of_last(rank, self._last_lists).select
-            places = self._rests_from[-1] + select(np.arange(self._last))
-        else:
-            first, count = (0, self._full) if step < self._full else (self._full, self._partial)
-            step = self._mixed("step", np.array([step]), first, count, epoch)[0]
-            bucket, rows = int(self._bucket[step]), self._rows[step]
-            places = np.arange(rows) + self._place[step] + rank * rows
-        rows = self._edges[bucket] + places
-        if self._counts[bucket] > self._sizes[bucket] or self._world_size > 1:
-            rows = self._mixed("bucket", rows, self._edges[bucket], self._counts[bucket], epoch)
-        is_below = rows < self._alike_to[bucket]
-        is_above = ~is_below & (rows >= self._alike_from[bucket + 1])
-        for edge, those in ((bucket, is_below), (bucket + 1, is_above)):
+        bucket, places = self._places(*divmod(position, self._world_size), epoch)
+        start, stop = self._edges[bucket : bucket + 2]
+        if stop - start > self._rows[bucket] or self._world_size > 1:
+            places = self._mixed("bucket", places, start, stop - start, epoch)
+        for first, end in {self._alike(start), self._alike(stop)}:
+            those = (places >= first) & (places < end)
             if those.any():
-                first, end = self._alike_from[edge], self._alike_to[edge]
-                rows[those] = self._mixed("alike", rows[those], first, end - first, epoch)
-        samples: Indices = self._members[rows]
-        return samples
+                places[those] = self._mixed("alike", places[those], first, end - first, epoch)
+        return self._members[places]
+
+    def _places(self, step: int, rank: int, epoch: int) -> tuple[int, Indices]:
+        """Return the bucket of a list, and its places before the bucket is mixed."""
+        full, partial = int(self._steps[-1]), self._partial.size
+        if step == full + partial:
+            rest = self._rests[-1]
+            select = self._of_last(rank, self._last_lists).select
+            return self._rows.size - 1, self._edges[-1] - rest + select(np.arange(rest))
+        group = (0, full) if step < full else (full, partial)
+        step = int(self._mixed("step", np.array([step]), *group, epoch)[0])
+        if step < full:
+            bucket = int(np.searchsorted(self._steps, step, "right")) - 1
+            rows = self._rows[bucket]
+            first = self._edges[bucket] + (step - self._steps[bucket]) * rows * self._world_size
+        else:
+            bucket = int(self._partial[step - full])
+            rows = self._rests[bucket] // self._world_size
+            first = self._edges[bucket + 1] - self._rests[bucket]
+        return bucket, first + rank * rows + np.arange(rows)
+
+    def _alike(self, edge: int) -> tuple[int, int]:
+        """Return where the samples that are as long as those on both sides of an edge lie."""
+        lengths = self._lengths
+        if not 0 < edge < lengths.size or lengths[edge - 1] != lengths[edge]:
+            return edge, edge
+        first, end = (np.searchsorted(lengths, lengths[edge], side) for side in ("left", "right"))
+        return int(first), int(end)
 
     def _mixed(self, purpose: str, places: Indices, first: int, count: int, epoch: int) -> Indices:
         """Return what comes to some places of the group of ``count`` from place ``first`` on."""
@@ -353,7 +339,7 @@ class BucketEpoch(Epoch):
 
     gives_lists = True
 
-    def __init__(self, order: BucketOrder, number: int, start: int, shard: Part) -> None:
+    def __init__(self, order: Buckets, number: int, start: int, shard: Part) -> None:
         """Begin at a position of all ranks' lists."""
         self._order, self._number, self._shard = order, number, shard
         self._position = start

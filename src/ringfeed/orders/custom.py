@@ -22,7 +22,7 @@ from ringfeed._classes import class_names, copied, keeps_state, length_of
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_at_most, check_fields, checked_array
 from ringfeed.orders.replay import Replay
-from ringfeed.orders.sampler import Epoch, PositionalEpoch, Sampler, SeededSampler
+from ringfeed.orders.sampler import Epoch, PositionalEpoch, Sampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,14 +53,13 @@ class Custom(Sampler):
     expected = "an iterable of sample numbers"
     gives_lists = False
 
-    def __init__(self, source: object, dataset_length: int | None) -> None:
+    def __init__(self, source: object) -> None:
         if not (is_readable(source) or callable(source)):
             raise TypeError(
                 f"{self.parameter} is of type {type(source).__name__}, expected {self.expected} or "
                 "a function from the number of an epoch to one"
             )
         self.source: Any = source
-        self.dataset_length = dataset_length
         self.may_exceed = not hasattr(source, "__array__")
         self._spent: tuple[object, int] | None = None  # an iterator, and the epoch that read it
 
@@ -74,10 +73,8 @@ class Custom(Sampler):
 
         Raises ValueError if an iterator would be read again.
         """
-        # A BatchSampler of torch's does not pass the number on to the sampler inside.
-        for told in (self.source, getattr(self.source, "sampler", None)):
-            if (set_epoch := getattr(told, "set_epoch", None)) is not None:
-                set_epoch(number)
+        for told in self._told():
+            told.set_epoch(number)
         position = 0
         if state is not None:
             position = state["position"]
@@ -134,6 +131,14 @@ class Custom(Sampler):
             )
         return order
 
+    def _told(self) -> list[Any]:
+        """Return the objects that are told the number of each epoch.
+
+        A BatchSampler of torch's does not pass the number on to the sampler inside.
+        """
+        both = self.source, getattr(self.source, "sampler", None)
+        return [one for one in both if hasattr(one, "set_epoch")]
+
     def _spend(self, numbers: object, number: int) -> None:
         """Note that an iterator is read; ValueError if it was read before."""
         if self._spent is not None and self._spent[0] is numbers:
@@ -146,7 +151,7 @@ class Custom(Sampler):
         self._spent = (numbers, number)
 
 
-class Lists(Custom, SeededSampler):
+class Lists(Custom):
     """A batch_sampler, and the largest number of samples in its lists.
 
     By default this number is the length of the first list, which is read for that.
@@ -154,13 +159,14 @@ class Lists(Custom, SeededSampler):
 
     order = "lists"
     parameter = "batch_sampler"
+    given_as = "batch_sampler="
     why_no_length = "batch_sampler has no len()"
     expected = "an iterable of lists of sample numbers"
     gives_lists = True
 
     def __init__(self, source: Any, most: int | None) -> None:
         """Read no list if ``most`` is given, or known from torch's BatchSampler."""
-        super().__init__(source, None)
+        super().__init__(source)
         self._begun: list[Any] = []  # lists that the first epoch goes on with
         if most is None and "torch.BatchSampler" in class_names(source):
             most = source.batch_size
@@ -186,12 +192,8 @@ class Lists(Custom, SeededSampler):
                     "max_batch_size="
                 )
             # A list, or what is told of the epoch, gives its first list again.
-            told = (source, getattr(source, "sampler", None))
-            if not (
-                any(hasattr(one, "set_epoch") for one in told)
-                or hasattr(source, "state_dict")
-                or hasattr(type(source), "__getitem__")
-            ):
+            gives_again = hasattr(type(source), "__getitem__") or keeps_state(source)
+            if not (self._told() or gives_again):
                 self._begun.append(chain([first], lists))
             return len(first)
         raise ValueError(
@@ -209,12 +211,6 @@ class Lists(Custom, SeededSampler):
                 f"batch_sampler= with world_size={world_size}: lists cannot be cut into the parts "
                 "of ranks; give each rank a batch_sampler of its own lists, and leave shard= out"
             )
-
-    def bind(self, length: int | None, seed: int) -> Lists:  # noqa: ARG002 - as the user says
-        """Return the order over a dataset of ``length`` samples."""
-        bound = copy(self)
-        bound.dataset_length = length
-        return bound
 
     def _begin(self, number: int) -> Any:
         if self._begun and (is_readable(self.source) or number == 0):
@@ -259,19 +255,26 @@ class Reading(Epoch):
         # Some iterators begin again when they are asked after their end; a chain does not ask.
         self._numbers = chain(numbers, (_END,))
         self._ahead: list[Any] = []  # was read, and is not given yet
-        self._error: Exception | None = (
-            None  # has ended it, and is raised again by whatever is read later
-        )
-        self._is_of_ints = False  # which nothing changes, so that many may be read at once
+        # The error that has ended the epoch: a generator that has raised, and is asked again, looks
+        # merely short.
+        self._error: Exception | None = None
         # Positions, and the source's states there as bytes: it may go on changing what it has
         # returned.
-        self._keeps_state = keeps_state(order.source)
         self._states: list[tuple[int, bytes]] = []
         self._note(0)
 
     def take(self, count: int) -> Any:
         """Return the next numbers or lists, checked."""
-        chunk = self._read(count)
+        if self._error is not None:
+            raise self._error
+        try:
+            self._read_ahead(count)
+        except BaseException as error:
+            self._error = error if isinstance(error, Exception) else self._interrupted(error)
+            raise
+        chunk = self._ahead[:count]
+        if chunk and chunk[-1] is _END:
+            chunk.pop()
         taken = self._order.checked(chunk, self.position)
         self._note(len(chunk))
         rest, position = self._ahead[len(chunk) :], self.position + len(chunk)
@@ -284,7 +287,7 @@ class Reading(Epoch):
         A source at its end may be back at its start, so a state taken there does not belong to
         these numbers. A state that cannot be pickled is not kept.
         """
-        if not self._keeps_state or self._ahead[count:]:
+        if not keeps_state(self._order.source) or self._ahead[count:]:
             return
         given = self._order.source.state_dict()
         with suppress(Exception):  # of the user's classes
@@ -303,45 +306,27 @@ class Reading(Epoch):
         at, kept = next((one for one in states if one[0] <= position), (0, b""))
         return {"position": at, "of": pickle.loads(kept)} if kept else None  # noqa: S301 - our own
 
-    def _read(self, count: int) -> list[Any]:
-        """Return the iterator's next value, unchanged, again until it is taken."""
-        if self._error is not None:
-            raise self._error
-        try:
-            self._read_ahead(count)
-        except (
-            BaseException
-        ) as error:  # a generator that has raised, and is asked again, looks merely short
-            self._error = error if isinstance(error, Exception) else self._interrupted(error)
-            raise
-        chunk = self._ahead[:count]
-        return chunk[:-1] if chunk and chunk[-1] is _END else chunk
-
     def _read_ahead(self, count: int) -> None:
         """Read up to ``count`` values; each is copied, since the next may be the same object.
 
-        C code reads, so that Ctrl-C loses no value.
+        C code reads, so that Ctrl-C loses no value. Nothing changes an int, so that many are read
+        at once.
         """
-        self._own_last()
-        while (missing := count - len(self._ahead)) > 0:
-            before = len(self._ahead)
-            self._ahead.extend(islice(self._numbers, missing if self._is_of_ints else 1))
-            if len(self._ahead) == before:
+        ahead, at_once = self._ahead, 1
+        while True:
+            if ahead:
+                ahead[-1] = last = self._order.owned(ahead[-1])
+                if last is _END:
+                    return
+                at_once = count if isinstance(last, int | np.integer) else 1
+            if (missing := count - len(ahead)) <= 0:
                 return
-            self._own_last()
-            self._is_of_ints = (
-                isinstance(self._ahead[-1], int | np.integer) or self._ahead[-1] is _END
-            )
-
-    def _own_last(self) -> None:
-        if self._ahead and not self._is_of_ints:
-            self._ahead[-1] = self._order.owned(self._ahead[-1])
+            ahead.extend(islice(self._numbers, min(missing, at_once)))
 
     def _interrupted(self, error: BaseException) -> Exception | None:
         """Return the error for a generator that Ctrl-C ended early."""
-        if getattr(self._iterator, "gi_frame", self) is not None or (
-            self._ahead and self._ahead[-1] is _END
-        ):
+        is_over = bool(self._ahead) and self._ahead[-1] is _END
+        if is_over or getattr(self._iterator, "gi_frame", self) is not None:
             return None
         return RuntimeError(
             f"{type(error).__name__} has ended the generator that {self._order.parameter} is read "

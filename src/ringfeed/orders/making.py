@@ -1,19 +1,17 @@
-"""Turns a loader's parameters of order into a sampler and this rank's part of its epochs."""
+"""Turns a loader's parameters of order into an order and this rank's part of its epochs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+import os
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed._checks import check_count
-from ringfeed.orders.sampler import SeededSampler, Sequential, check_integer, check_seed, draw_seed
+from ringfeed._checks import check_count, check_integer
+from ringfeed.orders.sampler import Sampler, Sequential
 from ringfeed.orders.shard import Part, Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Uneven
 
 
@@ -24,7 +22,7 @@ class _Default(int):
 DEFAULT_BATCH_SIZE = _Default(32)
 
 
-class AskedOrder:
+class OrderParameters:
     """The loader's parameters of these names, checked together."""
 
     def __init__(  # noqa: PLR0913 - as the loader has
@@ -44,13 +42,18 @@ class AskedOrder:
         self.batch_size = self.rows = check_count("batch_size", batch_size, 1)
         """None: whole batches, or lists; ``rows``: the most samples, None: whole batches."""
         most = self.max_batch_size = check_count("max_batch_size", max_batch_size, 1)
-        self.seed = draw_seed() if seed is None else check_seed(seed)
         self.seed_is_drawn = seed is None
+        # A drawn seed has 53 bits, which every reader of JSON keeps.
+        drawn = int.from_bytes(os.urandom(7), "little") >> 3
+        self.seed = drawn if seed is None else check_integer("seed", seed, 0)
         self.shard = this = Shard.of(shard)
         self.shuffle = shuffle
-        self.given = self.sampler = sampler
+        self.given = sampler
         uneven: Uneven = "drop" if drop_remainder else this.uneven
-        if batch_sampler is not None:
+        if batch_sampler is None:
+            self.sampler = sampler_of(shuffle=shuffle, sampler=sampler)
+            """The order; the dataset binds it."""
+        else:
             from ringfeed.orders.buckets import Buckets  # noqa: PLC0415 - where lists are wanted
             from ringfeed.orders.custom import Lists  # noqa: PLC0415 - where lists are wanted
 
@@ -67,23 +70,20 @@ class AskedOrder:
                     f"{' and '.join(names)} out"
                 )
             self.given = batch_sampler
-            self.sampler = (
+            lists = (
                 batch_sampler.shared_by(this.world_size, uneven, most)
                 if of_buckets
                 else Lists(batch_sampler, most)
             )
-            self.batch_size, self.rows = None, self.sampler.most
+            self.sampler, self.batch_size, self.rows = lists, None, lists.most
             self.max_batch_size = most if collates else None
-        this.check(self.sampler, seed)
+        this.check(self.sampler, self.given, seed)
         self.part = Part(this.rank, this.world_size, self.batch_size or 1, uneven)
         """Of each epoch; an order of lists counts these."""
-        self.carries_weights: bool = (
-            isinstance(self.sampler, SeededSampler) and self.sampler.carries_weights
-        )
 
     def refuse_weights(self) -> None:
         """Raise ValueError if Keras' ``fit`` has no place for a leaf of the batches."""
-        if self.carries_weights:
+        if self.sampler.carries_weights:
             raise ValueError(
                 "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, "
                 "sample_weight), and these are (sample, index, weight); write the loop: for (x, "
@@ -97,48 +97,37 @@ class AskedOrder:
         return self.part if self.part.world_size > 1 else None
 
 
-def make_sampler(
-    length: int | None,
-    *,
-    shuffle: bool | int,
-    seed: int,
-    sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None,
-) -> Sampler:
-    """Return the order for a loader's arguments.
-
-    ``length``: of the dataset; None: unknown.
-    """
-    seed, window = check_seed(seed), None
+def sampler_of(*, shuffle: bool | int, sampler: Any = None) -> Sampler:
+    """Return the order that the loader's parameters ``shuffle`` and ``sampler`` ask for."""
+    window = None
     if not isinstance(shuffle, bool | np.bool_):
-        expected = "True, False, or the samples of a window, an integer of 2 or more"
-        window = check_integer("shuffle", shuffle, 2, expected)
+        try:
+            window = check_integer("shuffle", shuffle, 2)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error}, the samples of a window; or give True or False") from None
     if sampler is not None and shuffle:
         raise ValueError(
             f"shuffle={shuffle!r} and sampler= exclude each other: give the one or the other"
         )
-    if isinstance(sampler, SeededSampler):
-        return sampler.bind(length, seed)
+    if isinstance(sampler, Sampler):
+        if sampler.given_as == "batch_sampler=":
+            raise ValueError(
+                f"{type(sampler).__name__} gives whole batches: give it as {sampler.given_as}, and "
+                "leave sampler= out"
+            )
+        return sampler
     if sampler is not None:
         from ringfeed.orders.custom import Custom  # noqa: PLC0415 - where it is wanted
 
-        return Custom(sampler, length)
+        return Custom(sampler)
     if not shuffle:
-        return Sequential(length)
-    if length is None:
-        raise ValueError(
-            f"shuffle={shuffle!r} needs a dataset with a length; shuffle inside the dataset instead"
-        )
-    if window is not None:
-        from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415 - where it is wanted
+        return Sequential()
+    if window is None:
+        from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - where it is wanted
 
-        return WindowShuffle(window).bind(length, seed)
-    from ringfeed.orders.permutation import Shuffled  # noqa: PLC0415 - where it is wanted
+        return Shuffled()
+    from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415 - where it is wanted
 
-    return Shuffled(length, seed)
-
-
-def refuse_order(shuffle: object, sampler: object, why: str) -> NoReturn:
-    """Raise ValueError for a parameter whose order the dataset cannot have."""
-    parameter = sampler.parameter if isinstance(sampler, SeededSampler) else "sampler"
-    given = f"shuffle={shuffle!r}" if sampler is None else f"{parameter}="
-    raise ValueError(f"{given} {why}")
+    order = WindowShuffle(window)
+    order.given_as = f"shuffle={shuffle!r}"
+    return order

@@ -24,7 +24,7 @@ from collections import deque
 from functools import cached_property
 from itertools import accumulate
 from operator import add, sub
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,21 +39,8 @@ if TYPE_CHECKING:
 
     from ringfeed.orders.permutation import Indices
 
-MOST_SECTIONS = 4096  # of an epoch, that are kept: more than batches are planned ahead
+MOST_PATTERNS = 4096  # of an epoch, that are kept: more than batches are planned ahead
 MOST_INDEX = 2**62
-
-
-class Section(NamedTuple):
-    """A stretch of an epoch with the same weights."""
-
-    start: int  # its position
-    counts: tuple[int, ...]  # of the draws ahead of it
-    weights: tuple[int, ...]
-    pattern: Pattern
-
-    def counts_at(self, position: int) -> tuple[int, ...]:
-        """Return how often each dataset is drawn before a position of the epoch."""
-        return tuple(map(add, self.counts, self.pattern.counts(position - self.start)))
 
 
 class MixSampler(Sampler):
@@ -122,20 +109,19 @@ class MixSampler(Sampler):
         name = f"weights({number}, {batch})"
         return shares_of(self.weights(number, batch), len(self.lengths), name)
 
-    def section(
-        self, start: int, counts: tuple[int, ...], weights: tuple[int, ...], rows: int
-    ) -> Section:
-        """Return an epoch's section from a position on, while these weights hold."""
+    def pattern(
+        self, start: int, before: tuple[int, ...], weights: tuple[int, ...], rows: int
+    ) -> Pattern:
+        """Return an epoch's draws from a position on, while these weights hold."""
         if self.stop == "never":
             amounts = [*weights]
         elif self.pure:
-            amounts = [*map(sub, totals(weights, self.lengths, self.stop), counts)]
+            amounts = [*map(sub, totals(weights, self.lengths, self.stop), before)]
         else:
-            left = [max(rest, 0) for rest in map(sub, self.lengths, counts)]
+            left = [max(rest, 0) for rest in map(sub, self.lengths, before)]
             amounts = totals(weights, left, self.stop)
         block = rows if self.per_batch else 1
-        pattern = Pattern(amounts, weights, block, start // block, ends=self.stop != "never")
-        return Section(start, counts, weights, pattern)
+        return Pattern(start, before, weights, amounts, block, ends=self.stop != "never")
 
     def samples(self, member: int, first: int, count: int, number: int) -> Indices:
         """Return the samples of some draws of a dataset in epoch ``number``, pass after pass.
@@ -164,64 +150,59 @@ class MixEpoch(Epoch):
         self._asked = -1  # the batch whose weights hold, where they may change
         rows, position = sampler.rows, 0
         if state is None:
-            section = sampler.section(
-                0, (0,) * len(sampler.lengths), sampler.weights_at(number, 0), rows
-            )
-            self._asked = 0
+            none, self._asked = (0,) * len(sampler.lengths), 0
+            pattern = sampler.pattern(0, none, sampler.weights_at(number, 0), rows)
         else:
-            position, counts, weights = (
-                state["position"],
-                tuple(state["counts"]),
-                tuple(state["weights"]),
-            )
-            # Quotas for batches of another size begin anew, with what is left of the totals.
-            is_of_others = sampler.per_batch and state["batch_size"] != rows
-            before = state["batch_size"] if is_of_others else rows
-            section = sampler.section(state["start"], counts, weights, before)
-            if is_of_others:
-                section = sampler.section(position, section.counts_at(position), weights, rows)
-        self._sections = deque([section], maxlen=MOST_SECTIONS)
+            position, weights = state["position"], tuple(state["weights"])
+            size = state["batch_size"] if sampler.per_batch else rows
+            pattern = sampler.pattern(state["start"], tuple(state["counts"]), weights, size)
+            if size != rows:
+                # Quotas of batches of another size begin anew, with what is left of the totals.
+                pattern = sampler.pattern(position, pattern.counts(position), weights, rows)
+        self._patterns = deque([pattern], maxlen=MOST_PATTERNS)
         # A function is asked for the weights of each batch on the way.
         for batch in () if sampler.pure else range(position // rows, start // rows + 1):
-            self._section_at(max(batch * rows, position))
+            self._pattern_at(max(batch * rows, position))
         self._position = start
         # A position, and how often each dataset is drawn ahead of it.
         self._drawn_before: tuple[int, tuple[int, ...]] = (-1, ())
 
-    def _section_at(self, position: int) -> Section:
-        """Return the section of a position; new weights begin a section."""
-        batch, section = position // self._sampler.rows, self._sections[-1]
-        if self._sampler.pure or batch == self._asked:
-            return section
-        weights = self._sampler.weights_at(self._number, batch)
-        if weights != section.weights:
-            section = self._sampler.section(
-                position, section.counts_at(position), weights, self._sampler.rows
-            )
-            self._sections.append(section)
+    def _pattern_at(self, position: int) -> Pattern:
+        """Return the pattern that holds at a position; new weights begin one."""
+        sampler, pattern = self._sampler, self._patterns[-1]
+        batch = position // sampler.rows
+        if sampler.pure or batch == self._asked:
+            return pattern
+        weights = sampler.weights_at(self._number, batch)
+        if weights != pattern.weights:
+            before = pattern.counts(position)
+            pattern = sampler.pattern(position, before, weights, sampler.rows)
+            self._patterns.append(pattern)
         self._asked = batch
-        return section
+        return pattern
 
     def take(self, count: int) -> Indices:
         """Return the indices of the next draws."""
         position, rows, found = self._position, self._sampler.rows, [np.empty(0, np.int64)]
-        # Where Ctrl-C came, or an error of the weights, there may be sections beyond what was
+        # Where Ctrl-C came, or an error of the weights, there may be patterns beyond what was
         # given.
-        while self._sections[-1].start > position:
-            self._sections.pop()
-        while count > 0:
-            section = self._section_at(position)
-            most = count if self._sampler.pure else min(count, rows - position % rows)
-            members = section.pattern.members(position - section.start, most)
+        while self._patterns[-1].start > position:
+            self._patterns.pop()
+        stop = position + count
+        while position < stop:
+            pattern = self._pattern_at(position)
+            most = stop - position
+            if not self._sampler.pure:
+                most = min(most, rows - position % rows)
+            members = pattern.members(position, most)
             if not members.size:
                 break
             at, before = self._drawn_before
-            before = before if at == position else section.counts_at(position)
+            before = before if at == position else pattern.counts(position)
             counts = np.bincount(members, minlength=len(before)).tolist()
             found.append(self._drawn(members, before, counts))
             position += members.size
             self._drawn_before = position, tuple(map(add, before, counts))
-            count -= members.size
         taken = np.concatenate(found)
         self._position = position
         return taken
@@ -229,25 +210,22 @@ class MixEpoch(Epoch):
     def _drawn(self, members: Indices, before: Sequence[int], counts: Sequence[int]) -> Indices:
         """Return ``counts`` draws from these datasets, after ``before`` draws."""
         found = np.empty_like(members)
-        draw = self._sampler.samples
-        parts = [
-            draw(number, before[number], count, self._number)
-            for number, count in enumerate(counts)
-            if count
-        ]
+        each = zip(range(len(counts)), before, counts, strict=True)
+        parts = [self._sampler.samples(*draws, self._number) for draws in each if draws[2]]
         found[np.argsort(members, kind="stable")] = np.concatenate(parts)
         return found
 
     def state(self, position: int) -> dict[str, Any] | None:
-        """Return where the section of this position began, with the draws of each dataset."""
+        """Return where the pattern of this position began, with the draws of each dataset."""
         sampler = self._sampler
         if sampler.pure and not sampler.per_batch:
             return None
-        sections = [*self._sections][::-1]  # at once: another thread may plan
-        section = next((one for one in sections if one.start <= position), sections[-1])
-        found: dict[str, Any] = {
+        patterns = [*self._patterns][::-1]  # at once: another thread may plan
+        pattern = next((one for one in patterns if one.start <= position), patterns[-1])
+        return {
             "position": position,
-            "start": section.start,
-            "counts": [*section.counts],
+            "start": pattern.start,
+            "counts": [*pattern.before],
+            "weights": [*pattern.weights],
+            "batch_size": sampler.rows,
         }
-        return {**found, "weights": [*section.weights], "batch_size": sampler.rows}

@@ -140,7 +140,7 @@ class FirstFit(Packing):
             shifts = self.keep((seed, epoch), make)
             places += (shifts[classes] % sizes.astype(np.uint64)).astype(np.int64)
         found = classes * self._windows + places % sizes
-        samples: Indices = self._members[found]
+        samples = self._members[found]
         return Pieces(samples, np.zeros_like(samples), self.lengths[samples])
 
 

@@ -85,11 +85,18 @@ class Shuffled(Positional):
     It keeps no other state.
     """
 
-    def __init__(self, length: int, seed: int) -> None:
+    order = "shuffled"
+    given_as = "shuffle=True"
+
+    def check_fits(self, length: int | None) -> None:
+        """Raise ValueError for a length that is unknown, or beyond the numbers of `permute`."""
+        if length is None:
+            raise ValueError(
+                f"{self.given_as} needs a dataset with a length; shuffle inside the dataset instead"
+            )
         if length > MAX_LENGTH:
             raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
 
-        def indices_at(number: int, start: int, stop: int) -> Indices:
-            return permute(np.arange(start, stop), length, seed, number)
-
-        super().__init__("shuffled", length, indices_at)
+    def indices_at(self, number: int, start: int, stop: int) -> Indices:
+        """Return the samples at these positions."""
+        return permute(np.arange(start, stop), self.dataset_length or 0, self.seed, number)

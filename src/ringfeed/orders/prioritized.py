@@ -26,14 +26,15 @@ import sys
 import threading
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from ringfeed._checks import check_count, check_integer
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import checked_array, checked_number, digest, refuse, refuse_where
 from ringfeed.orders.rng import fractions_at, key_of
-from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer
+from ringfeed.orders.sampler import Epoch, Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,7 @@ MOST_POWER = 2.0**900  # so that no sum is infinite
 LEAST_POWER = 2.0**-900  # of a priority above 0
 MOST_SAMPLES = 2**31
 _BETA = "a number from 0 to 1"
+_NO_KEY: Words = np.empty(0, np.uint64)  # of an epoch that only holds draws
 
 
 def pack(indices: Indices, weights: Floats) -> Indices:
@@ -68,7 +70,7 @@ def index_of(draw: Any) -> Any:
     return draw & (1 << INDEX_BITS) - 1
 
 
-class PrioritizedSampler(SeededSampler):
+class PrioritizedSampler(Sampler):
     """Draws samples by priorities that training sets: prioritized experience replay.
 
     (T. Schaul and others, ICLR 2016.)
@@ -118,6 +120,7 @@ class PrioritizedSampler(SeededSampler):
     """
 
     carries_weights = True
+    _samples: int
 
     def __init__(
         self,
@@ -128,31 +131,23 @@ class PrioritizedSampler(SeededSampler):
         num_samples: int | None = None,
         filled: int | None = None,
     ) -> None:
-        self._count = check_integer("n", n, 1, most=MOST_SAMPLES)
+        self._count = check_integer("n", n, 1, MOST_SAMPLES)
         expected = "a finite number of 0 or more"
         self._alpha = float(checked_number("alpha", alpha, 0, sys.float_info.max, expected))
         self.beta = beta
-        self._num_samples = (
-            self._count if num_samples is None else check_integer("num_samples", num_samples, 1)
-        )
-        there = (
-            self._count if filled is None else check_integer("filled", filled, 0, most=self._count)
-        )
+        self._samples = check_count("num_samples", num_samples, 1) or self._count
+        there = check_integer("filled", self._count if filled is None else filled, 0, self._count)
         self._lock = threading.RLock()  # a signal handler may come in again
         self._most = 1.0  # power so far
         self._updates = 0
-        self._kept = _Kept(0, 0, np.empty(0, np.int64))
-        self._least_kept = 0
-        # Positions of the newest epoch: up to where it was taken, and as far as its samples were
-        # updated.
-        self._taken = self._answered = 0
-        self._newest: DrawEpoch | None = None
+        self._newest = DrawEpoch(self, _NO_KEY, 0, 0, np.empty(0, np.int64))
+        self._answered = 0  # position in this epoch, as far as its samples were updated
         self._tree = SumTree(self._count)
         self._tree.put(np.arange(there), np.ones(there))
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
-        return self._num_samples
+        return self._samples
 
     def __repr__(self) -> str:
         """Return how many samples can be drawn, and alpha."""
@@ -237,7 +232,7 @@ class PrioritizedSampler(SeededSampler):
         If a loop updates every batch, this is ``slots - 1`` batches right after an update.
         Samples that failed count until the epoch's end.
         """
-        return max(self._taken - self._answered, 0)
+        return max(self._newest.position - self._answered, 0)
 
     def _put(self, samples: Indices, powers: Floats) -> None:
         self._tree.put(samples, powers)
@@ -261,67 +256,52 @@ class PrioritizedSampler(SeededSampler):
                 f"PrioritizedSampler is of {self._count} samples, but the dataset has {length}; "
                 "give the dataset's length as n, for a replay buffer its capacity"
             )
-        return PrioritizedOrder(
-            self, f"prioritized:{digest(f'{self._count} {self._alpha}')}", self._count, seed
-        )
+        order = f"prioritized:{digest(f'{self._count} {self._alpha}')}"
+        return PrioritizedOrder(self, order, self._count, seed)
 
-    def begin(self, epoch: DrawEpoch, state: Any) -> None:
-        """Make an epoch the newest.
+    def begin(self, key: Words, number: int, start: int, state: int | None) -> DrawEpoch:
+        """Return an epoch, the newest from now on, from a position on.
 
         An epoch that continues from a state keeps the draws made in advance.
 
         StateError if the loader's state was taken at another moment.
         """
-        number, start = epoch.number, epoch.position
         with self._lock:
-            draws, kept = np.empty(0, np.int64), self._kept
-            if state is not None:
-                if state != self._updates:
-                    raise StateError(
-                        f"the loader's state was taken after {state} updates of its "
-                        f"PrioritizedSampler, and this one has had {self._updates}; load the "
-                        "sampler's own state too, taken with the loader's between two batches"
-                    )
-                if number == kept.number and start < kept.first:
+            last, draws = self._newest, np.empty(0, np.int64)
+            if state not in {None, self._updates}:
+                raise StateError(
+                    f"the loader's state was taken after {state} updates of its "
+                    f"PrioritizedSampler, and this one has had {self._updates}; load the "
+                    "sampler's own state too, taken with the loader's between two batches"
+                )
+            if state is not None and number == last.number:
+                first, recent = last.recent
+                if start < first:
                     raise StateError(
                         f"the loader's state is at sample {start} of epoch {number}, and the "
-                        f"PrioritizedSampler's has the draws from sample {kept.first} on; take the "
+                        f"PrioritizedSampler's has the draws from sample {first} on; take the "
                         f"states within {KEPT} batches of the draw"
                     )
-                if number == kept.number and start <= kept.end:
-                    draws = kept.since(start)
-            self._kept, self._least_kept = _Kept(number, start, draws), 0
-            self._taken = self._answered = start
-            self._newest = epoch
+                draws = recent[start - first :]
+            self._newest, self._answered = DrawEpoch(self, key, number, start, draws), start
+            return self._newest
 
-    def draw(self, epoch: DrawEpoch, count: int) -> Indices:
-        """Return an epoch's next draws: kept ones first, then new ones by the current powers."""
+    def draw(self, key: Words, start: int, stop: int) -> Indices:
+        """Return draws for these positions, by the current powers."""
         with self._lock:
-            if epoch is not self._newest:
-                return self._drawn(epoch, epoch.position, count)
-            kept, stop = self._kept, epoch.position + count
-            if kept.end < stop:
-                draws = np.concatenate([kept.draws, self._drawn(epoch, kept.end, stop - kept.end)])
-                self._least_kept = max(self._least_kept, 4 * count)
-                old = max(draws.size - max(self._least_kept, KEPT * count), 0)
-                self._kept = _Kept(kept.number, kept.first + old, draws[old:])
-            self._taken = stop
-            return self._kept.since(epoch.position)[:count]
-
-    def _drawn(self, epoch: DrawEpoch, start: int, count: int) -> Indices:
-        total, beta = self._tree.total(), self._beta_now()
-        if not total > 0:
-            raise ValueError(
-                f"PrioritizedSampler has nothing to draw: all {self._count} samples have priority "
-                "0; add() those that are there, and update() with errors plus a little, such as "
-                "1e-6"
-            )
-        points = fractions_at(epoch.key, start, start + count) * total
-        ascending = np.argsort(points)  # neighbours in memory, one after another
-        found = np.empty(count, np.int64)
-        found[ascending] = self._tree.find(points[ascending])
-        with np.errstate(under="ignore"):  # a weight may be 0
-            return pack(found, (self._tree.least() / self._tree.values[found]) ** beta)
+            total, beta = self._tree.total(), self._beta_now()
+            if not total > 0:
+                raise ValueError(
+                    f"PrioritizedSampler has nothing to draw: all {self._count} samples have "
+                    "priority 0; add() those that are there, and update() with errors plus a "
+                    "little, such as 1e-6"
+                )
+            points = fractions_at(key, start, stop) * total
+            ascending = np.argsort(points)  # neighbours in memory, one after another
+            found = np.empty(points.size, np.int64)
+            found[ascending] = self._tree.find(points[ascending])
+            with np.errstate(under="ignore"):  # a weight may be 0
+                return pack(found, (self._tree.least() / self._tree.values[found]) ** beta)
 
     def _beta_now(self) -> float:
         if not callable(self._beta):
@@ -337,26 +317,32 @@ class PrioritizedSampler(SeededSampler):
         sample.
         """
         with self._lock:
-            kept, beta = self._kept, np.nan if callable(self._beta) else self._beta
-            found: dict[str, Any] = {"powers": self._tree.values.copy(), "draws": kept.draws.copy()}
-            found |= {"alpha": self._alpha, "beta": beta, "most": self._most}
-            found |= {"updates": self._updates, "epoch": kept.number, "first": kept.first}
-            return {name: np.asarray(value) for name, value in found.items()}
+            first, draws = self._newest.recent
+            state = {
+                "powers": self._tree.values.copy(),
+                "draws": draws.copy(),
+                "alpha": self._alpha,
+                "beta": np.nan if callable(self._beta) else self._beta,
+                "most": self._most,
+                "updates": self._updates,
+                "epoch": self._newest.number,
+                "first": first,
+            }
+            return {name: np.asarray(value) for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Restore ``state``; also beta, if it is a number both now and in the state.
 
         Call it before the epoch that is to continue. StateError for a state of another sampler.
         """
-        found = checked_state(state, self._count, self._alpha)
+        kept = checked_state(state, self._count, self._alpha)
         with self._lock:
-            self._tree.put(np.arange(self._count), found["powers"])
-            self._most, self._updates = float(found["most"]), int(found["updates"])
-            self._kept = _Kept(int(found["epoch"]), int(found["first"]), found["draws"])
-            self._taken = self._answered = self._kept.first
-            self._newest = None
-            if not callable(self._beta) and found["beta"] >= 0:  # NaN: it was a function
-                self._beta = float(found["beta"])
+            self._tree.put(np.arange(self._count), kept["powers"])
+            self._most, self._updates = float(kept["most"]), int(kept["updates"])
+            number, self._answered = int(kept["epoch"]), int(kept["first"])
+            self._newest = DrawEpoch(self, _NO_KEY, number, self._answered, kept["draws"])
+            if not callable(self._beta) and kept["beta"] >= 0:  # NaN: it was a function
+                self._beta = float(kept["beta"])
 
 
 class PrioritizedOrder(Sampler):
@@ -366,19 +352,16 @@ class PrioritizedOrder(Sampler):
 
     def __init__(self, sampler: PrioritizedSampler, order: str, count: int, seed: int) -> None:
         """Draw from ``count`` samples."""
-        self.sampler = sampler
-        self._length = len(sampler)
-        self.order = order
-        self._count = count
-        self._seed = seed
+        self.sampler, self.order, self.dataset_length, self.seed = sampler, order, count, seed
+        self._samples = len(sampler)
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> DrawEpoch:
         """Return epoch ``number`` from position ``start`` on.
 
         ``state``: the number of updates before that.
         """
-        key = key_of("prioritized", (self._seed, number, self._count))
-        return DrawEpoch(self.sampler, key, number, start, state)
+        key = key_of("prioritized", (self.seed, number, self.dataset_length or 0))
+        return self.sampler.begin(key, number, start, state)
 
     @property
     def start_state(self) -> int:
@@ -400,46 +383,34 @@ class DrawEpoch(Epoch):
     position: int
 
     def __init__(
-        self, sampler: PrioritizedSampler, key: Words, number: int, start: int, state: Any
+        self, sampler: PrioritizedSampler, key: Words, number: int, start: int, draws: Indices
     ) -> None:
-        """Begin at a position, with the draws that the sampler kept from there on."""
-        self.number = number
-        """Of this epoch."""
-        self.position = start
-        self.key = key
-        """Of its random words."""
-        self._sampler = sampler
-        sampler.begin(self, state)
+        """Begin at a position, with draws that were made from there on."""
+        self._sampler, self.key, self.number, self.position = sampler, key, number, start
+        self.recent = start, draws
+        """The newest draws, above all those ahead of the loop, and the position of the first.
+
+        In one, because a signal handler may read them at any moment.
+        """
+        self._least_kept = 0
 
     def take(self, count: int) -> Indices:
         """Return the next draws; after Ctrl-C, the next call returns them."""
-        taken = self._sampler.draw(self, max(min(count, len(self._sampler) - self.position), 0))
-        self.position += taken.size
+        position, (first, draws) = self.position, self.recent
+        count = max(min(count, len(self._sampler) - position), 0)
+        made, stop = first + draws.size, position + count
+        if made < stop:
+            draws = np.concatenate([draws, self._sampler.draw(self.key, made, stop)])
+            self._least_kept = max(self._least_kept, 4 * count)
+            old = max(draws.size - max(self._least_kept, KEPT * count), 0)
+            first, draws = self.recent = first + old, draws[old:]
+        taken = draws[position - first : stop - first]
+        self.position = stop
         return taken
 
     def state(self, position: int) -> int:  # noqa: ARG002 - the sampler keeps later draws
         """Return how many updates there were."""
         return self._sampler.updates
-
-
-class _Kept(NamedTuple):
-    """The newest draws of an epoch: those ahead of the loop, above all.
-
-    A signal handler may read them at any moment.
-    """
-
-    number: int  # of the epoch
-    first: int  # position
-    draws: Indices
-
-    @property
-    def end(self) -> int:
-        """The position after the last."""
-        return self.first + self.draws.size
-
-    def since(self, position: int) -> Indices:
-        """Return the draws from a position on."""
-        return self.draws[position - self.first :]
 
 
 class SumTree:
@@ -457,13 +428,10 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         """Begin with zeros."""
-        self._sums = [np.zeros(_up(size, SIDE))]
-        while self._sums[-1].size > 2:  # noqa: PLR2004  (two numbers have one sum)
-            self._sums.append(np.zeros(_up(self._sums[-1].size // 2, 2)))
-        self._least = [np.full(_up(self._sums[0].size // SIDE, SIDE), np.inf)]
-        while self._least[-1].size > SIDE:
-            self._least.append(np.full(_up(self._least[-1].size // SIDE, SIDE), np.inf))
-        self.values = self._sums[0][:size]
+        numbers = np.zeros(-(-size // SIDE) * SIDE)
+        self._sums = _Levels(numbers, 2, lambda pairs: pairs[:, 0] + pairs[:, 1])
+        self._least = _Levels(numbers, SIDE, _least_above_0)
+        self.values = numbers[:size]
         """The numbers. Change them by `put`."""
         self._changed: list[Indices] = []
 
@@ -475,12 +443,12 @@ class SumTree:
     def total(self) -> float:
         """Return the sum of all."""
         self._add_up()
-        return float(self._sums[-1].sum())
+        return self._sums.top
 
     def least(self) -> float:
         """Return the least number above 0; infinity where there is none."""
         self._add_up()
-        return float(self._least[-1].min())
+        return self._least.top
 
     def find(self, points: Floats) -> Indices:
         """Return the number of each point: the first whose sum with those before exceeds it.
@@ -489,7 +457,7 @@ class SumTree:
         """
         self._add_up()
         found, points = np.zeros(points.size, np.int64), points.copy()
-        for level in reversed(self._sums):
+        for level in reversed(self._sums.levels):
             found <<= 1
             left = level.take(found)
             right = (points >= left) & (level.take(found + 1) > 0)
@@ -501,30 +469,36 @@ class SumTree:
         """Bring the sums and the least numbers up to date."""
         if count := len(self._changed):
             changed = np.concatenate(self._changed[:count])
-            _update(self._sums, changed, 2, lambda pairs: pairs[:, 0] + pairs[:, 1])
-            _update([self._sums[0], *self._least], changed, SIDE, _least_above_0)
+            self._sums.update(changed)
+            self._least.update(changed)
             del self._changed[:count]  # last: Ctrl-C may have come before
 
 
-def _update(
-    levels: list[Floats], changed: Indices, side: int, combine: Callable[[Floats], Floats]
-) -> None:
-    """Recompute the nodes above changed numbers, each from ``side`` of the level below."""
-    for below, above in pairwise(levels):
-        groups = below.reshape(-1, side)
-        changed = changed // side
-        if changed.size * FEW > len(groups):
-            changed = np.arange(len(groups))
-        above[changed] = combine(groups[changed])
+class _Levels:
+    """Numbers and, level by level, one number for each group of the level below."""
+
+    def __init__(self, numbers: Floats, side: int, combine: Callable[[Floats], Floats]) -> None:
+        """Combine ``side`` numbers at a time, until one group is left; all begin as zeros."""
+        self.levels, self._side, self._combine = [numbers], side, combine
+        while (groups := -(-self.levels[-1].size // side)) > 1:
+            self.levels.append(np.zeros(-(-groups // side) * side))
+
+    @property
+    def top(self) -> float:
+        """The number for the group that is left."""
+        return float(self._combine(self.levels[-1].reshape(1, -1))[0])
+
+    def update(self, changed: Indices) -> None:
+        """Compute the numbers above changed ones anew."""
+        for below, above in pairwise(self.levels):
+            groups, changed = below.reshape(-1, self._side), changed // self._side
+            if changed.size * FEW > len(groups):
+                changed = np.arange(len(groups))
+            above[changed] = self._combine(groups[changed])
 
 
 def _least_above_0(groups: Floats) -> Floats:
-    least: Floats = np.where(groups > 0, groups, np.inf).min(axis=1)
-    return least
-
-
-def _up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+    return np.where(groups > 0, groups, np.inf).min(axis=1)
 
 
 # ---- what users give ----
@@ -557,47 +531,46 @@ def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
     return powers
 
 
-_ARRAYS = ("powers", "draws")
-_NUMBERS = ("alpha", "beta", "most", "updates", "epoch", "first")
+_AXES = {"powers": 1, "draws": 1} | dict.fromkeys(
+    ("alpha", "beta", "most", "updates", "epoch", "first"), 0
+)
+"""Of the arrays of a state."""
 _CHANGED = "it was changed since"
 
 
 def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any]]:
     """Return the arrays of a sampler's state; StateError if the state is of another sampler."""
+    arrays = _arrays_of(state)
+    if (size := arrays["powers"].size) != count:
+        _refuse(f"is of {size} samples, and this sampler of {count}", f"make it with n={size}")
+    if (theirs := arrays["alpha"]) != alpha:
+        what = f"was taken with alpha={theirs}, and this sampler has alpha={alpha}"
+        _refuse(what, "give it that alpha")
+    # Other values would cause wrong draws or counts later.
+    for name in ("powers", "most"):
+        wrong = arrays[name][~((arrays[name] >= 0) & (arrays[name] <= MOST_POWER))]
+        if wrong.size:
+            _refuse(f"has {wrong[0]:g} in {name!r}, expected numbers from 0 to 2**900", _CHANGED)
+    for name in ("updates", "epoch", "first"):
+        if arrays[name].dtype.kind != "i" or arrays[name] < 0:
+            what = f"has {arrays[name]!s} for {name!r}, expected an int of 0 or more"
+            _refuse(what, _CHANGED)
+    draws = arrays["draws"] if arrays["draws"].size else np.empty(0, np.int64)
+    if draws.dtype.kind != "i" or not np.all((draws >= 0) & (index_of(draws) < count)):
+        _refuse(f"has draws that are of no sample from 0 to {count - 1}", _CHANGED)
+    return {**arrays, "draws": draws}
+
+
+def _arrays_of(state: Any) -> dict[str, NDArray[Any]]:
+    """Return all arrays that a state has to have."""
     expected = "expected what PrioritizedSampler.state_dict() returned"
     if not isinstance(state, Mapping):
         raise StateError(f"the sampler's state is a {type(state).__name__}, {expected}")
-    kept = {name: np.array(state.get(name)) for name in (*_ARRAYS, *_NUMBERS)}
-    for name, array in kept.items():
-        if array.ndim != (name in _ARRAYS) or array.dtype.kind not in "if":
+    arrays = {name: np.array(state.get(name)) for name in _AXES}
+    for name, array in arrays.items():
+        if array.ndim != _AXES[name] or array.dtype.kind not in "if":
             _refuse(f"has no {name!r}", expected)
-    powers, their_alpha = kept["powers"], kept["alpha"]
-    if powers.size != count:
-        size = powers.size
-        _refuse(f"is of {size} samples, and this sampler of {count}", f"make it with n={size}")
-    if their_alpha != alpha:
-        _refuse(
-            f"was taken with alpha={their_alpha}, and this sampler has alpha={alpha}",
-            "give it that alpha",
-        )
-    _check_values(kept, count)
-    return kept
-
-
-def _check_values(kept: Mapping[str, NDArray[Any]], count: int) -> None:
-    """Raise StateError for values that would cause wrong draws or counts later."""
-    powers, draws = kept["powers"], kept["draws"]
-    if not (np.isfinite(powers) & (powers >= 0)).all():
-        _refuse("has powers that are negative or not finite", _CHANGED)
-    for name in ("updates", "epoch", "first"):
-        if kept[name].dtype.kind != "i" or kept[name] < 0:
-            _refuse(f"has {kept[name]!s} for {name!r}, expected an int of 0 or more", _CHANGED)
-    is_draw = draws.dtype.kind == "i" and (draws >= 0) & (index_of(draws) < count)
-    if not np.all(is_draw | (draws.size == 0)):
-        _refuse(f"has draws that are of no sample from 0 to {count - 1}", _CHANGED)
-    for name, most in (("powers", powers.max()), ("most", kept["most"])):
-        if not 0 <= most <= MOST_POWER:
-            _refuse(f"has {most:g} in {name!r}, expected at most 2**900", _CHANGED)
+    return arrays
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:

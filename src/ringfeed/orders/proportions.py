@@ -43,6 +43,7 @@ from itertools import accumulate, islice
 from itertools import count as count_from
 from math import gcd, isfinite, lcm
 from numbers import Rational, Real
+from operator import add, sub
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,51 +146,54 @@ def totals(weights: Sequence[int], left: Sequence[int], stop: str) -> list[int]:
 
 
 class Pattern:
-    """The dataset from which each position draws: for given totals, or repeated without end."""
+    """The datasets from which the positions of an epoch draw, from one of them on.
 
-    def __init__(
-        self, amounts: Sequence[int], weights: Sequence[int], rows: int, block: int, *, ends: bool
+    For given amounts, or repeated without end; positions count from the epoch's start.
+    """
+
+    def __init__(  # noqa: PLR0913 - made in one place
+        self,
+        start: int,
+        before: tuple[int, ...],
+        weights: tuple[int, ...],
+        amounts: Sequence[int],
+        rows: int,
+        *,
+        ends: bool,
     ) -> None:
-        """Draw ``amounts`` in blocks of ``rows``; the first is block ``block`` of the epoch."""
-        self.rows = rows
-        self.amounts = [*amounts]
-        self.draws = sum(amounts) if ends else None
-        """How many there are in all; None: without end."""
+        """Draw ``amounts`` in blocks of ``rows``; ``before``: draws ahead of the start."""
+        self.start, self.before, self.weights = start, before, weights
+        self._amounts, self._rows, self._ends = amounts, rows, ends
+        self._draws = sum(amounts)
         self._last: list[int] = []  # what the last block has, which is shorter
         cumulated = [amount * rows for amount in accumulate(amounts)]
+        blocks = self._draws
         if ends and rows > 1:
-            self._last = self._shorter(weights)
-            cumulated = [
-                *accumulate(amount - last for amount, last in zip(amounts, self._last, strict=True))
+            rest, whole = self._draws % rows, sum(weights)
+            parts = [
+                amount - Fraction((self._draws - rest) * weight, whole)
+                for amount, weight in zip(amounts, weights, strict=True)
             ]
-            blocks = max(sum(amounts) // rows, 1)
-        else:
-            blocks = sum(amounts) or 1
-        self._period, *self._cumulated = _reduced([blocks, *cumulated])
+            self._last = rounded(parts, rest)
+            cumulated = [*accumulate(map(sub, amounts, self._last))]
+            blocks //= rows
+        self._period, *self._cumulated = _reduced([blocks or 1, *cumulated])
         self._step = step_of(self._period)
-        self._shift = self._period * (block * GOLDEN % 2**64) >> 64
+        self._shift = self._period * (start // rows * GOLDEN % 2**64) >> 64
         self._dtype = np.dtype(np.int64 if self._period * rows < NARROW else object)
-
-    def _shorter(self, weights: Sequence[int]) -> list[int]:
-        draws, whole = sum(self.amounts), sum(weights)
-        rest = draws % self.rows
-        full = [Fraction((draws - rest) * weight, whole) for weight in weights]
-        parts = [amount - part for amount, part in zip(self.amounts, full, strict=True)]
-        return rounded(parts, rest)
 
     def members(self, position: int, count: int) -> Indices:
         """Return at most ``count`` datasets' numbers from a position on, fewer at the end."""
-        if self.draws is not None:
-            count = min(count, self.draws - position)
-        count = max(min(count, max(CHUNK, self.rows)), 0)
-        if self.rows == 1:
+        position -= self.start
+        if self._ends:
+            count = min(count, self._draws - position)
+        count = max(min(count, max(CHUNK, self._rows)), 0)
+        if self._rows == 1:
             above = self._period - self._offsets(position, count)
-            found: Indices = np.searchsorted(
-                np.array(self._cumulated, self._dtype), above, "left"
-            ).astype(np.int64)
-            return found
-        block, skipped = divmod(position, self.rows)
-        counts = self._counts_from(block, -(-(skipped + count) // self.rows))
+            edges = np.array(self._cumulated, self._dtype)
+            return np.searchsorted(edges, above, "left").astype(np.int64)
+        block, skipped = divmod(position, self._rows)
+        counts = self._counts_from(block, -(-(skipped + count) // self._rows))
         return spread(counts)[skipped : skipped + count]
 
     def _offsets(self, block: int, count: int) -> Any:
@@ -199,27 +203,23 @@ class Pattern:
 
     def _counts_from(self, block: int, count: int) -> Indices:
         """Return how often each block, a row, draws from each dataset."""
-        full = count if self.draws is None else max(min(count, self.draws // self.rows - block), 0)
+        full = max(min(count, self._draws // self._rows - block), 0) if self._ends else count
         edges = np.array([0, *self._cumulated], self._dtype)
-        cumulated = (edges[None, :] + self._offsets(block, full)[:, None]) // self._period
-        last = [self._last] if full < count else np.empty((0, len(self.amounts)), np.int64)
-        return np.concatenate([np.diff(cumulated).astype(np.int64), last])
+        cumulated = (edges + self._offsets(block, full)[:, None]) // self._period
+        counts = np.diff(cumulated).astype(np.int64)
+        return np.concatenate([counts, [self._last]]) if full < count else counts
 
-    def counts(self, position: int) -> list[int]:
-        """Return how often each dataset is drawn before a position."""
-        if self.draws is not None and position >= self.draws:
-            return [*self.amounts]
-        blocks, rest = divmod(position, self.rows)
-        below = [self._drawn(edge, blocks) for edge in (0, *self._cumulated)]
-        begun = np.bincount(
-            self.members(blocks * self.rows, rest), minlength=len(self.amounts)
-        ).tolist()
-        return [high - low + more for low, high, more in zip(below, below[1:], begun, strict=False)]
-
-    def _drawn(self, edge: int, blocks: int) -> int:
-        """Return how often the first blocks draw from the datasets below an edge."""
+    def counts(self, position: int) -> tuple[int, ...]:
+        """Return how often each dataset is drawn before a position of the epoch."""
+        begun = position - self.start
+        if self._ends and begun >= self._draws:
+            return tuple(map(add, self.before, self._amounts))
+        blocks, rest = divmod(begun, self._rows)
+        # Of whole blocks, from the datasets below each edge.
         line = self._step, self._period
-        return floor_sum(blocks, edge + self._shift, *line) - floor_sum(blocks, self._shift, *line)
+        sums = [floor_sum(blocks, edge + self._shift, *line) for edge in (0, *self._cumulated)]
+        last = np.bincount(self.members(position - rest, rest), minlength=len(self._amounts))
+        return tuple(map(add, map(add, self.before, map(sub, sums[1:], sums)), last.tolist()))
 
 
 def spread(counts: Indices) -> Indices:
@@ -231,8 +231,7 @@ def spread(counts: Indices) -> Indices:
     places = (2 * ranks + 1) / (2 * np.repeat(flat, flat)) + np.repeat(
         np.arange(blocks), counts.sum(1)
     )
-    order: Indices = members[np.argsort(places, kind="stable")]
-    return order
+    return members[np.argsort(places, kind="stable")]
 
 
 def floor_sum(count: int, first: int, step: int, period: int) -> int:

@@ -263,8 +263,7 @@ def key_of(purpose: str, numbers: tuple[int, ...]) -> NDArray[np.uint64]:
 
 def fractions_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.float64]:
     """Return the upper 53 bits of some words as fractions, from 0 to below 1."""
-    fractions: NDArray[np.float64] = (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53
-    return fractions
+    return (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53
 
 
 def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint64]:
@@ -273,8 +272,7 @@ def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint6
     Word p is word p mod 4 of the block of counter p // 4 + 1.
     """
     stream = np.random.Philox(key=key, counter=start // 4)  # counts on before the first block
-    words: NDArray[np.uint64] = stream.random_raw(stop - start + start % 4)
-    return words[start % 4 :]
+    return stream.random_raw(stop - start + start % 4)[start % 4 :]
 
 
 class _Stream:

@@ -1,23 +1,21 @@
 """The order of samples: an epoch gives sample numbers, in constant memory.
 
-    Sequential         0, 1, 2, ...
-    Positional         a function of (epoch, position), as is `permutation.Shuffled`
-    SeededSampler      a user's sampler=, which a loader binds to its dataset and seed: see
-                       `weighted`, `subsets`, `windows` and `prioritized`
+    Sampler       an order: a loader binds it to its dataset and seed
+    Positional    an order that is a function of (seed, epoch, position)
+    Sequential    0, 1, 2, ...
 
-A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9,
+A bound sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9,
 seed=0).epoch(3).take(128)``. To continue, an epoch begins at a position: ``.epoch(3, 5 * 10**8)``.
 `Epoch.state` holds what the position does not determine.
 """
 
 from __future__ import annotations
 
-import operator
-import os
 import sys
 from abc import ABC, abstractmethod
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from ringfeed.orders.shard import Part
 
 CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
-
-IndicesAt: TypeAlias = "Callable[[int, int, int], Indices]"
-"""Returns the samples of an epoch from one position to below another."""
 
 
 class Epoch(ABC):
@@ -72,14 +67,25 @@ class Epoch(ABC):
         return None
 
 
-class Sampler(ABC):
-    """The interface of an order to the loader."""
+class Sampler:
+    """An order of samples.
+
+    As given to a loader, it belongs to no dataset, and may be given to any number of loaders, which
+    do not change it: `bind` makes the order that a loader reads.
+    """
 
     order: str
     """A short name for this order, beside seed and length: at most 40 characters."""
-    _length: int | None = None
+    given_as = "sampler="
+    """The parameter of the loader that it is given as, in messages."""
+    seed = 0
+    """The seed of the loader."""
+    dataset_length: int | None = None
+    """Samples of the dataset; None: unknown."""
     sample_count: int | None = None
     """Samples of the dataset, where `length` counts something else."""
+    carries_weights = False
+    """Whether an epoch gives draws, numbers with weights: see `prioritized`."""
     pure = True
     """Whether reading ahead has no visible effect."""
     counts_up = False
@@ -93,15 +99,33 @@ class Sampler(ABC):
     why_no_length = "sampler has no len()"
     """Why there is none, in words that follow "its"."""
 
+    _samples: int | None = None
+
     @property
     def length(self) -> int | None:
         """Samples in an epoch, or batches if it gives lists; None: unknown."""
-        return self._length
+        return self.dataset_length if self._samples is None else self._samples
+
+    def bind(self, length: int | None, seed: int) -> Sampler:
+        """Return this order over a dataset of ``length`` samples, None: unknown.
+
+        Raises ValueError or IndexError if the order does not fit the dataset.
+        """
+        self.check_fits(length)
+        bound = copy(self)
+        bound.dataset_length, bound.seed = length, seed
+        return bound
 
     @property
     def start_state(self) -> Any:
         """The state of an epoch that has not begun."""
         return None
+
+    def check_fits(self, length: int | None) -> None:
+        """Raise ValueError or IndexError if this is no order of a dataset of this length."""
+
+    def check_ranks(self, world_size: int) -> None:
+        """Raise ValueError if several ranks cannot share this order."""
 
     def padding(self, shard: Part, samples: int) -> int:
         """Return how many rows of padding a rank's last batch of so many samples has."""
@@ -114,28 +138,28 @@ class Sampler(ABC):
 
             refuse(state, f"expected none with order {self.order!r}")
 
-    @abstractmethod
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Any:
         """Return epoch ``number`` without its first ``start`` samples.
 
         ``state``: the result of `Epoch.state` there.
         """
+        raise NotImplementedError
 
 
 class Positional(Sampler):
-    """An order in which each sample is a function of (epoch, position)."""
+    """An order in which each sample is a function of (seed, epoch, position)."""
 
-    def __init__(
-        self, order: str, length: int | None, indices_at: IndicesAt, chunk: int = CHUNK
-    ) -> None:
-        """Request at least ``chunk`` positions from ``indices_at``: one takes nearly as long."""
-        self.order, self._length = order, length
-        self._indices_at, self._chunk = indices_at, chunk
+    chunk = CHUNK
+    """Positions to compute at a time, at least: one takes nearly as long."""
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:  # noqa: ARG002
         """Return the order of epoch ``number``, of 0 or more, from position ``start`` on."""
-        length = sys.maxsize if self._length is None else self._length
-        return PositionalEpoch(partial(self._indices_at, number), length, start, self._chunk)
+        length = sys.maxsize if self.length is None else self.length
+        return PositionalEpoch(partial(self.indices_at, number), length, start, self.chunk)
+
+    def indices_at(self, number: int, start: int, stop: int) -> Indices:
+        """Return the samples of epoch ``number`` from one position to below another."""
+        raise NotImplementedError
 
 
 class PositionalEpoch(Epoch):
@@ -163,61 +187,11 @@ class PositionalEpoch(Epoch):
 class Sequential(Positional):
     """0, 1, 2, ... in every epoch; without end if the dataset has neither length nor end."""
 
+    order = "sequential"
+    given_as = "shuffle=False"
     counts_up = True
     why_no_length = "dataset has no len(), and goes on without end"
 
-    def __init__(self, length: int | None) -> None:
-        super().__init__("sequential", length, lambda _, start, stop: np.arange(start, stop))
-
-
-class SeededSampler(ABC):
-    """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders.
-
-    Loaders do not change it.
-    """
-
-    parameter = "sampler"
-    """The parameter of the loader that it is given as."""
-    carries_weights = False
-    """Whether an epoch gives draws, numbers with weights: see `draws`."""
-
-    @abstractmethod
-    def bind(self, length: int | None, seed: int) -> Sampler:
-        """Return the order over a dataset of ``length`` samples, None: unknown.
-
-        Raises ValueError if the order does not fit the dataset.
-        """
-
-    def check_ranks(self, world_size: int) -> None:  # noqa: B027 - most orders fit all ranks
-        """Raise ValueError if several ranks cannot share this order."""
-
-
-def check_integer(
-    name: str, value: object, least: int, expected: str = "", most: int | None = None
-) -> int:
-    """Return a Python int; TypeError or ValueError unless it is an integer in these bounds."""
-    expected = expected or f"an integer of {least} or more"
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, expected {expected}")
-    if number < least:
-        raise ValueError(f"{name} is {number}, expected {expected}")
-    if most is not None and number > most:
-        raise ValueError(f"{name} is {number}, expected at most {most}")
-    return number
-
-
-def check_seed(seed: object) -> int:
-    """Return ``seed`` as a Python int.
-
-    Raises TypeError or ValueError unless it is an integer of 0 or more.
-    """
-    return check_integer("seed", seed, 0)
-
-
-def draw_seed() -> int:
-    """Return a seed from the operating system, of 53 bits, which every reader of JSON keeps."""
-    return int.from_bytes(os.urandom(7), "little") >> 3
+    def indices_at(self, number: int, start: int, stop: int) -> Indices:  # noqa: ARG002
+        """Return the positions themselves."""
+        return np.arange(start, stop)

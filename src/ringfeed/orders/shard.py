@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ringfeed._checks import AUTO, MOST, check_choice, check_count
+from ringfeed._checks import AUTO, MOST, check_choice, check_integer
 from ringfeed._classes import class_names
-from ringfeed.orders.sampler import CHUNK, Epoch, SeededSampler
+from ringfeed.orders.sampler import CHUNK, Epoch
 
 if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
@@ -39,17 +39,19 @@ class Shard(NamedTuple):
 
     rank: from 0 on. world_size: the number of ranks.
     uneven: "pad", "keep" or "drop" an incomplete last global batch: see docs/settings.md.
-    found: the sources of the rank, with ``shard="auto"``.
+    sources: the names of those that know the rank, with ``shard="auto"``.
     """
 
     rank: int
     world_size: int
     uneven: Uneven = "pad"
-    found: str = ""
+    sources: str = ""
 
     def __str__(self) -> str:
         """Return it in words."""
-        return f"rank {self.rank} of {self.world_size}" + (f" ({self.found})" if self.found else "")
+        return f"rank {self.rank} of {self.world_size}" + (
+            f" ({self.sources})" if self.sources else ""
+        )
 
     @classmethod
     def find(cls, uneven: Uneven = "pad") -> Shard:
@@ -61,8 +63,8 @@ class Shard(NamedTuple):
         """
         from ringfeed.orders.ranks import find  # noqa: PLC0415 - only where it is asked for
 
-        rank, world_size, found = find()
-        return cls(rank, world_size, uneven, found)
+        rank, world_size, sources = find()
+        return cls(rank, world_size, uneven, sources)
 
     @classmethod
     def of(cls, shard: object) -> Shard:
@@ -76,19 +78,19 @@ class Shard(NamedTuple):
         if not isinstance(this, cls):
             message = f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}"
             raise ValueError(message)  # noqa: TRY004 - as of any other word
-        count = check_count("world_size", this.world_size, 1, MOST, none=False) or 1
-        number = check_count("rank", this.rank, 0, MOST, none=False) or 0
+        count = check_integer("world_size", this.world_size, 1, MOST)
+        number = check_integer("rank", this.rank, 0, MOST)
         if number >= count:
             raise ValueError(
                 f"rank={number} with world_size={count}; ranks go from 0 to {count - 1}"
             )
         check_choice("uneven", this.uneven, ("pad", "drop", "keep"))
-        return cls(number, count, this.uneven, this.found)
+        return cls(number, count, this.uneven, this.sources)
 
-    def check(self, sampler: object, seed: object) -> None:
+    def check(self, order: Sampler, sampler: object, seed: object) -> None:
         """Raise ValueError for orders without global batches, or with different ones on each rank.
 
-        The loader's own parameters.
+        ``sampler`` and ``seed`` are the loader's parameters.
         """
         if self.world_size == 1:
             return
@@ -97,8 +99,7 @@ class Shard(NamedTuple):
                 f"seed=None draws a seed, and each rank of {self.world_size} another; give all of "
                 "them one number"
             )
-        if isinstance(sampler, SeededSampler):
-            sampler.check_ranks(self.world_size)
+        order.check_ranks(self.world_size)
         if "torch.DistributedSampler" in class_names(sampler):
             raise ValueError(
                 f"sampler is a {type(sampler).__name__}, which gives the samples of one process, "

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import sys
 from array import array
-from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ import numpy as np
 from ringfeed.orders.checks import check_length, checked_array, digest
 from ringfeed.orders.permutation import permute
 from ringfeed.orders.rng import seed_of
-from ringfeed.orders.sampler import CHUNK, Positional, SeededSampler
+from ringfeed.orders.sampler import CHUNK, Positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,12 +38,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import Sampler
 
 MOST_LABELS = 2**31
 
 
-class SubsetSampler(SeededSampler):
+class SubsetSampler(Positional):
     """Takes some samples of a dataset: ``Loader(dataset, sampler=SubsetSampler(train_indices))``.
 
     indices: the samples, each as often as its index occurs: an array of integers of one axis, or an
@@ -55,6 +53,8 @@ class SubsetSampler(SeededSampler):
     Raises TypeError for indices that are no integers, ValueError for more than one axis, and in a
     loader IndexError for an index that its dataset does not have.
     """
+
+    _samples: int
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class SubsetSampler(SeededSampler):
                 np.int64
             )  # a copy
         )
-        self._shuffle = bool(shuffle)
+        self._shuffle, self._samples = bool(shuffle), len(self._indices)
         given: Any = repr(self._indices) if isinstance(self._indices, range) else self._indices
-        self._order = f"subset:{digest(given, 'shuffled' if shuffle else '')}"
+        self.order = f"subset:{digest(given, 'shuffled' if shuffle else '')}"
 
     def __len__(self) -> int:
         """Return the number of indices."""
-        return len(self._indices)
+        return self._samples
 
     def __repr__(self) -> str:
         """Return the number of indices, and their order."""
@@ -88,12 +88,8 @@ class SubsetSampler(SeededSampler):
             f"{'shuffled' if self._shuffle else 'in their order'}>"
         )
 
-    def bind(self, length: int | None, seed: int) -> Sampler:
-        """Return the order over a dataset of ``length`` samples."""
-        self._check_bounds(length)
-        return Positional(self._order, len(self), partial(self._indices_at, seed))
-
-    def _check_bounds(self, length: int | None) -> None:
+    def check_fits(self, length: int | None) -> None:
+        """Raise IndexError for an index that a dataset of this length does not have."""
         given, limit = self._indices, sys.maxsize if length is None else length
         numbers = np.array([*given[:1], *given[-1:]]) if isinstance(given, range) else given
         wrong = numbers[(numbers < 0) | (numbers >= limit)]
@@ -105,14 +101,15 @@ class SubsetSampler(SeededSampler):
             )
             raise IndexError(f"SubsetSampler has the index {wrong[0]}, {has}")
 
-    def _indices_at(self, seed: int, number: int, start: int, stop: int) -> Indices:
+    def indices_at(self, number: int, start: int, stop: int) -> Indices:
+        """Return the samples at these positions."""
         places, given = np.arange(start, stop, dtype=np.int64), self._indices
         if self._shuffle:
-            places = permute(places, len(self), seed, number)
+            places = permute(places, len(self), self.seed, number)
         return given.start + places * given.step if isinstance(given, range) else given[places]
 
 
-class StratifiedSampler(SeededSampler):
+class StratifiedSampler(Positional):
     """Gives each batch the classes in proportion: ``sampler=StratifiedSampler(labels)``.
 
     labels: the class of each sample: an array of one axis, or a list, of integers or of strings.
@@ -130,37 +127,40 @@ class StratifiedSampler(SeededSampler):
     for more than one axis, for more than 2**31, and in a loader whose dataset has another length.
     """
 
+    _samples: int
+
     def __init__(self, labels: Iterable[int] | Iterable[str]) -> None:
         found, strata = np.unique(_checked_labels(labels), return_inverse=True)
-        self._order = f"stratified:{digest(strata)}"
+        self.order = f"stratified:{digest(strata)}"
         self._counts = np.bincount(strata).astype(np.int64, copy=False)
         self._firsts = np.cumsum(self._counts) - self._counts  # in what lies stratum by stratum
         self._members = np.argsort(strata, kind="stable").astype(np.int64, copy=False)  # lie so
+        self._samples = strata.size
         self._places = np.empty_like(self._members)  # in it, of each position
         self._places[np.argsort(schedule(self._counts), kind="stable")] = np.arange(strata.size)
-        self._classes = found.size
+        self.chunk = CHUNK * found.size
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
-        return self._members.size
+        return self._samples
 
     def __repr__(self) -> str:
         """Return the numbers of labels and of classes."""
-        return f"<StratifiedSampler: {len(self)} labels of {self._classes} classes>"
+        return f"<StratifiedSampler: {len(self)} labels of {self._counts.size} classes>"
 
-    def bind(self, length: int | None, seed: int) -> Sampler:
-        """Return the order over a dataset of ``length`` samples."""
+    def check_fits(self, length: int | None) -> None:
+        """Raise ValueError unless the dataset has a sample for each label."""
         check_length("StratifiedSampler", len(self), "labels", length)
-        indices_at = partial(self._indices_at, seed)
-        return Positional(self._order, len(self), indices_at, CHUNK * self._classes)
 
-    def _indices_at(self, seed: int, number: int, start: int, stop: int) -> Indices:
+    def indices_at(self, number: int, start: int, stop: int) -> Indices:
+        """Return the samples at these positions."""
         by_stratum = np.argsort(self._places[start:stop])
         places = self._places[start:stop][by_stratum]
         bounds = [*np.searchsorted(places, self._firsts), places.size]
         for stratum in np.flatnonzero(np.diff(bounds)).tolist():
             first, count = self._firsts[stratum], int(self._counts[stratum])
-            own, those = seed_of("stratum", (seed, stratum)), slice(*bounds[stratum : stratum + 2])
+            own = seed_of("stratum", (self.seed, stratum))
+            those = slice(*bounds[stratum : stratum + 2])
             places[those] = first + permute(places[those] - first, count, own, number)
         samples = np.empty_like(places)
         samples[by_stratum] = self._members[places]

@@ -21,14 +21,14 @@ depends on the CPU.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ringfeed._checks import check_count
 from ringfeed.orders.checks import check_length, checked_array, digest, refuse_where
 from ringfeed.orders.rng import fractions_at, key_of, words_at
-from ringfeed.orders.sampler import Positional, SeededSampler, check_integer
+from ringfeed.orders.sampler import Positional, PositionalEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices, Words
-    from ringfeed.orders.sampler import Sampler
+    from ringfeed.orders.sampler import Epoch
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -45,7 +45,7 @@ HALF_ROOT = 0.7071067811865476
 LN_2 = 0.6931471805599453
 
 
-class WeightedSampler(SeededSampler):
+class WeightedSampler(Positional):
     """Draws samples by weight: ``sampler=ringfeed.orders.WeightedSampler(weights)``.
 
     weights: a number of 0 or more for each sample of the dataset, with any sum: an array of one
@@ -66,6 +66,8 @@ class WeightedSampler(SeededSampler):
     the number of weights above 0; and in a loader whose dataset has another length.
     """
 
+    _samples: int
+
     def __init__(
         self,
         weights: Iterable[float],
@@ -74,58 +76,69 @@ class WeightedSampler(SeededSampler):
     ) -> None:
         if not isinstance(replacement, bool | np.bool_):
             raise TypeError(f"replacement is {replacement!r}, expected True or False")
-        checked = _checked_weights(weights)
-        self._count, self._replacement = checked.size, bool(replacement)
-        self._num_samples = _checked_count(num_samples, checked, replacement=self._replacement)
-        self._order = f"weighted:{digest(checked, '' if replacement else 'without replacement')}"
-        self._weights = (
-            checked.cumsum() if replacement else checked
-        )  # added up, where points are looked up in them
+        self._weights = _checked_weights(weights)
+        self._replacement = bool(replacement)
+        name = digest(self._weights, "" if replacement else "without replacement")
+        self.order = f"weighted:{name}"
+        most = int(np.count_nonzero(self._weights))
+        given = check_count("num_samples", num_samples, 1)
+        self._samples = given or (self._weights.size if replacement else most)
+        if self._samples > most and not replacement:
+            raise ValueError(
+                f"num_samples is {num_samples}, but without replacement only the {most} samples of "
+                f"a weight above 0 can be drawn; give at most {most}, or replacement=True"
+            )
+        if replacement:
+            # Points are looked up in the sums.
+            self._weights = self._weights.cumsum()
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
-        return self._num_samples
+        return self._samples
 
     def __repr__(self) -> str:
         """Return the numbers of draws and of weights."""
         without = "" if self._replacement else " without replacement"
-        return f"<WeightedSampler: {self._num_samples} draws of {self._count} weights{without}>"
+        return f"<WeightedSampler: {self._samples} draws of {self._weights.size} weights{without}>"
 
-    def bind(self, length: int | None, seed: int) -> Sampler:
-        """Return the order over a dataset of ``length`` samples."""
-        check_length("WeightedSampler", self._count, "weights", length)
+    def check_fits(self, length: int | None) -> None:
+        """Raise ValueError unless the dataset has a sample for each weight."""
+        check_length("WeightedSampler", self._weights.size, "weights", length)
+
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
+        """Return the draws of an epoch; without replacement, they are all made at once."""
         if self._replacement:
-            return Positional(self._order, self._num_samples, partial(self._drawn, seed))
-        sorted_of = lru_cache(maxsize=1)(partial(self._sorted, seed))
-        return Positional(
-            self._order,
-            self._num_samples,
-            lambda number, start, stop: sorted_of(number)[start:stop],
-        )
+            return super().epoch(number, start, state)
+        samples = self._sorted(self._key(number))
+        return PositionalEpoch(lambda at, stop: samples[at:stop], self._samples, start, self.chunk)
 
-    def _drawn(self, seed: int, number: int, start: int, stop: int) -> Indices:
+    def _key(self, number: int) -> Words:
+        return key_of("weighted", (self.seed, number, self._weights.size))
+
+    def indices_at(self, number: int, start: int, stop: int) -> Indices:
         """Return draws with replacement."""
-        key, sums = key_of("weighted", (seed, number, self._count)), self._weights
-        points = fractions_at(key, start, stop) * sums[-1]
+        sums = self._weights
+        points = fractions_at(self._key(number), start, stop) * sums[-1]
         ascending = np.argsort(points)  # with many weights, twice as fast as one after another
         drawn = np.empty(points.size, np.int64)
         drawn[ascending] = np.searchsorted(sums, points[ascending], side="right")
         return drawn
 
-    def _sorted(self, seed: int, number: int) -> Indices:
+    def _sorted(self, key: Words) -> Indices:
         """Return a whole epoch without replacement."""
-        key, keys = key_of("weighted", (seed, number, self._count)), np.empty(self._count)
-        for start in range(0, self._count, BLOCK):
-            stop = min(start + BLOCK, self._count)
-            keys[start:stop] = _sort_keys(words_at(key, start, stop), self._weights[start:stop])
-        order = np.argsort(keys, kind="stable")[: self._num_samples]
-        return order.astype(np.int64, copy=False)
+        weights = self._weights
+        keys = np.empty(weights.size)
+        for start in range(0, keys.size, BLOCK):
+            block = slice(start, start + BLOCK)
+            part = weights[block]
+            keys[block] = _sort_keys(words_at(key, start, start + part.size), part)
+        return np.argsort(keys, kind="stable")[: self._samples].astype(np.int64, copy=False)
 
 
 def _sort_keys(words: Words, weights: Floats) -> Floats:
     """Return a finite key for each weight above 0, and infinity for the others."""
     with np.errstate(over="ignore", divide="ignore"):
-        keys: Floats = np.minimum(_negative_log(words) / weights, np.finfo(np.float64).max)
+        keys = np.minimum(_negative_log(words) / weights, np.finfo(np.float64).max)
     keys[weights == 0] = np.inf
     return keys
 
@@ -143,8 +156,7 @@ def _negative_log(words: Words) -> Floats:
     square, series = part * part, np.zeros_like(part)
     for power in range(21, 0, -2):
         series = series * square + 1.0 / power
-    found: Floats = -(exponent * LN_2 + 2.0 * part * series)
-    return found
+    return -(exponent * LN_2 + 2.0 * part * series)
 
 
 def _checked_weights(weights: Any) -> Floats:
@@ -162,16 +174,3 @@ def _checked_weights(weights: Any) -> Floats:
         if not np.isfinite(checked.cumsum()[-1]):
             raise ValueError("the sum of all weights is infinite; divide them by their largest")
     return checked
-
-
-def _checked_count(num_samples: int | None, weights: Floats, *, replacement: bool) -> int:
-    most = weights.size if replacement else np.count_nonzero(weights)
-    if num_samples is None:
-        return int(most)
-    count = check_integer("num_samples", num_samples, 1)
-    if count > most and not replacement:
-        raise ValueError(
-            f"num_samples is {count}, but without replacement only the {most} samples of a weight "
-            f"above 0 can be drawn; give at most {most}, or replacement=True"
-        )
-    return count

@@ -22,19 +22,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringfeed.orders._permute import MAX_LENGTH
-from ringfeed.orders.permutation import permute
+from ringfeed._checks import check_count, check_integer
+from ringfeed.orders.permutation import Shuffled, permute
 from ringfeed.orders.rng import derive, seed_of
-from ringfeed.orders.sampler import Positional, SeededSampler, check_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import Sampler
 
 
-class WindowShuffle(SeededSampler):
+class WindowShuffle(Shuffled):
     """Shuffles blocks of neighbouring samples, and the samples within windows of blocks.
 
         loader = ringfeed.Loader(dataset, sampler=ringfeed.orders.WindowShuffle(10_000, block=100))
@@ -61,89 +57,63 @@ class WindowShuffle(SeededSampler):
     below 1 or above the window, and in a loader whose dataset has no length.
     """
 
+    given_as = "sampler=WindowShuffle(...)"
+
     def __init__(self, window: int, block: int | None = None) -> None:
         self._window = check_integer("window", window, 2)
-        self._block = (
-            math.isqrt(self._window) if block is None else check_integer("block", block, 1)
-        )
+        self._block = check_count("block", block, 1) or math.isqrt(self._window)
         if self._block > self._window:
             raise ValueError(
                 f"block is {self._block}, expected at most the window's {self._window} samples; "
                 f"raise window= or make block= smaller"
             )
+        self.order = f"window:{self._window}:{self._block}"
 
     def __repr__(self) -> str:
         """Return the call that makes this sampler."""
         return f"WindowShuffle({self._window}, block={self._block})"
 
-    def bind(self, length: int | None, seed: int) -> Sampler:
-        """Return the order over a dataset of ``length`` samples."""
-        if length is None:
-            raise ValueError(
-                "WindowShuffle needs a dataset with a length; shuffle inside the dataset instead"
-            )
-        if length > MAX_LENGTH:
-            raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
+    def indices_at(self, number: int, start: int, stop: int) -> Indices:
+        """Return the samples at these positions.
 
+        A place is a position before its window is mixed.
+        """
+        length = self.dataset_length or 0
         # Any block that is longer than the dataset gives the same order.
         block, blocks = min(self._block, length + 1), self._window // self._block
+        # The place of the short block among the others; after them all, if there is none.
+        short, missing = length // block, -length % block
+        if missing:
+            word = derive("window", (self.seed, number, length, block), 8)
+            short = int.from_bytes(word, "little") % (short + 1)
 
-        def indices_at(number: int, start: int, stop: int) -> Indices:
-            return _Windows(length, block, blocks, seed, number).indices_at(start, stop)
+        def begin(window: int) -> int:
+            """Return the first position of a window."""
+            before = window * blocks
+            return min(before * block - missing * (before > short), length)
 
-        return Positional(f"window:{self._window}:{self._block}", length, indices_at)
-
-
-class _Windows:
-    """One epoch. A place is a position before its window is mixed."""
-
-    def __init__(self, length: int, block: int, blocks: int, seed: int, number: int) -> None:
-        self._length, self._block, self._blocks = length, block, blocks  # of a window
-        self._seed, self._number = seed, number
-        self._whole, self._rest = divmod(length, block)
-        self._short = (
-            self._whole
-        )  # where the short block comes among the others; past them, where there is none
-        if self._rest:
-            word = int.from_bytes(derive("window", (seed, number, length, block), 8), "little")
-            self._short = word % (self._whole + 1)
-
-    def indices_at(self, start: int, stop: int) -> Indices:
-        return self._samples(np.concatenate([*self._places(start, stop)]))
-
-    def _places(self, start: int, stop: int) -> Iterator[Indices]:
-        """Mix the positions within each of their windows."""
-        window = self._window_of(start)
+        places, window = [], start // (blocks * block)
         while start < stop:
-            first, end = self._begin(window), self._begin(window + 1)
-            seed = seed_of("window", (self._seed, window))
-            positions = np.arange(start - first, min(stop, end) - first, dtype=np.int64)
-            yield first + permute(positions, end - first, seed, self._number)
-            start, window = end, window + 1
+            first, end = begin(window), begin(window + 1)
+            # If the short block lies before this window, the window may end before the start.
+            if start < end:
+                within = np.arange(start - first, min(stop, end) - first)
+                seed = seed_of("window", (self.seed, window))
+                places.append(first + permute(within, end - first, seed, number))
+                start = end
+            window += 1
+        return self._samples_of(np.concatenate(places), number, block, short)
 
-    def _begin(self, window: int) -> int:
-        """Return the first position of a window."""
-        blocks = window * self._blocks
-        return min(
-            blocks * self._block - (self._missing if blocks > self._short else 0), self._length
-        )
-
-    def _window_of(self, position: int) -> int:
-        size = self._blocks * self._block
-        window = position // size  # if the short block lies before, it may be the next
-        return window + (self._begin(window + 1) <= position)
-
-    @property
-    def _missing(self) -> int:
-        """How many samples the short block has fewer than others."""
-        return self._block - self._rest if self._rest else 0
-
-    def _samples(self, places: Indices) -> Indices:
-        """Return the samples at some places."""
-        after = places >= self._short * self._block + self._rest  # the short block
-        block, row = np.divmod(places + after * self._missing, self._block)
-        is_short = (block == self._short) & (self._rest > 0)
-        whole = np.where(is_short, 0, block - (block > self._short) * (self._rest > 0))
-        numbers = permute(whole, self._whole, self._seed, self._number) if self._whole else whole
-        found: Indices = np.where(is_short, self._whole, numbers) * self._block + row
-        return found
+    def _samples_of(self, places: Indices, number: int, block: int, short: int) -> Indices:
+        """Return the samples at some places, where the short block has the place ``short``."""
+        whole, rest = divmod(self.dataset_length or 0, block)
+        if rest:
+            # As if the short block were as long as the others.
+            places[places >= short * block + rest] += block - rest
+        blocks, rows = np.divmod(places, block)
+        is_short = blocks == short
+        blocks -= blocks > short
+        blocks[is_short] = 0
+        blocks = permute(blocks, max(whole, 1), self.seed, number)
+        blocks[is_short] = whole
+        return blocks * block + rows

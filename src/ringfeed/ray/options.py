@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ringfeed._callers import callers_depth
-from ringfeed._checks import AUTO, check_count, is_auto
+from ringfeed._checks import AUTO, check_integer, is_auto
 from ringfeed.ray.pace import flights_size, in_flight
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class Ray:
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError that names the parameter and what it takes."""
         if not is_auto("Ray(workers)", self.workers):
-            check_count("Ray(workers)", self.workers, 1, MOST_ACTORS, none=False)
-        check_count("Ray(bridges)", self.bridges, 1, MOST_BRIDGES, none=False)
+            check_integer("Ray(workers)", self.workers, 1, MOST_ACTORS)
+        check_integer("Ray(bridges)", self.bridges, 1, MOST_BRIDGES)
         _check_amount("Ray(num_cpus)", self.num_cpus)
         for name, amount in (self.resources or {}).items():
             _check_amount(f"Ray(resources)[{name!r}]", amount)

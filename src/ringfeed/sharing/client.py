@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._checks import MOST, check_count
+from ringfeed._checks import MOST, check_integer
 from ringfeed._classes import copied
 from ringfeed._failure import UsersErrors
 
@@ -110,7 +110,7 @@ class SharedLoader:
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` begin this epoch; all trainings must ask for the same."""
         self._joined.check_open()
-        self._joined.wish = ["epoch", check_count("epoch", epoch, 0, MOST, none=False) or 0]
+        self._joined.wish = ["epoch", check_integer("epoch", epoch, 0, MOST)]
 
     @property
     def padding(self) -> int:

@@ -99,7 +99,7 @@ class HostLoader:
             )
             raise ValueError(message)
         rank = loader._asked.shard  # noqa: SLF001 - only the loader's repr says so otherwise
-        if rank.found and rank.world_size > 1:
+        if rank.sources and rank.world_size > 1:
             raise ValueError(
                 f"{where}: make_loader has shard='auto', which found {rank} for the training that "
                 "came first, and the loader is for all of this host; give it "
@@ -152,7 +152,7 @@ class HostLoader:
         if self._engine is not engine:  # the first, or one after its workers have failed
             self._engine, self._segment = engine, next(_segments)
             self.slots = Descriptor(os.dup, engine.segment.slots_fd)
-        return batches  # type: ignore[no-any-return]
+        return batches
 
     def content(self, lease: Lease, rows: int) -> dict[str, Any]:
         """Return what the trainings are told of a batch."""

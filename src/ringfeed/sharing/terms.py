@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ringfeed._checks import check_choice, check_count, check_seconds
+from ringfeed._checks import check_choice, check_integer, check_seconds
 from ringfeed.orders.shard import Part
 
 LOCAL_RANKS = (
@@ -37,7 +37,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         """Refuse what no share can be made of."""
-        check_count("ranks", self.ranks, 1, MOST_RANKS, none=False)
+        check_integer("ranks", self.ranks, 1, MOST_RANKS)
         check_choice("mode", self.mode, ("split", "broadcast"))
         check_choice("on_slow", self.on_slow, ("wait", "drop", "raise"))
         for name in ("patience_s", "timeout_s"):
@@ -72,7 +72,7 @@ def rank_of(mode: str, rank: object, ranks: int) -> int | None:
             )
             raise ValueError(message)
         return None
-    found = _from_launcher() if rank is None else check_count("rank", rank, 0, none=False)
+    found = _from_launcher() if rank is None else check_integer("rank", rank, 0)
     if found is None:
         raise ValueError(
             f"mode='split' needs the rank of this process among the {ranks} of this host, and none "

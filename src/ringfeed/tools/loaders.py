@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ringfeed._checks import check_count, check_seconds
+from ringfeed._checks import check_integer, check_seconds
 from ringfeed._classes import class_names
 from ringfeed._progress import tell
 from ringfeed.errors import RingfeedError
@@ -67,7 +67,7 @@ def profile_loader(
 
 def limits_of(samples: int, seconds: float) -> Limits:
     """Check what a user has given."""
-    check_count("samples", samples, 1, none=False)
+    check_integer("samples", samples, 1)
     check_seconds("seconds", seconds, "the time of each reading")
     return Limits(samples, seconds)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from ringfeed._checks import MOST, check_count
+from ringfeed._checks import MOST, check_count, check_integer
 from ringfeed._html import table
 from ringfeed._progress import tell
 from ringfeed._units import columns, parse_memory, show_bytes
@@ -209,7 +209,7 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
 def _counts(name: str, value: object, least: int) -> list[int]:
     """Return one count, or those of a list."""
     each = value if isinstance(value, list | tuple) else [value]
-    return [check_count(name, one, least, MOST, none=False) or 0 for one in each]
+    return [check_integer(name, one, least, MOST) for one in each]
 
 
 def _described(shape: Sequence[Any], dtype: Any, workers: int) -> list[_Subject]:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed._checks import check_count, check_seconds
+from ringfeed._checks import check_count, check_integer, check_seconds
 from ringfeed._progress import tell
 from ringfeed._units import show_bytes, show_s
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from ringfeed.loader import Loader
-from ringfeed.orders.sampler import check_seed
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.system.machine import usable_cpus
 
@@ -165,7 +164,7 @@ def profile(  # noqa: PLR0913 - what a user may set
     check_count("batch_size", batch_size, 1)
     check_count("workers", workers, 0)
     check_seconds("seconds", seconds, "the time for which samples are read")
-    found = open_source(dataset, Terms(batch_size, seed=check_seed(seed)))
+    found = open_source(dataset, Terms(batch_size, seed=check_integer("seed", seed, 0)))
     if not found.runs_code:
         message = (
             "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed "
