@@ -56,9 +56,4 @@ static inline void rf_end_wait(struct rf_claim *claim)
                           memory_order_relaxed);
 }
 
-static inline bool rf_is_over(const struct rf_claim *claim)
-{
-    return rf_cancelled(claim) || atomic_load_explicit(&claim->control->stop, memory_order_relaxed);
-}
-
 #endif

@@ -107,7 +107,7 @@ def open_readers(source: Source, concurrency: int, readers: int, max_attempts: i
     0: neither.
     """
     if concurrency:
-        from ringfeed.reading.window_reader import open_waiting  # noqa: PLC0415 - if needed
+        from ringfeed.reading.waiting import open_waiting  # noqa: PLC0415 - if needed
 
         open_waiting(source, concurrency)
     if readers:

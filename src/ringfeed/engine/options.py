@@ -122,7 +122,7 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
     """Return the samples in flight in all workers together; 0 where each reads one at a time."""
     if concurrency is None and not source.is_async:
         return 0
-    from ringfeed.reading.window_reader import concurrency_of  # noqa: PLC0415 - if needed
+    from ringfeed.reading.waiting import concurrency_of  # noqa: PLC0415 - if needed
 
     return concurrency_of(source, concurrency, workers, is_auto=is_auto)
 

@@ -1,7 +1,7 @@
 """Reads many samples at a time, or one stream for all workers.
 
-    many in flight, for sources that wait         fetching, window, window_reader, _claims
-    one process reads a stream for all workers    relay, store, _words
+    many in flight, for sources that wait         waiting, fetching, _claims
+    one process reads a stream for all workers    relay, store, _claims
 
 In both, a worker writes and publishes rows as every other does, so order, deaths and errors need
 nothing new: it writes nothing before the last sample of a claim has come, and rows that run again

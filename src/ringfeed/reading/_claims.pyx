@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What a worker that holds several claims asks of each, and says of them: see cext/several.h.
+"""Claims whose rows wait for something: one of several in a worker, or of elements from elsewhere.
 
-A claim is named by its address, `WorkerEnd.claim_address`.
+See cext/several.h and cext/words.h. A claim is named by its address, `WorkerEnd.claim_address`.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
 
@@ -20,8 +21,25 @@ cdef extern from "times.h" nogil:
     void rf_note_times(const c.rf_claim *claim, uint64_t rows, int64_t read_ns, int64_t write_ns)
 
 
+cdef extern from "words.h" nogil:
+    uint64_t rf_get_word(void *word)
+    void rf_set_word(void *word, uint64_t value)
+    void rf_add_to_word(void *word)
+    void rf_wait_word(void *word, uint64_t seen, int64_t deadline_ns)
+    void rf_wake_word(void *word)
+    void rf_show_reading(c.rf_worker *line, uint64_t index)
+    void rf_show_read(c.rf_worker *line)
+    void rf_begin_wait(c.rf_claim *claim)
+    void rf_end_wait(c.rf_claim *claim)
+
+
 cdef inline c.rf_claim *at(uintptr_t address) noexcept:
     return <c.rf_claim *>address
+
+
+def move(uintptr_t source, uintptr_t target):
+    """Have another end of the same worker hold the claim."""
+    at(target)[0] = at(source)[0]
 
 
 def rows_to_read(uintptr_t address):
@@ -37,30 +55,22 @@ def attempt_of(uintptr_t address):
     return at(address).attempt
 
 
-def timed_row(uintptr_t address):
-    """Return the row whose times go into the statistics; beyond the claim's rows: no row does."""
-    return rf_timed_row(at(address))
-
-
 def is_cancelled(uintptr_t address):
     """Return whether the epoch of the ticket was broken off."""
     return bool(c.rf_cancelled(at(address)))
 
 
 def is_stopped(uintptr_t address):
-    """Return whether the ring has stopped."""
+    """Return whether the ring has stopped; also before the first claim."""
     return rf_is_stopped(at(address))
 
 
-def show(uintptr_t address, uint32_t row):
-    """Have the worker's line show this claim, at this row: a death blames none."""
-    rf_show(at(address), row)
+# ---- times ----
 
 
-def blame(uintptr_t address, uint32_t row):
-    """Have the worker's line show this claim, and a death blame this row of it."""
-    rf_show(at(address), row)
-    c.rf_blame(at(address), row)
+def timed_row(uintptr_t address):
+    """Return the row whose times go into the statistics; beyond the claim's rows: no row does."""
+    return rf_timed_row(at(address))
 
 
 def note_read(uintptr_t address, int64_t read_ns):
@@ -73,6 +83,71 @@ def discount(uintptr_t address, int64_t until_ns):
     rf_discount(at(address), until_ns)
 
 
-def move(uintptr_t source, uintptr_t target):
-    """Have another end of the same worker hold the claim."""
-    at(target)[0] = at(source)[0]
+# ---- what the worker's line shows ----
+
+
+def show(uintptr_t address, uint32_t row):
+    """Show this claim, at this row: a death blames none."""
+    rf_show(at(address), row)
+
+
+def blame(uintptr_t address, uint32_t row):
+    """Show this claim, and have a death blame this row of it."""
+    rf_show(at(address), row)
+    c.rf_blame(at(address), row)
+
+
+def show_reading(uintptr_t address, uint64_t index):
+    """Show that the worker reads an element; also before the first claim."""
+    rf_show_reading(at(address).line, index)
+
+
+def show_read(uintptr_t address):
+    """Show that the worker is at nothing; also before the first claim."""
+    rf_show_read(at(address).line)
+
+
+def begin_wait(uintptr_t address):
+    """Show that the worker is at nothing, while the claim is held."""
+    rf_begin_wait(at(address))
+
+
+def end_wait(uintptr_t address):
+    """Show that the worker is at its claim, from now on."""
+    rf_end_wait(at(address))
+
+
+@cython.final
+cdef class Words:
+    """The 64-bit words of some memory, by their numbers. It keeps that memory open."""
+
+    cdef uint8_t[::1] memory
+    cdef uint64_t *first
+    cdef Py_ssize_t count
+
+    def __cinit__(self, memory):
+        self.memory = memory
+        self.count = self.memory.shape[0] // 8
+        self.first = <uint64_t *>&self.memory[0] if self.count else NULL
+
+    cdef uint64_t *at(self, Py_ssize_t number) except NULL:
+        if not 0 <= number < self.count:
+            raise IndexError(f"word {number} of {self.count}")
+        return self.first + number
+
+    def __getitem__(self, Py_ssize_t number):
+        return rf_get_word(self.at(number))
+
+    def __setitem__(self, Py_ssize_t number, uint64_t value):
+        rf_set_word(self.at(number), value)
+
+    def add(self, Py_ssize_t number):
+        """Add 1 to a word, also while others do, and wake all that sleep on it."""
+        rf_add_to_word(self.at(number))
+        rf_wake_word(self.at(number))
+
+    def wait(self, Py_ssize_t number, uint64_t seen, int64_t timeout_ns):
+        """Sleep while a word is ``seen``, until a wake, a signal or the end of the time."""
+        cdef uint64_t *word = self.at(number)
+        with nogil:
+            rf_wait_word(word, seen, c.rf_now_ns() + timeout_ns)

@@ -23,7 +23,7 @@ from ringfeed.datasets.event_loop import LAST_S, loop_of
 from ringfeed.datasets.worker_info import being
 from ringfeed.errors import WorkerError
 from ringfeed.orders.rng import SampleContext, making
-from ringfeed.ring import _ring
+from ringfeed.ring._ring import now_ns
 from ringfeed.system.machine import start_thread
 
 if TYPE_CHECKING:
@@ -34,31 +34,34 @@ if TYPE_CHECKING:
 
 
 class Fetch:
-    """A sample that is asked for. ``context`` says which, and keeps what the sample has drawn."""
+    """A sample that is asked for. ``context`` says which, and keeps what the sample has drawn.
 
-    __slots__ = (
-        "context",
-        "error",
-        "index",
-        "is_done",
-        "is_unwanted",
-        "owner",
-        "row",
-        "sample",
-        "thread",
-        "took_ns",
-    )
+    It is read within ``with``, which times it and keeps what it raises: that is the row's, whatever
+    it is.
+    """
 
-    def __init__(self, owner: Any, row: int, context: SampleContext) -> None:
-        """Ask for the sample of the context, for a row of ``owner``."""
-        self.owner = owner
+    __slots__ = ("claim", "context", "error", "is_done", "row", "sample", "thread", "took_ns")
+
+    def __init__(self, claim: Any, row: int, context: SampleContext) -> None:
+        """Ask for the sample of the context, for a row of a claim; None: it is unwanted."""
+        self.claim = claim
         self.row = row
-        self.index: Any = context.index
         self.context = context
         self.sample: Any = None
         self.error: BaseException | None = None
-        self.is_done = self.is_unwanted = False
+        self.is_done = False
         self.took_ns = self.thread = 0
+
+    def __enter__(self) -> None:
+        """Begin reading."""
+        making.set(self.context)
+        self.took_ns = -now_ns()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        """End reading."""
+        self.took_ns += now_ns()
+        self.error = error
+        return True
 
 
 class Fetcher:
@@ -76,7 +79,7 @@ class Fetcher:
     def drop(self, fetches: Sequence[Fetch]) -> None:
         """Give these samples up: none begins any more, and none holds on to the ring."""
         for fetch in fetches:
-            fetch.is_unwanted, fetch.owner = True, None
+            fetch.claim = None
 
 
 class Tasks(Fetcher):
@@ -92,7 +95,7 @@ class Tasks(Fetcher):
 
     def ask(self, fetches: Sequence[Fetch]) -> None:
         """Await these samples; returns at once."""
-        self._loop.call_soon_threadsafe(self._add, fetches)
+        self._loop.call_soon_threadsafe(self._begin, fetches)
 
     def drop(self, fetches: Sequence[Fetch]) -> None:
         """Give these samples up, and cancel those that are awaited."""
@@ -114,28 +117,20 @@ class Tasks(Fetcher):
             waits = waits.cr_await
         return "".join(traceback.StackSummary.extract(frames).format())
 
-    def _add(self, fetches: Sequence[Fetch]) -> None:
+    def _begin(self, fetches: Sequence[Fetch] = ()) -> None:
         self._asked.extend(fetches)
-        self._begin()
-
-    def _begin(self) -> None:
         while self._asked and len(self._running) < self._most:
             fetch = self._asked.popleft()
-            if fetch.is_unwanted:
+            if fetch.claim is None:
                 self._on_done(fetch)
                 continue
             task = self._running[fetch] = self._loop.create_task(self._read(fetch))
             task.add_done_callback(partial(self._end, fetch))
 
     async def _read(self, fetch: Fetch) -> None:
-        making.set(fetch.context)
         being.set(self._worker)
-        began_ns = _ring.now_ns()
-        try:
-            fetch.sample = await self._getitem(fetch.index)
-        except BaseException as error:  # noqa: BLE001 - it is the row's, whatever it is
-            fetch.error = error
-        fetch.took_ns = _ring.now_ns() - began_ns
+        with fetch:
+            fetch.sample = await self._getitem(fetch.context.index)
 
     def _end(self, fetch: Fetch, _: asyncio.Task[None]) -> None:
         """Begin the next one, then hand the sample over, which takes time."""
@@ -168,26 +163,25 @@ class Threads(Fetcher):
     def ask(self, fetches: Sequence[Fetch]) -> None:
         """Read these samples; returns at once. WorkerError where no thread can be started."""
         wanted = min(self._asked.qsize() + len(fetches), self._most - len(self._threads))
-        while wanted > 0 and self._start():
-            wanted -= 1
+        try:
+            for _ in range(wanted):
+                self._start()
+        except WorkerError:  # those that run go on
+            if not self._threads:
+                raise
+            self._most = len(self._threads)
         for fetch in fetches:
             self._asked.put(fetch)
 
-    def _start(self) -> bool:
-        """Start a thread; False where there is room for no more, and those that run go on."""
-        thread = threading.Thread(
-            target=self._work, name=f"ringfeed-read-{len(self._threads)}", daemon=True
-        )
+    def _start(self) -> None:
+        name = f"ringfeed-read-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._threads.append(thread)  # first: after Ctrl-C it may run all the same
         try:
             start_thread(thread)
         except WorkerError:
             self._threads.pop()
-            if not self._threads:
-                raise
-            self._most = len(self._threads)
-            return False
-        return True
+            raise
 
     def stack(self, fetch: Fetch) -> str:
         """Return where the sample's thread is."""
@@ -202,16 +196,8 @@ class Threads(Fetcher):
     def _work(self) -> None:
         being.set(self._worker)
         while (fetch := self._asked.get()) is not None:
-            if not fetch.is_unwanted:
-                self._read(fetch)
+            if fetch.claim is not None:
+                fetch.thread = threading.get_ident()
+                with fetch:
+                    fetch.sample = self._getitem(fetch.context.index)
             self._on_done(fetch)
-
-    def _read(self, fetch: Fetch) -> None:
-        making.set(fetch.context)
-        fetch.thread = threading.get_ident()
-        began_ns = _ring.now_ns()
-        try:
-            fetch.sample = self._getitem(fetch.index)
-        except BaseException as error:  # noqa: BLE001 - it is the row's, whatever it is
-            fetch.error = error
-        fetch.took_ns = _ring.now_ns() - began_ns

@@ -19,17 +19,8 @@ from ringfeed.datasets.stream_reader import StreamReader
 from ringfeed.datasets.streams import StreamSource
 from ringfeed.errors import FunctionError, ShipError
 from ringfeed.orders.rng import installed
-from ringfeed.reading import _words
-from ringfeed.reading.store import (
-    ELEMENT,
-    END,
-    ERROR,
-    REGION,
-    Run,
-    Store,
-    StoreSizes,
-    TooLargeError,
-)
+from ringfeed.reading import _claims
+from ringfeed.reading.store import ELEMENT, REGION, Run, Store, StoreSizes, TooLargeError
 from ringfeed.ring._ring import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -50,15 +41,13 @@ def reads_apart(source: Source, workers: int, backend: str) -> bool:
         and backend == "process"
         and isinstance(source, StreamSource)
         and source.streams == 1
-        and source.part is None  # each rank's worker looks at the elements around its own
+        # Each rank's worker looks at the elements around its own.
+        and source.part is None
         and not (source.local_only or source.has_hooks or source.reseed)
         and functions is not None
-        and any(
-            one is not None
-            for one in (functions.transform, functions.collate_fn, functions.batch_transform)
-        )
-        and resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        == resource.RLIM_INFINITY  # the store is a large sparse file
+        and any(one is not None for one in functions[:3])  # all but worker_init_fn
+        # The store is a large sparse file.
+        and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     )
 
 
@@ -128,64 +117,55 @@ class StreamServer(Reader):
         before = installed.context
         try:
             installed.context = self.context
-            while not _words.is_stopped(self.port.ring):
+            while not _claims.is_stopped(self.end.claim_address):
                 self._read_or_rest()
         finally:
             installed.context = before
         return False
 
     def _read_or_rest(self) -> None:
-        asked, told = self.store.asked, self.store.told()
+        """Read the next element that is asked for, or sleep until one is."""
+        store, asked = self.store, self.store.asked
+        told = store.told()
         if told is not None and told != self._run:
-            self._go_to(told)
-        if self._run is None or self.store.is_over or not self._has_room(self._run):
-            self.store.rest(asked, LOOK_NS)
+            self._run, self._limit = told, 0
+            self._next = store.begin(told)  # where a reader has died it goes on
+            self.context.epoch = told.epoch
+            self.stream.renew()
+        run = self._run
+        if run is not None and self._next >= self._limit:
+            self._limit = store.limit(run)
+        if run is None or store.is_over or self._next >= self._limit:
+            store.rest(asked, LOOK_NS)
         else:
-            self._read(self._run)
+            self._read(run, self._next)
+            self._next += 1
 
-    def _go_to(self, run: Run) -> None:
-        """Begin a run, or go on where a reader has died."""
-        self._run = run
-        self._next, self._limit = self.store.begin(run), 0
-        self.context.epoch = run.epoch
-        self.stream.renew()
-
-    def _has_room(self, run: Run) -> bool:
-        if self._next >= self._limit:
-            self._limit = self.store.limit(run)
-        return self._next < self._limit
-
-    def _read(self, run: Run) -> None:
-        """Read the next element."""
-        number = self._next
-        if (deaths := self.store.note_reading(number)) >= self._max_attempts:
-            kind, content = ERROR, self._give_up(number, deaths)
-        else:
-            kind, content = self._element(number)
+    def _read(self, run: Run, number: int) -> None:
+        deaths = self.store.note_reading(number)
+        is_given_up = deaths >= self._max_attempts
+        content = self._give_up(number, deaths) if is_given_up else self._element(number)
         try:
-            self.store.put(run, number, kind, content)
+            self.store.put(run, number, content)
         except TooLargeError as error:
-            self.store.put(run, number, ERROR, self._too_large(number, str(error)))
-        self._next = number + 1
+            self.store.put(run, number, self._too_large(number, str(error)))
 
-    def _element(self, number: int) -> tuple[int, bytes]:
-        """Return what there is of an element, pickled before the next is read; and what that is."""
-        end, ring = self.end, self.port.ring
-        _words.show_reading(ring, end.number, number)
+    def _element(self, number: int) -> bytes:
+        """Return an element, pickled before the next is read, or why there is none."""
+        claim = self.end.claim_address  # nothing is claimed, but it knows the worker's line
+        _claims.show_reading(claim, number)
         try:
             element = self.stream.element(number)
-        except End as error:
-            return END, encode(error)
-        except BaseException as error:  # noqa: BLE001 - of the user's; SystemExit, too
-            return ERROR, encode(error)
+        except BaseException as error:  # noqa: BLE001 - the end, or of the user's; SystemExit, too
+            return encode(error)
         finally:
-            _words.show_read(ring, end.number)
+            _claims.show_read(claim)
         try:
-            return ELEMENT, pickled((element, self.context.index))
+            return pickled((element, self.context.index))
         except Exception as error:  # noqa: BLE001 - of objects of any package
             failure = FunctionError(_unpicklable(self.source.describe(number), error))
             failure.__cause__ = error
-            return ERROR, encode(failure)
+            return encode(failure)
 
     def _give_up(self, number: int, deaths: int) -> bytes:
         """Return why an element that has ended its readers is missing; nothing after it is read."""
@@ -224,30 +204,33 @@ class StoreReader(Reader):
         """Wait for all elements of a claim, outside of its rows, so that no row is blamed."""
         claim, store = self.end.claim_address, self.store
         run = self._run = store.run
-        if _words.is_over(
-            claim
-        ):  # after the look at the run, which is told when those before were cancelled
+        # After the look at the run, which is told when those before were cancelled.
+        if self._is_over():
             return False
         assert self.port.worker is not None
         store.want(self.port.worker[0], run, numbers[-1])
         missing = [number for number in numbers if not store.has(run, number)]
         if not missing:
             return True
-        _words.begin_wait(claim)
-        for number in reversed(
-            missing
-        ):  # the last comes last: no element before it is worth a wake
+        _claims.begin_wait(claim)
+        # The last comes last: no element before it is worth a wake.
+        for number in reversed(missing):
             while not store.has(run, number):
-                if _words.is_over(claim):
+                if self._is_over():
                     return False
                 store.wait(run, number, LOOK_NS)
-        _words.end_wait(claim)
+        _claims.end_wait(claim)
         return True
+
+    def _is_over(self) -> bool:
+        """Whether the claim's epoch was broken off, or the ring has stopped."""
+        claim = self.end.claim_address
+        return _claims.is_cancelled(claim) or _claims.is_stopped(claim)
 
     def element(self, number: int) -> Any:
         """Return an element or raise what it has raised; End where the iterable ended before it."""
-        kind, content = self.store.get(self._run, number)
-        if kind == ELEMENT:
+        content = self.store.get(self._run, number)
+        if content[0] == ELEMENT:
             # With what it has drawn, which goes on.
             element, self.context.index = pickle.loads(content)  # noqa: S301 - of our own reader
             return element

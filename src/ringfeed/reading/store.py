@@ -3,9 +3,10 @@
     words     by the consumer: run, epoch, start
               by the reader: what it reads, where the iterable ended
               by each worker: the newest number that it waits for
-    entries   one a number, modulo their count: stamp; where its bytes lie, how many, what they are;
-              whether a worker sleeps until it is there, and how often its sleepers were woken
-    regions   the bytes: of each ``rows`` numbers one behind the other
+    entries   one a number, modulo their count: stamp; where its bytes lie, how many; whether a
+              worker sleeps until it is there, and how often its sleepers were woken
+    regions   the bytes: of each ``rows`` numbers one behind the other; a pickle, or the failure
+              record of an error or of the end
 
 A run is what is read from one start on: see `datasets.states`. A stamp says run and number, so an
 entry or a word of another run is nothing. The reader writes the bytes, then the entry, its stamp
@@ -22,11 +23,13 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from contextlib import suppress
+import pickle
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringfeed._failure import Kind
 from ringfeed._units import show_bytes
-from ringfeed.reading._words import Words
+from ringfeed.datasets.states import end_of
+from ringfeed.reading._claims import Words
 from ringfeed.ring._ring import FAILURE_SIZE
 
 if TYPE_CHECKING:
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 AHEAD = 3
 REGION = 2**30  # bytes
 WANTED = 16  # words ahead of those of the workers
-ENTRY = 6  # words of an entry
-ELEMENT, ERROR, END = 1, 2, 3  # what the bytes of an entry are
+ENTRY = 5  # words of an entry
+ELEMENT = pickle.PROTO[0]  # begins the bytes of an element; what has none begins with its `Kind`
 _RUN, _EPOCH, _START = 0, 1, 2  # told by the consumer
 _ASKED = 3  # is added to where a worker or the consumer has told something; the reader sleeps on it
 _READ_RUN, _NEXT, _END = 4, 5, 6  # told by the reader; 1 + the number where it ended, 0: nowhere
@@ -46,7 +49,7 @@ _READING, _ATTEMPTS = (
     8,
 )  # 1 + the number that the reader is at, and how many readers have died there
 _READER = 9  # the newest one's pid: one that SIGKILL could not end may wake up beside it
-_AT, _SIZE, _KIND, _SLEEPS, _WAKES = 1, 2, 3, 4, 5  # of an entry, behind its stamp
+_AT, _SIZE, _SLEEPS, _WAKES = 1, 2, 3, 4  # of an entry, behind its stamp
 _NUMBER_BITS = 40
 
 
@@ -78,9 +81,7 @@ class StoreSizes(NamedTuple):
     @property
     def words(self) -> int:
         """Bytes ahead of the regions."""
-        return (
-            -(-8 * (WANTED + self.workers + ENTRY * self.entries) // mmap.PAGESIZE) * mmap.PAGESIZE
-        )
+        return end_of(8 * (WANTED + self.workers + ENTRY * self.entries))
 
     @property
     def total(self) -> int:
@@ -104,26 +105,12 @@ class Store:
     """The elements of one stream, shared by its reader, its workers and the consumer."""
 
     def __init__(self, memfd: Descriptor, begin: int, sizes: StoreSizes) -> None:
-        """Map what lies behind ``begin`` bytes of the file."""
+        """Map what lies behind ``begin`` bytes of the file, for as long as this lives."""
         self.sizes = sizes
         self._memfd = memfd
-        self._map = mmap.mmap(memfd.fileno(), sizes.words, offset=begin)
-        self._words: Words | None = Words(self._map)
-        self._regions_at = begin + sizes.words
-
-    def close(self) -> None:
-        """Unmap it."""
-        self._words = None
-        with suppress(
-            BufferError
-        ):  # the traceback of a Ctrl-C refers to the words, and ends with them
-            self._map.close()
-
-    @property
-    def words(self) -> Words:
+        self.words = Words(mmap.mmap(memfd.fileno(), sizes.words, offset=begin))
         """What is told, and the entries."""
-        assert self._words is not None
-        return self._words
+        self._regions_at = begin + sizes.words
 
     # ---- the consumer ----
 
@@ -133,11 +120,7 @@ class Store:
         words[_RUN] = 0  # so that the reader never sees parts of two
         words[_EPOCH], words[_START] = epoch, start
         words[_RUN] = run
-        self._ask()
-
-    def _ask(self) -> None:
-        self.words.add(_ASKED)
-        self.words.wake(_ASKED)
+        words.add(_ASKED)
 
     # ---- workers ----
 
@@ -150,7 +133,7 @@ class Store:
         """Tell the reader that a worker has claimed elements up to this number."""
         if self.words[WANTED + worker] != (wanted := _stamp(run, number)):
             self.words[WANTED + worker] = wanted
-            self._ask()
+            self.words.add(_ASKED)
 
     def has(self, run: int, number: int) -> bool:
         """Whether an element is there, or the iterable has ended before it."""
@@ -174,20 +157,20 @@ class Store:
         if not self.has(run, number):
             words.wait(at + _WAKES, seen, timeout_ns)
 
-    def get(self, run: int, number: int) -> tuple[int, bytearray]:
-        """Return what an entry has, and what that is; GoneError where the run is over."""
+    def get(self, run: int, number: int) -> bytearray:
+        """Return the bytes of an element; GoneError where the run is over."""
         words = self.words
         if (ended := self._ended(run, number)) is not None:
             number = ended
         at, stamp = self._entry(number), _stamp(run, number)
-        where, size, kind = words[at + _AT], words[at + _SIZE], words[at + _KIND]
+        where, size = words[at + _AT], words[at + _SIZE]
         if words[at] != stamp:
             raise GoneError
         content = bytearray(size)
         os.preadv(self._memfd.fileno(), [content], self._regions_at + where)
         if words[at] != stamp or words[_READ_RUN] != run:
             raise GoneError
-        return kind, content
+        return content
 
     # ---- the reader ----
 
@@ -227,11 +210,10 @@ class Store:
 
     def limit(self, run: Run) -> int:
         """Return the first number that would take the place of an element still needed."""
-        first, most = WANTED, _stamp(run.number, run.start)
-        for word in range(first, first + self.sizes.workers):
-            if (wanted := self.words[word]) >> _NUMBER_BITS == most >> _NUMBER_BITS:
-                most = max(most, wanted)
-        newest = (most & (1 << _NUMBER_BITS) - 1) - 1
+        begun, first = _stamp(run.number, run.start), WANTED
+        wanted = [self.words[word] for word in range(first, first + self.sizes.workers)]
+        of_run = [one for one in wanted if one >> _NUMBER_BITS == begun >> _NUMBER_BITS]
+        newest = max([begun, *of_run]) - _stamp(run.number, 0)
         oldest = max(run.start, newest - self.sizes.slots * self.sizes.rows + 1)
         return (oldest // self.sizes.rows + self.sizes.regions) * self.sizes.rows
 
@@ -247,16 +229,15 @@ class Store:
         words[_ATTEMPTS] = deaths = words[_ATTEMPTS] + 1
         return deaths
 
-    def put(self, run: Run, number: int, kind: int, content: bytes) -> None:
-        """Keep what the next element is, and wake the workers that wait for it.
+    def put(self, run: Run, number: int, content: bytes) -> None:
+        """Keep the bytes of the next element, and wake the workers that wait for it.
 
         TooLargeError where its region has no room, OSError where the machine has none.
         """
         where, size = self._place(run, number), len(content)
-        room = (
-            REGION - self.sizes.rows * FAILURE_SIZE if kind == ELEMENT else REGION
-        )  # why it is not there always fits
-        if where % REGION + size > room:
+        # Why an element is not there always fits.
+        left = self.sizes.rows * FAILURE_SIZE if content[0] == ELEMENT else 0
+        if where % REGION + size > REGION - left:
             raise TooLargeError(show_bytes(size))
         words, at = self.words, self._entry(number)
         if words[_READER] != os.getpid():
@@ -264,20 +245,17 @@ class Store:
         if os.pwrite(self._memfd.fileno(), content, self._regions_at + where) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         words[at] = 0
-        words[at + _AT], words[at + _SIZE], words[at + _KIND] = where, size, kind
+        words[at + _AT], words[at + _SIZE] = where, size
         words[at] = _stamp(run.number, number)
         words[_NEXT] = number + 1
-        if kind == END:
-            words[_END] = number + 1
-        self._wake(number, self.sizes.entries if kind == END else 1)
-
-    def _wake(self, number: int, count: int) -> None:
+        count = 1
+        if content[0] == Kind.END:
+            words[_END], count = number + 1, self.sizes.entries
         for one in range(number, number + count):
             at = self._entry(one)
-            if self.words[at + _SLEEPS]:
-                self.words[at + _SLEEPS] = 0
-                self.words.add(at + _WAKES)
-                self.words.wake(at + _WAKES)
+            if words[at + _SLEEPS]:
+                words[at + _SLEEPS] = 0
+                words.add(at + _WAKES)
 
     def _place(self, run: Run, number: int) -> int:
         """Return where an element's bytes begin: behind the one before it, or in a new region."""

@@ -26,6 +26,9 @@ cdef extern from "layout.h" nogil:
     struct rf_control:
         pass
 
+    struct rf_worker:
+        pass
+
     struct rf_claim:
         uint64_t batch, epoch
         uint32_t attempt, version, first_row, rows
@@ -33,6 +36,7 @@ cdef extern from "layout.h" nogil:
         const int64_t *indices
         uint8_t *marks
         const rf_failure *failure
+        rf_worker *line
         const rf_control *control
         int64_t claimed_ns, work_ns
         uint32_t rows_delivered
@@ -75,6 +79,7 @@ cdef extern from "snapshot.h" nogil:
 cdef extern from "ring.h" nogil:
     struct rf_ring:
         rf_control *control
+        rf_worker *workers
         rf_geometry geometry
 
     struct rf_cursor:

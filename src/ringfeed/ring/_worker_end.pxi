@@ -20,7 +20,9 @@ cdef class WorkerEnd:
         self.owner = owner
         self.worker = worker
         self.cursor.stream = stream
-        self.current.control = owner.ring.control  # also before the first claim
+        # Both are known before the first claim, and never change.
+        self.current.control = owner.ring.control
+        self.current.line = &owner.ring.workers[worker]
         if yields:
             c.rf_set_yielding(owner.ring, worker, &self.cursor)
 
