@@ -120,6 +120,29 @@ def test_a_second_epoch_begins_anew() -> None:
         assert [firsts(loader) for _ in range(3)] == [[*range(6)]] * 3
 
 
+class Knowing:
+    """An iterator that gives whether it is the dataset of the worker that reads it."""
+
+    def __init__(self) -> None:
+        self.left = 4
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        info = ringfeed.worker_info()
+        return np.int64(info is not None and info.dataset is self)
+
+
+def test_an_iterator_is_its_workers_dataset() -> None:
+    """The first element is read ahead, by no worker."""
+    with ringfeed.Loader(Knowing(), batch_size=4, copy=True, **PLACES["thread"]) as loader:
+        assert firsts(loader) == [0, 1, 1, 1]
+
+
 class Told:
     """Is told of each epoch, by its user."""
 

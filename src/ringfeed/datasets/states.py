@@ -109,11 +109,6 @@ class StreamStates:
         self._records = np.frombuffer(memory, _record(size // streams), streams)
         self.memfd, self.size = memfd, size
 
-    @property
-    def end(self) -> int:
-        """Where in the file something else may begin."""
-        return end_of(self.size)
-
     def close(self) -> None:
         """Give shared memory back; what was kept can be read nevertheless."""
         self._records = self._records.copy()  # first: another thread may look
@@ -365,16 +360,17 @@ class KeptStreams(Kept):
 
     def look(self) -> None:
         """Warn once, if a stream has left out elements for a second."""
-        found = self.states.skipped() if self._watches and self.states is not None else None
-        if found is not None:
-            before, since_ns, done, total = found
-            what = f"the elements before {self._source.describe(before)} are read"
-            from ringfeed.orders.replay import Replay  # noqa: PLC0415 - not for workers
+        found = self.states.skipped() if self._watches else None
+        if found is None:
+            return
+        from ringfeed.orders.replay import Replay  # noqa: PLC0415 - not for workers
 
-            replay = Replay(what, REMEDY, since_ns / 1e9)
-            self._watches = False  # ahead of a warning that is made an error
-            replay.note(done, total)
-            self._watches = not replay.is_told
+        before, since_ns, done, total = found
+        what = f"the elements before {self._source.describe(before)} are read"
+        replay = Replay(what, REMEDY, since_ns / 1e9)
+        self._watches = False  # ahead of a warning that is made an error
+        replay.note(done, total)
+        self._watches = not replay.is_told
 
     def close(self) -> None:
         """Give the memory back."""

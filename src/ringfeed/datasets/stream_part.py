@@ -11,11 +11,9 @@ rank. So all ranks have as many batches, and no rank asks another.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import copied, length_of
-from ringfeed._failure import End
 from ringfeed.orders.rng import reseed
 
 if TYPE_CHECKING:
@@ -42,14 +40,6 @@ def check_part(part: Part, iterables: tuple[Any, ...]) -> None:
             "drop_remainder=True, which leaves out a last global batch that is not full, or give "
             "the iterable __len__"
         )
-
-
-class _Kept(NamedTuple):
-    """A copy of an element that was read ahead, with its random numbers; or what it raised."""
-
-    element: Any
-    index: Any
-    error: Exception | None = None
 
 
 def suspects(part: Part, row: int, number: int, *, reads_on: bool) -> range:
@@ -82,51 +72,35 @@ class StreamPart:
         self._numbers = numbers
         self._is_short = False
         self._twice = numbers[-1] if len(numbers) > 1 and numbers[-1] <= numbers[-2] else None
-        self._kept: dict[int, _Kept] = {}
+        # Copies of elements that were read ahead, each with its random numbers.
+        self._kept: dict[int, tuple[Any, Any]] = {}
 
-    def _read_around(self, numbers: list[int]) -> None:
-        stream = self._stream
-        if stream.is_near(numbers[0], self._shard.step):
-            for position, element in stream.passed(numbers[0]):
-                if position == self._twice:
-                    self._kept[position] = _Kept(copied(element), self._context.index)
+    def _read_around(self, first: int, wanted: set[int | None]) -> None:
+        """Read up to the batch, or to the end of its global batch; keep what is wanted of that."""
+        shard, stream, end = self._shard, self._stream, first
+        if not stream.is_near(first, shard.step):
+            stream.go_to(first)
         if self._reads_on:
-            self._read_on(numbers)
-
-    def _read_on(self, numbers: list[int]) -> None:
-        """Read the whole global batch, unless the iterable ends in it."""
-        end = numbers[0] + (self._shard.world_size - self._shard.rank) * self._shard.rows
-        for number in numbers:
-            try:
-                self._kept[number] = _Kept(
-                    copied(self._stream.element(number)), self._context.index
-                )
-            except End:
-                break
-            except Exception as error:  # noqa: BLE001 - of the user's; it is raised in its place
-                self._kept[number] = _Kept(None, None, error)
-                return
-        deque(self._stream.passed(end), maxlen=0)
-        self._is_short = self._stream.is_over
+            end += (shard.world_size - shard.rank) * shard.rows
+        for position, element in stream.passed(end):
+            if position in wanted:
+                self._kept[position] = copied(element), self._context.index
+        self._is_short = self._reads_on and stream.is_over
 
     def element(self, number: int) -> Any:
         """Return an element of the batch."""
         numbers, self._numbers = self._numbers, []
         if numbers:
-            self._read_around(numbers)
+            self._read_around(numbers[0], {*numbers} if self._reads_on else {self._twice})
         if self._is_short:
             self._stream.raise_end()
-        if (kept := self._kept.pop(number, None)) is not None:
-            return self._given(kept)
+        if number in self._kept:
+            # What it has drawn goes on.
+            element, self._context.index = self._kept.pop(number)
+            if self._reseeds:
+                reseed(self._context)
+            return element
         element = self._stream.element(number)
         if number == self._twice:
-            self._kept[number] = _Kept(copied(element), copied(self._context.index))
+            self._kept[number] = copied(element), copied(self._context.index)
         return element
-
-    def _given(self, kept: _Kept) -> Any:
-        if kept.error is not None:
-            raise kept.error
-        self._context.index = kept.index  # what it has drawn goes on
-        if self._reseeds:
-            reseed(self._context)
-        return kept.element

@@ -81,12 +81,10 @@ class Stream:
 
     def element(self, position: int) -> Any:
         """Return an element; End for one that it does not have."""
-        if position < self._asked:
-            self._restart()
+        if position != self._asked:
+            self.go_to(position)
         if self._late is not None:
             self.raise_end()
-        if self._asked < position and not self.is_over:
-            self._go_to(position)
         if self.is_over or (self.bar is not None and position >= self.bar):
             raise End from self._error
         return self._next()
@@ -129,8 +127,12 @@ class Stream:
 
     # ---- as far as an element ----
 
-    def _go_to(self, position: int) -> None:
-        """Read up to a position, unless the iterable ends before."""
+    def go_to(self, position: int) -> None:
+        """Read up to a position, unless the iterable ends before; begin anew for one behind."""
+        if position < self._asked:
+            self._restart()
+        if self._asked == position or self.is_over:
+            return
         state = self._recorder.find(position if self.bar is None else min(position, self.bar))
         with suppress(End):
             if state is not None and state.read > self._asked:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import End, Kind, decode, encode, pickled
 from ringfeed._units import show_bytes
 from ringfeed.datasets.reader import Reader
+from ringfeed.datasets.states import end_of
 from ringfeed.datasets.stream_reader import StreamReader
 from ringfeed.datasets.streams import StreamSource
 from ringfeed.errors import FunctionError, ShipError
@@ -80,17 +81,14 @@ def _unpicklable(name: str, error: Exception) -> str:
 def _open_reader(source: Source, dataset: Any, port: Port, *, max_attempts: int) -> Reader:
     """Return what reads, in the first worker, or what any other takes its elements with."""
     assert port.worker is not None
-    assert port.states is not None
     number, workers, starts = port.worker
-    store = Store(
-        port.states.memfd, port.states.end, StoreSizes(port.ring.slots, source.indices, workers - 1)
-    )
+    sizes = StoreSizes(port.ring.slots, source.indices, workers - 1)
+    store = Store(port.states.memfd, end_of(port.states.size), sizes)
     if number == 0:
         alone = port._replace(worker=(0, 1, starts))  # of those that read
         return StreamServer(source, dataset, alone, store, max_attempts)
-    return StoreReader(
-        source, dataset, port._replace(worker=(number - 1, workers - 1, starts)), store
-    )
+    others = port._replace(worker=(number - 1, workers - 1, starts))
+    return StoreReader(source, dataset, others, store)
 
 
 class StreamServer(Reader):
