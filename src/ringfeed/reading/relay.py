@@ -100,8 +100,6 @@ class StreamServer(Reader):
         """Read nothing yet; an element that has ended so many readers is given up."""
         self.store = store
         self._max_attempts = max_attempts
-        self._run: Run | None = None
-        self._next = self._limit = 0
         super().__init__(source, dataset, port)
 
     def open_stream(self, source: StreamSource, iterables: tuple[Any, ...]) -> Fill:
@@ -115,29 +113,29 @@ class StreamServer(Reader):
         before = installed.context
         try:
             installed.context = self.context
-            while not _claims.is_stopped(self.end.claim_address):
-                self._read_or_rest()
+            self._serve()
         finally:
             installed.context = before
         return False
 
-    def _read_or_rest(self) -> None:
-        """Read the next element that is asked for, or sleep until one is."""
-        store, asked = self.store, self.store.asked
-        told = store.told()
-        if told is not None and told != self._run:
-            self._run, self._limit = told, 0
-            self._next = store.begin(told)  # where a reader has died it goes on
-            self.context.epoch = told.epoch
-            self.stream.renew()
-        run = self._run
-        if run is not None and self._next >= self._limit:
-            self._limit = store.limit(run)
-        if run is None or store.is_over or self._next >= self._limit:
-            store.rest(asked, LOOK_NS)
-        else:
-            self._read(run, self._next)
-            self._next += 1
+    def _serve(self) -> None:
+        """Read as far as the store has room, and sleep until it has more."""
+        store, number, limit = self.store, 0, 0
+        run: Run | None = None
+        while not _claims.is_stopped(self.end.claim_address):
+            asked, told = store.asked, store.told()
+            if told is not None and told != run:
+                # Where a reader has died it goes on.
+                run, number, limit = told, store.begin(told), 0
+                self.context.epoch = run.epoch
+                self.stream.renew()
+            if run is not None and number >= limit:
+                limit = store.limit(run)
+            if run is None or store.is_over or number >= limit:
+                store.rest(asked, LOOK_NS)
+            else:
+                self._read(run, number)
+                number += 1
 
     def _read(self, run: Run, number: int) -> None:
         deaths = self.store.note_reading(number)

@@ -118,18 +118,14 @@ def open_waiting(source: Source, concurrency: int) -> None:
 class Claim:
     """A claim, and the samples that are in flight for it."""
 
-    def __init__(self, end: WorkerEnd) -> None:
-        """Take over what the end has claimed."""
+    def __init__(self, end: WorkerEnd, source: Source) -> None:
+        """Take over what the end has claimed; nothing is asked for yet."""
         self.end = end.another()
         self.address = self.end.claim_address
-        self.fetches: list[Fetch] = []
-        self.missing = 0
         _claims.move(end.claim_address, self.address)
-
-    def ask(self, source: Source) -> None:
-        """Make the fetches of its samples."""
+        self.fetches: list[Fetch] = []
         for row, index in _claims.rows_to_read(self.address):
-            context = SampleContext(source.seed, self.end.epoch, source.number_of(index))
+            context = SampleContext(source.seed, end.epoch, source.number_of(index))
             self.fetches.append(Fetch(self, row, context))
         self.missing = len(self.fetches)
 
@@ -200,7 +196,7 @@ class WaitingReader(Reader):
         self._open()
         try:
             while claimed or self._has_claimed():
-                claim, claimed = Claim(self.end), False
+                claim, claimed = Claim(self.end, self.source), False
                 if self.end.version != version:
                     self._wait(lambda: not self._held)
                     _claims.move(claim.address, self.end.claim_address)
@@ -229,9 +225,9 @@ class WaitingReader(Reader):
         """Fill the claim and others, in the consumer, up to the samples that may be in flight."""
         self._open()
         try:
-            self._begin(Claim(self.end))
+            self._begin(Claim(self.end, self.source))
             while self._has_room and self.end.claim(0) == _ring.TAKEABLE:
-                self._begin(Claim(self.end))
+                self._begin(Claim(self.end, self.source))
             came_s, timeout_s = time.monotonic(), self.port.timeout_s
             while self._held:
                 if self._take(LOOK_S):
@@ -253,7 +249,6 @@ class WaitingReader(Reader):
 
     def _begin(self, claim: Claim) -> None:
         """Read the samples of a new claim beside others; alone, where it has cost workers."""
-        claim.ask(self.source)
         self._held[claim] = None
         self._show()
         if not claim.fetches:
