@@ -293,8 +293,10 @@ class StreamReader:
         if isinstance(error, UserWarning) and is_raised_here(error):  # of a replay
             raise error
         is_error = not isinstance(error, End | KeyboardInterrupt)
-        if self._source.shows_end and self._streams[0].is_over and is_error:
-            # No later batch may be planned that would show what has ended the iterable.
+        ends_plan = self._source.is_planned and self._streams[0].is_over
+        if self._source.skips and is_error and ends_plan:
+            # What ends it is no sample that is left out, and no later batch may be planned that
+            # would show it.
             error, cause = End(), error
             error.__cause__ = cause
         self._reader.failed(row, index, error)

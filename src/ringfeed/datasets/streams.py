@@ -80,8 +80,6 @@ class StreamSource(Source):
 
             check_part(self.part, self.iterables)
         self.is_planned = self.part is not None and length_of(self.iterables[0]) is not None
-        # What ends it is no sample that is left out.
-        self.shows_end = self.is_planned and terms.on_error == "skip"
         self.at_once |= self.part is not None  # a batch of one rank may have an element twice
         self.streams = len(self.iterables)
         self.local_only = any(map(is_iterator, self.iterables))

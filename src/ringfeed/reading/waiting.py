@@ -170,7 +170,7 @@ class WaitingReader(Reader):
     def __init__(self, source: Source, dataset: Any, port: Port, *, concurrency: int) -> None:
         """Prepare to fill claims with this worker's part of the samples in flight."""
         self._fetched = Fetched()
-        has_functions = source.transforms is not None
+        has_functions = source.has_functions
         sent = Composed(self._fetched, dataset.functions) if has_functions else self._fetched
         super().__init__(source, sent, port)
         self.dataset = dataset.dataset if has_functions else dataset
@@ -288,7 +288,7 @@ class WaitingReader(Reader):
         except BaseException as error:
             if self.port.is_consumer:
                 raise
-            self._fail(error)  # it was raised outside of any row
+            self.fail_all(error)
             is_filled = True
         self._fetched.begin((), self.context)
         self._publish(claim, self.end, is_cancelled=not is_filled)
