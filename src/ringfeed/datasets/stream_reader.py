@@ -222,8 +222,7 @@ class StreamReader:
         self, source: StreamSource, iterables: tuple[Any, ...], reader: Reader, *, ahead: int = 0
     ) -> None:
         """``ahead``: so many batches may be read beyond those that have slots."""
-        self._source, self._reader = source, reader
-        self._slots = reader.port.ring.slots + ahead
+        self._source, self._reader, self._ahead = source, reader, ahead
         self._iterables = iterables
         # Where none can be kept, there is room for their refusal.
         count = len(iterables)
@@ -284,8 +283,8 @@ class StreamReader:
         """Return the stream of an iterable, of this epoch."""
         source, part = self._source, self._source.part
         step = source.indices if part is None else part.step
-        epoch = self._reader.context.epoch
-        recorder = StateRecorder(self._states, place, epoch, step, self._slots)
+        epoch, slots = self._reader.context.epoch, self._reader.port.ring.slots + self._ahead
+        recorder = StateRecorder(self._states, place, epoch, step, slots)
         return Stream(source, self._reader, place, iterable, recorder)
 
     def _failed(self, row: int, index: int, error: BaseException) -> None:
