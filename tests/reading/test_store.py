@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ringfeed._failure import Kind
+from ringfeed._failure import Kind, pickled
 from ringfeed.reading import store as stores
-from ringfeed.reading.relay import _pickled
 from ringfeed.reading.store import ELEMENT, GoneError, Run, Store, StoreSizes, TooLargeError
 from ringfeed.system.memory import reserve
 from watching import PATIENCE_S
@@ -197,7 +196,7 @@ def test_the_reader_sleeps_until_it_is_asked(store: Store) -> None:
 )
 def test_an_element_comes_back_from_its_bytes(element: object) -> None:
     """Its arrays can be written."""
-    found = pickle.loads(_pickled(element))
+    found = pickle.loads(pickled(element))
     np.testing.assert_equal(found, element)
     arrays = (
         [one for one in found if isinstance(one, np.ndarray)]
