@@ -573,7 +573,7 @@ class Loader(Generic[Batch_co]):
         ``fit`` has no place for the sample numbers in its batches.
         """
         self._order.refuse_weights()
-        from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
+        from ringfeed.frameworks.keras import to_keras  # noqa: PLC0415 - imports Keras
 
         return to_keras(self._stream, class_weight=class_weight, cast=cast)
 

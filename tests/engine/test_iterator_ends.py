@@ -207,6 +207,8 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(
     monkeypatch.setattr(Engine, "wait", wait)
     feed = DatasetFeed(dataset, workers=2, backend="thread", slots=6, timeout_s=FOREVER_S)
     with feed.loader:
-        seen.extend(int(batch[0, 0]) for batch in feed)  # one at a time: it is looked at meanwhile
+        seen.extend(
+            int(batch[0, 0]) for batch in feed.loader
+        )  # one at a time: it is looked at meanwhile
     assert dataset.ended == 1
     assert seen == [0] * 95 + [1] * 5

@@ -509,18 +509,14 @@ def test_what_a_hook_makes_unfit() -> None:
     dataset = Locking([9])
     feed = DatasetFeed(dataset, backend="process", workers=1)
     with feed.loader:
-        assert feed.rest() is None
-        batches = feed.begin()
+        batches = iter(feed.loader)
         assert [int(next(batches)[0][0, 2]) for _ in range(4)] == [0, 1, 2, 3]
         feed.run_hook("on_epoch_end")
         with pytest.raises(ringfeed.ShipError, match=r"^dataset\.lock is a lock"):
             next(batches)
-        rest = feed.rest()
-        assert rest is not None
-        assert [*rest] == [4, 5, 6, 7, 8]
+        assert [*feed.rest(4)] == [4, 5, 6, 7, 8]
         with pytest.raises(ringfeed.ShipError):
-            feed.begin()
-        assert feed.rest() is None
+            iter(feed.loader)
 
 
 def test_the_length_is_asked_anew() -> None:

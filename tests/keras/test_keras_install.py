@@ -191,7 +191,7 @@ def test_order_and_length_are_asked_of_keras(
     with ringfeed.keras.install():
         adapter = data_adapters.PyDatasetAdapter(Numbered())
         assert numbers_of(adapter) == [[8, 6, 4, 2, 0]] * 2
-        assert adapter.place(None).stream.length == 5
+        assert adapter.call.stream.length == 5
     assert len(said) == 1
     assert "runs over ringfeed" in said[0]
 

@@ -186,7 +186,7 @@ class Epoch:
     must not refer to the epoch, which breaks off where it is dropped.
     """
 
-    def __init__(self, stream: BatchStream, build: BuildBatch) -> None:
+    def __init__(self, stream: BatchStream, build: BuildBatch | None) -> None:
         self._stream = stream
         self._build = build
         self._batches: BatchIterator | None = None

@@ -6,17 +6,20 @@ fit, started again <────── all of them, before its first step ──
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed._callers import frame_above
+from ringfeed._callers import callers_depth, frame_above, frames_by_thread, frames_from
 from ringfeed.errors import StateError
-from ringfeed.frameworks.keras.fit_position import begins_loader
+from ringfeed.frameworks.keras.call import begins_epoch, go_on
 from ringfeed.keras.backup_file import Backup, BackupDirectory
-from ringfeed.keras.fit_run import FitRun, check_facts, place_in
+from ringfeed.keras.monitor import move
 from ringfeed.keras.training_state import (
-    DrawingFrom,
+    Drawing,
     arrays_of,
     assign,
     build,
@@ -29,8 +32,12 @@ from ringfeed.keras.training_state import (
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from types import FrameType
 
-    from ringfeed.frameworks.keras.fit_position import Place
+    from ringfeed.frameworks.keras.call import Call
+    from ringfeed.keras.pydataset import DatasetFeed
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
@@ -76,11 +83,6 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     TypeError for data of which it cannot save the place.
     """
 
-    _fit: FitRun
-    _random: dict[
-        str, Any
-    ]  # the states at the start of the first `fit`, and at that of the loader's epoch
-
     def __init__(
         self,
         backup_dir: str | os.PathLike[str],
@@ -96,6 +98,9 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         self.delete_checkpoint = delete_checkpoint
         self._batches = None if save_freq == "epoch" else _checked(save_freq)
         self._directory = BackupDirectory(backup_dir, keeps_two=double_checkpoint)
+        self._fit: FitRun
+        # The states at the start of the first `fit`, and at that of the loader's epoch.
+        self._random: dict[str, Any] = {}
         self._unsaved = 0  # batches
         self._resumed: Backup | None = None  # until the epoch begins that it is amid
         self._validation_epoch: int | None = None  # until the validation begins
@@ -104,12 +109,10 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     def set_model(self, model: Any) -> None:
         """Go to the end of the callbacks: a backup has what the others change."""
         super().set_model(model)
-        telling = frame_above(1).f_locals.get("self")
-        if isinstance(telling, keras.callbacks.CallbackList) and self in telling.callbacks:
-            # A new list: Keras is amid the old one.
-            telling.callbacks = [*(other for other in telling.callbacks if other is not self), self]
+        callbacks = move(self, frame_above(1), is_first=False)
+        if callbacks is not None:
             # Else Keras runs a callback that is not in the list beside the steps.
-            telling._async_train = False  # noqa: SLF001
+            callbacks._async_train = False  # noqa: SLF001
 
     # ---- where Keras calls it ----
 
@@ -135,11 +138,10 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         fit.begin(epoch, 0 if backup is None else backup.facts["step"])
         if backup is not None:
             self._resumed = None
-            assign(
-                self.model, backup.arrays
-            )  # other callbacks, and Keras, have begun this epoch a second time
+            # Other callbacks, and Keras, have begun this epoch a second time.
+            assign(self.model, backup.arrays)
             set_random_states(self._random["epoch"])
-        elif begins_loader(fit.iterator):
+        elif fit.begins_order:
             self._random["epoch"] = random_states()
 
     def on_train_batch_end(
@@ -168,32 +170,30 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
         """Have the validation of `fit` go on with its own next epoch."""
-        place, number = self._validation_place(), self._validation_epoch
-        if place is not None and number is not None:
-            place.stream.set_epoch(number, self._validation_seed)
+        call, number = self._validation, self._validation_epoch
+        if call is not None and number is not None:
+            call.stream.set_epoch(number, self._validation_seed)
             self._validation_epoch = None
 
     def _is_due(self) -> bool:
         return self._batches is not None and self._unsaved >= self._batches
 
-    def _validation_place(self) -> Place | None:
-        """Return where the validation of `fit` is; None before its first."""
+    @property
+    def _validation(self) -> Call | None:
+        """Where the validation of `fit` is; None before its first."""
         iterator = getattr(self.model, "_eval_epoch_iterator", None)
-        return None if iterator is None else place_in(iterator)
+        return None if iterator is None else getattr(iterator.data_adapter, "call", None)
 
     # ---- out ----
 
     def _save(self, epoch: int, step: int) -> None:
-        model, validation = (
-            self.model,
-            self._validation_place(),
-        )  # JAX puts variables in their place when asked for it
-        pending = self._validation_epoch
-        coming = (
-            pending
-            if validation is None or pending is not None
-            else validation.stream.runner.position.next.epoch
-        )
+        # JAX puts variables in their place when it is asked for the model.
+        model, validation = self.model, self._validation
+        coming, seed = self._validation_epoch, self._validation_seed
+        if validation is not None:
+            runner = validation.stream.runner
+            seed = runner.source.seed
+            coming = runner.position.next.epoch if coming is None else coming
         facts = {
             "backend": keras.backend.backend(),
             "epoch": epoch,
@@ -201,9 +201,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             "first_epoch": self._fit.first_epoch,
             "is_over": self.delete_checkpoint and bool(model.stop_training),
             "validation_epoch": coming,
-            "validation_seed": self._validation_seed
-            if validation is None
-            else validation.stream.runner.source.seed,
+            "validation_seed": seed,
             "random": self._random | {"now": random_states()},
             "variables": describe(model),
             **self._fit.loader_facts(step),
@@ -231,7 +229,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
                 f"fit(initial_epoch={fit.initial_epoch}) begins after it; give the initial_epoch "
                 "that it was made with, another backup_dir, or delete it"
             )
-        if facts["loader"] is not None and fit.place is None:
+        if facts["loader"] is not None and fit.call is None:
             raise StateError(
                 f"the backup {path!r} is of a dataset that ran over ringfeed, and now it is left "
                 "to Keras; the logger ringfeed.keras says why"
@@ -242,23 +240,15 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
 
     def _restore(self, backup: Backup) -> None:
         facts, model, fit = backup.facts, self.model, self._fit
-        states = facts["random"]
-        self._random = {name: states[name] for name in self._random}
+        self._random = states = facts["random"]
         set_random_states(states["start"])  # what hooks draw from while they are run again
-
-        def ready() -> None:
-            if facts[
-                "step"
-            ]:  # the hooks that begin the epoch have drawn, as they had before the backup
-                set_random_states(states["now"])
-
-        fit.restore(facts, DrawingFrom(states["epoch"]), ready)
+        # Amid an epoch of Keras its hooks have drawn, too, before the loader's epoch begins.
+        now = states["now"] if facts["step"] else None
+        fit.restore(facts, Drawing(states["epoch"], now))
         assign(model, backup.arrays)
         set_random_states(states["now"])
-        self._validation_epoch, self._validation_seed = (
-            facts["validation_epoch"],
-            facts["validation_seed"],
-        )
+        self._validation_epoch = facts["validation_epoch"]
+        self._validation_seed = facts["validation_seed"]
         self._resumed = backup if facts["step"] else None
         # The way of Keras' own callback.
         model._initial_epoch = fit.epochs if facts["is_over"] else facts["epoch"]  # noqa: SLF001
@@ -272,3 +262,162 @@ def _checked(save_freq: object) -> int:
         )
         raise ValueError(message)
     return save_freq
+
+
+class FitRun:
+    """One call of `fit`, found in the frames: Keras does not tell callbacks of the data."""
+
+    def __init__(self, frame: FrameType | None) -> None:
+        """Find the call; TypeError where there is none, or where its data has no place."""
+        given = next(_calls(frame), None)
+        if given is None:
+            message = (
+                "BackupAndRestore was called by no fit() of Keras, and cannot tell where training "
+                "is; in a loop of your own, save loader.state_dict() beside the weights"
+            )
+            raise TypeError(message)
+        self.iterator: EpochIterator = given["epoch_iterator"]
+        self._adapter = self.iterator.data_adapter
+        _check(self._adapter)
+        self.initial_epoch: int = given["initial_epoch"]
+        self.first_epoch = self.initial_epoch
+        """The first epoch of the first `fit`, where several go on from one another's backups."""
+        self.epochs: int = given["epochs"]
+        self.epoch = self.step = 0
+        """Keras' epoch, and its batches that were trained on."""
+        # The hooks' work on the dataset before this epoch's own hook.
+        self._ahead: dict[str, Any] | None = None
+
+    def is_running(self) -> bool:
+        """Whether the call still runs, in any thread: no callback hears of a call that raises."""
+        tops = frames_by_thread().values()
+        return any(
+            given["epoch_iterator"] is self.iterator for frame in tops for given in _calls(frame)
+        )
+
+    @property
+    def call(self) -> Call | None:
+        """Where it is in the loader's epoch; None for a dataset that is left to Keras."""
+        found: Call | None = self._adapter.call
+        return found
+
+    @property
+    def feed(self) -> DatasetFeed | None:
+        """The feed of a Keras dataset, whose hooks Keras runs."""
+        found: DatasetFeed | None = getattr(self._adapter, "dataset_feed", None)
+        return found
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Note that an epoch of Keras begins, with this step; the hooks of the dataset run next."""
+        self.epoch, self.step = epoch, step
+        feed = self.feed
+        self._ahead = feed.state() if feed is not None and feed.hooks.has_begin else None
+
+    @property
+    def begins_order(self) -> bool:
+        """Whether Keras' epoch begins one of the data that no earlier run has begun."""
+        call = self.call
+        return begins_epoch(self.iterator) and not (call is not None and call.restored)
+
+    def count(self, step: int) -> int:
+        """Count what was trained on up to a step; return how many batches that is."""
+        batches, self.step = step - self.step, step
+        if self.call is not None:
+            self.call.train(batches)
+        return batches
+
+    def is_at_end(self) -> bool:
+        """Whether Keras' epoch ends here, or cannot be said to go on."""
+        call, steps = self.call, self.iterator.steps_per_epoch
+        return call is None or bool(steps and self.step >= steps) or not call.has_more
+
+    def loader_facts(self, step: int) -> dict[str, Any]:
+        """Return what `restore` needs to go on with a step of an epoch; 0: with the next epoch."""
+        call, feed = self.call, self.feed
+        facts: dict[str, Any] = {"loader": None, "batches": 0, "hooks": None}
+        if feed is not None:
+            facts["hooks"] = self._ahead if step and self._ahead is not None else feed.state()
+        facts["epoch_numbers"] = getattr(self._adapter, "epoch_numbers", None)
+        if call is None:
+            return facts
+        is_over = not step and (self.iterator.steps_per_epoch is None or not call.has_more)
+        batches = 0 if is_over else call.trained
+        return facts | {"loader": call.state(is_over=is_over), "batches": batches}
+
+    def restore(self, facts: dict[str, Any], drawing: AbstractContextManager[None]) -> None:
+        """Go on where the facts say; ``drawing`` is entered where an epoch begins amid it."""
+        call, feed = self.call, self.feed
+        self.first_epoch = facts["first_epoch"]
+        if feed is not None:
+            hooks = facts["hooks"] if "hooks" in facts else _older_hooks(facts, feed)
+            try:
+                feed.hooks.restore(hooks)
+            except StateError as error:
+                # Under `install` nothing fails that does not fail in Keras, and Keras runs no hook
+                # again.
+                if not isinstance(self._adapter, PyDatasetAdapter):
+                    raise
+                message = f"training goes on with the dataset as it is, as in Keras: {error}"
+                warnings.warn(message, UserWarning, stacklevel=callers_depth())
+        batches = facts["batches"]
+        numbers = facts.get("epoch_numbers")  # older backups have none
+        if numbers is not None:
+            self._adapter.restore_epochs(numbers, is_amid=batches > 0)
+        if call is None or facts["loader"] is None:
+            return
+        call.stream.loader.load_state_dict(facts["loader"])
+        call.restored = batches
+        if batches:
+            call.around = drawing
+            go_on(self.iterator, facts["step"], batches)
+
+
+def check_facts(facts: dict[str, Any]) -> None:
+    """Raise an error for facts that no backup has: of where the training and its data were."""
+    hooks = facts["hooks"] if "hooks" in facts else {"dataset": facts["dataset"]}
+    counts = [facts[name] for name in ("epoch", "step", "first_epoch", "batches")]
+    counts += facts.get("epoch_numbers") or ()
+    counts += [] if facts["validation_epoch"] is None else [facts["validation_epoch"]]
+    if hooks is not None and "dataset" not in hooks:
+        # One less than none is where on_epoch_end has run alone.
+        more = (count for at, extra in hooks.get("broken_off", ()) for count in (at, extra + 1))
+        counts += [hooks["hooks"], *more]
+    others = {"is_over": bool, "loader": dict | None, "validation_seed": int | None}
+    wrong = [name for name, kind in others.items() if not isinstance(facts[name], kind)]
+    if wrong or not all(type(count) is int and count >= 0 for count in counts):
+        message = f"{wrong[0]} is {facts[wrong[0]]!r}" if wrong else f"counts of {counts}"
+        raise ValueError(message)
+
+
+def _older_hooks(facts: dict[str, Any], feed: DatasetFeed) -> dict[str, Any]:
+    """Return what hooks had done, of a backup that says how many epochs are over, and no more."""
+    if facts["dataset"] is not None:
+        return {"dataset": facts["dataset"]}
+    return {"hooks": feed.hooks.counts.ended + facts["epoch"] - facts["first_epoch"]}
+
+
+def _calls(frame: FrameType | None) -> Iterator[dict[str, Any]]:
+    """Yield the variables of each `fit` that a frame belongs to, the innermost first."""
+    for above in frames_from(frame):
+        found = above.f_locals if above.f_code.co_name == "fit" else {}
+        if isinstance(found.get("epoch_iterator"), EpochIterator):
+            yield found
+
+
+def _check(adapter: Any) -> None:
+    if hasattr(adapter, "call"):
+        return
+    dataset = getattr(adapter, "py_dataset", None)
+    if dataset is None:
+        what, way = f"read by a {type(adapter).__name__}", "give it loader.to_keras()"
+    else:
+        what, way = (
+            f"a {type(dataset).__name__}",
+            "train under ringfeed.keras.install(), or give it feed(dataset)",
+        )
+    message = (
+        f"the data of fit() is {what} of Keras' own, and BackupAndRestore cannot tell where in an "
+        f"epoch it is; {way}, or use keras.callbacks.BackupAndRestore, which goes on with a whole "
+        "epoch"
+    )
+    raise TypeError(message)

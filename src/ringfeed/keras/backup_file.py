@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 VERSION = 1
 LATEST, PREVIOUS, PART = "latest.zip", "previous.zip", "latest.part"
 KERAS_FILES = "latest.weights.h5", "training_metadata.json"
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -58,7 +59,6 @@ class BackupDirectory:
         self._keeps_two = keeps_two
         self._lock: Descriptor | None = None
         self._is_in_use: Callable[[], bool] = lambda: False
-        self._is_made = False
         if self.path.exists() and not self.path.is_dir():
             message = (
                 f"backup_dir {str(self.path)!r} is a file, expected a directory; give another path"
@@ -77,9 +77,8 @@ class BackupDirectory:
         for other in [*_locked]:
             if not other._is_in_use():  # noqa: SLF001 - of the same class
                 other.unlock()
-        self._is_made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = Descriptor(os.open, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._lock = Descriptor(os.open, self.path, DIRECTORY)
         self._is_in_use = is_in_use
         try:
             fcntl.flock(self._lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,15 +89,14 @@ class BackupDirectory:
                 "the backups of the other; give each fit a directory of its own, or wait for that "
                 "one to end"
             ) from None
-        except OSError:  # a file system without locks
-            self._lock = None
-            return
+        except OSError:
+            pass  # a file system without locks
         _locked.add(self)
 
     def unlock(self) -> None:
-        """Let others have the directory, which is deleted if it was made for nothing."""
+        """Let others have the directory, which is deleted where nothing is in it."""
         _locked.discard(self)
-        if self._lock is not None and self._is_made:
+        if self._lock is not None:
             with suppress(OSError):
                 self.path.rmdir()
         self._lock = None
@@ -109,9 +107,8 @@ class BackupDirectory:
         """Write a backup beside the newest, and then put it in its place."""
         self.path.mkdir(parents=True, exist_ok=True)
         part, latest = self.path / PART, self.path / LATEST
-        part.unlink(
-            missing_ok=True
-        )  # of a run that was killed; if it is a link, what it points at stays
+        # Of a run that was killed; if it is a link, what it points at stays.
+        part.unlink(missing_ok=True)
         try:
             with os.fdopen(os.open(part, NEW_FILE, 0o666), "wb") as file:
                 _dump(file, facts | {"version": VERSION}, arrays)
@@ -122,19 +119,11 @@ class BackupDirectory:
             raise
         if self._keeps_two:
             with suppress(FileNotFoundError):
-                latest.replace(
-                    self.path / PREVIOUS
-                )  # `read` takes that one, if this process ends here
+                # `read` takes that one, if this process ends here.
+                latest.replace(self.path / PREVIOUS)
         part.replace(latest)
-        self._sync()
-
-    def _sync(self) -> None:
-        """Have the new name outlast a power failure, too."""
-        directory = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        with Descriptor(os.open, self.path, DIRECTORY) as directory:
+            os.fsync(directory.fileno())  # the new name is to outlast a power failure, too
 
     # ---- and in ----
 
@@ -179,11 +168,9 @@ class BackupDirectory:
                 )
 
     def delete(self) -> None:
-        """Delete the backups, and the directory if nothing else is in it."""
+        """Delete the backups."""
         for name in (PART, LATEST, PREVIOUS):
             (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.path.rmdir()
 
 
 def _dump(file: Any, facts: dict[str, Any], arrays: Iterable[AnyArray]) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed._checks import check_choice, check_count
 from ringfeed._failure import RemoteError
 from ringfeed.datasets.indexed import batches_in
-from ringfeed.datasets.passes import ENDLESS
+from ringfeed.datasets.passes import ENDLESS, PassOrder
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.objects import KeptBatches, holds_objects
 from ringfeed.keras.pydataset import draws_kept, open_feed
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Literal
 
-    from ringfeed.keras.pydataset import DatasetFeed, MadeOf
+    from ringfeed.keras.pydataset import DatasetFeed
 
 
 class Running(NamedTuple):
@@ -141,11 +141,9 @@ class SequenceEnqueuer(ABC):
                 return running.take()
             except StopIteration:
                 raise
-            except ClosedError as error:
-                if self._running is not running:
-                    continue  # stopped while it waited; started again, perhaps
-                failure: Exception = error
             except Exception as error:  # noqa: BLE001 - raised below
+                if isinstance(error, ClosedError) and self._running is not running:
+                    continue  # stopped while it waited; started again, perhaps
                 failure = _original(error)
             self.stop()
             try:
@@ -242,9 +240,9 @@ class OrderedEnqueuer(SequenceEnqueuer):
         options = {**self._options, "workers": self.workers, "backend": backend, "slots": slots}
         order = self._order
         order.numbers = []
-        options |= {"draw": order.draw, "count": order.count, "begin": order.begin}
+        passes = PassOrder(order.count, order.draw, order.begin)
         with draws_kept(self.py_dataset):
-            feed, made_of = open_feed(self.py_dataset, options)
+            feed, made_of = open_feed(self.py_dataset, passes, options)
         feed.loader.set_epoch(order.epochs)
         return Running(feed.loader, _Epochs(feed, order, made_of).take)
 
@@ -354,7 +352,7 @@ class _Order:
 class _Epochs:
     """The batches of a dataset, one epoch after another."""
 
-    def __init__(self, feed: DatasetFeed, order: _Order, made_of: MadeOf) -> None:
+    def __init__(self, feed: DatasetFeed, order: _Order, made_of: Callable[[Any], Any]) -> None:
         self._feed = feed
         self._order = order
         self._made_of = made_of
@@ -363,7 +361,7 @@ class _Epochs:
 
     def _begin(self) -> None:
         _check_some(self._order.dataset)
-        self._batches = self._feed.begin()
+        self._batches = iter(self._feed.loader)
         self._gave_some = False
 
     def take(self) -> Any:

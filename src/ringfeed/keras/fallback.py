@@ -13,25 +13,26 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed._callers import frame_above
 from ringfeed._process import Finalizer
 from ringfeed._units import show_bytes
-from ringfeed.datasets.passes import batch_size_of
+from ringfeed.datasets.passes import PassOrder, batch_size_of
 from ringfeed.engine.hooks import Counts
 from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.frameworks.keras.adapter import LoaderAdapter, Reiterable
-from ringfeed.frameworks.keras.arguments import iterator_of, runs_eagerly
+from ringfeed.frameworks.keras.call import runs_eagerly
+from ringfeed.keras.objects import leaves_of
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.spec.spec import Spec
@@ -40,34 +41,11 @@ from ringfeed.transport.copied import of_copy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from keras.src.trainers.epoch_iterator import EpochIterator
-    from typing_extensions import Self
-
-    from ringfeed.engine.hooks import Hooks
-    from ringfeed.frameworks.keras.fit_position import Place
-    from ringfeed.keras.pydataset import Count, Draw
+    from ringfeed.frameworks.keras.call import Call
 
 LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter
 PLAIN = (np.ndarray, np.generic, int, float)
-
-
-@dataclass
-class FallbackIterator:
-    """The batches of one pass; at an error of the ring they are taken from what ``go_on`` finds."""
-
-    batches: Iterator[Any]
-    go_on: Callable[[RingfeedError], Iterator[Any]]
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self.batches)
-        except RingfeedError as error:
-            self.batches = self.go_on(error)
-        return next(self.batches)
 
 
 class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
@@ -87,53 +65,49 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         """Look at the dataset as Keras does, and plan its ring; nothing runs yet."""
         super().__init__(x, class_weight, shuffle)
         # As long as the ring serves, Keras' own hooks must not start Keras' workers.
-        self._own_enqueuer: Any = vars(self)["enqueuer"]
+        self._own_enqueuer: Any = self.enqueuer
         self.enqueuer: Any = None
         self._pass_epoch = 0  # in which the newest pass began
         self._redraws = False  # whether the next pass is that one once more
         self._rest: Iterator[int] | None = None
-        self._seen: list[Any] = []
-        self._feed: DatasetFeed | None = None
-        self._hooks: Hooks | None = None
-        """Counts the dataset's hooks, also those that run after the ring gave up."""
+        self.left = ""
+        """Why the dataset is left to Keras, if it is."""
+        self._feed: DatasetFeed | None = None  # its hooks are counted after the ring gave up, too
         self._ring: LoaderAdapter | None = None
         try:
-            self._seen = _look(x)
-            self._feed = _feed_of(self, self._seen)
+            seen = _look(x)
+            if keras.backend.backend() == "tensorflow":
+                with suppress(Exception):  # Keras says so itself, if it is asked for such a dataset
+                    batches = [*map(self._standardize_batch, seen)]
+                    self._output_signature = data_adapter_utils.get_tensor_spec(batches)
+            self._feed = _feed_of(self, seen)
             self._ring = LoaderAdapter(self._feed.stream, class_weight)
         except Exception as error:  # noqa: BLE001 - whatever it is, Keras may be able to do it
             self._fall_back(error)
         else:
             say_fed(self._feed)
-            self._hooks = self._feed.hooks
-            self._hooks.counts = _counts_of(x)
+            self._feed.hooks.counts = _known_of(x).counts
             # TensorFlow keeps what it has made a graph of, the loader with it.
             Finalizer(self._feed.close).watch(self)
 
     def _fall_back(self, why: Exception) -> None:
         """Go on as Keras' own adapter."""
-        say_left(self.py_dataset, why)
-        feed, self._feed, self._ring = self._feed, None, None
-        self.enqueuer, self._own_enqueuer = self._own_enqueuer, None
-        seen, self._seen = self._seen, []
-        if keras.backend.backend() == "tensorflow" and seen:
-            with suppress(Exception):  # Keras says so itself, if it is asked for such a dataset
-                self._output_signature = data_adapter_utils.get_tensor_spec(
-                    [*map(self._standardize_batch, seen)]
-                )
-        if feed is not None:
-            feed.close()
+        self.left = say_left(self.py_dataset, why)
+        self._ring, self.enqueuer = None, self._own_enqueuer
+        if self._feed is not None:
+            self._feed.close()
 
     # ---- what `BackupAndRestore` asks ----
 
     @property
     def dataset_feed(self) -> DatasetFeed | None:
         """The feed, as long as the ring serves."""
-        return self._feed
+        return None if self._ring is None else self._feed
 
-    def place(self, _iterator: EpochIterator) -> Place | None:
-        """Return where Keras is in the passes; None where it reads them itself."""
-        return None if self._ring is None else self._ring.place()
+    @property
+    def call(self) -> Call | None:
+        """Where Keras is in the passes; None where it reads them itself."""
+        return None if self._ring is None else self._ring.call
 
     @property
     def epoch_numbers(self) -> list[int] | None:
@@ -170,9 +144,11 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One pass in JAX's arrays over the slots for compiled steps, else in NumPy arrays."""
-        for_keras = iterator_of(frame_above(1)) is not None and not runs_eagerly(frame_above(1))
+        asking = frame_above(1)
+        for_keras = isinstance(asking.f_locals.get("self"), EpochIterator)
+        is_compiled = for_keras and not runs_eagerly(asking)
         over_ring = (
-            LoaderAdapter.get_jax_iterator if for_keras else LoaderAdapter.get_numpy_iterator
+            LoaderAdapter.get_jax_iterator if is_compiled else LoaderAdapter.get_numpy_iterator
         )
         return self._walk(over_ring, super().get_jax_iterator)
 
@@ -185,16 +161,19 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         self, over_ring: Callable[[LoaderAdapter], Any], own: Callable[[], Any]
     ) -> Iterator[Any]:
         """One pass, over the ring as long as it goes, and then as Keras' ``own``."""
-
-        def go_on(error: RingfeedError) -> Iterator[Any]:
-            if self._feed is None:  # another pass has found it out before
-                raise error
-            self._rest = self._feed.rest()
-            self._fall_back(error)
+        ring, feed = self._ring, self._feed
+        if ring is None or feed is None:
             return iter(own())
 
-        batches = iter(own() if self._ring is None else over_ring(self._ring))
-        return FallbackIterator(batches, go_on)
+        def go_on(error: RingfeedError) -> Iterable[Any]:
+            if self._ring is None:  # another pass has found it out before
+                raise error
+            self._rest = feed.rest(ring.call.done)
+            self._fall_back(error)
+            batches: Iterable[Any] = own()
+            return batches
+
+        return with_fallback(iter(over_ring(ring)), go_on)
 
     def _get_iterator(self) -> Iterator[Any]:
         """Return what Keras' own way reads.
@@ -232,32 +211,22 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_begin()
-        self._count("on_epoch_begin")
-        feed = self._feed
+        feed = self._counted("on_epoch_begin")
         if feed is not None and (feed.has_hooks or feed.has_processes):
             feed.reload()  # Keras forks processes now
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_end()
-        self._count("on_epoch_end")
-        if self._feed is not None and self._feed.has_hooks:
-            self._feed.reload()
+        feed = self._counted("on_epoch_end")
+        if feed is not None and feed.has_hooks:
+            feed.reload()
 
-    def _count(self, hook: str) -> None:
-        if self._hooks is not None:
-            self._hooks.count(hook)
-
-
-_counts: dict[int, Counts] = {}
-"""How often the hooks of each dataset have run, in all calls of Keras together."""
-
-
-def _counts_of(dataset: Any) -> Counts:
-    if id(dataset) not in _counts:
-        _counts[id(dataset)] = Counts()
-        weakref.finalize(dataset, _counts.pop, id(dataset)).atexit = False
-    return _counts[id(dataset)]
+    def _counted(self, hook: str) -> DatasetFeed | None:
+        """Count a hook that has run; return the feed, as long as the ring serves."""
+        if self._feed is not None:
+            self._feed.hooks.count(hook)
+        return self.dataset_feed
 
 
 class _Numbers:
@@ -303,9 +272,7 @@ def _feed_of(adapter: RingAdapter, seen: list[Any]) -> DatasetFeed:
     return feed_as_keras(
         dataset,
         seen,
-        keras.tree.flatten(seen),
-        count=lambda: mine().num_batches,
-        draw=lambda _count, _epoch: mine().pass_numbers(),
+        PassOrder(lambda: mine().num_batches, lambda _count, _epoch: mine().pass_numbers()),
         shuffle=adapter.shuffle,
         workers=workers,
         processes=processes,
@@ -314,6 +281,19 @@ def _feed_of(adapter: RingAdapter, seen: list[Any]) -> DatasetFeed:
 
 
 # ---- what Keras is served, of Keras 3 and of Keras 2 ----
+
+
+def with_fallback(
+    batches: Iterable[Any], go_on: Callable[[RingfeedError], Iterable[Any]]
+) -> Iterator[Any]:
+    """Give batches; at an error of the ring, those that ``go_on`` finds for the rest."""
+    try:
+        yield from batches
+    except RingfeedError as error:
+        rest = go_on(error)
+    else:
+        return
+    yield from rest
 
 
 def look_unseen(dataset: Any) -> list[Any]:
@@ -325,10 +305,8 @@ def look_unseen(dataset: Any) -> list[Any]:
 def feed_as_keras(  # noqa: PLR0913 - what Keras was told
     dataset: Any,
     seen: list[Any],
-    leaves: Iterable[Any],
+    order: PassOrder | None,
     *,
-    draw: Draw | None,
-    count: Count | None = None,
     shuffle: bool,
     workers: int,
     processes: bool,
@@ -336,10 +314,10 @@ def feed_as_keras(  # noqa: PLR0913 - what Keras was told
 ) -> DatasetFeed:
     """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws.
 
-    ``leaves``: those of what was seen. Tensors among them, which may live anywhere, are refused,
-    and other objects that NumPy would make arrays of.
+    Tensors among them, which may live anywhere, are refused, and other objects that NumPy would
+    make arrays of.
     """
-    for leaf in leaves:
+    for leaf in leaves_of(seen):
         if not isinstance(leaf, PLAIN):
             raise SpecError(
                 f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays "
@@ -348,8 +326,7 @@ def feed_as_keras(  # noqa: PLR0913 - what Keras was told
     spec, rows = _form_of(seen)
     return DatasetFeed(
         dataset,
-        count=count,
-        draw=draw,
+        order,
         shuffle=shuffle,
         workers=min(workers, MAX_WORKERS),
         backend="process" if processes else "thread",
@@ -373,10 +350,25 @@ def _form_of(batches: list[Any]) -> tuple[Spec, int]:
     return spec, rows
 
 
-# ---- what is said ----
+# ---- what is known of a dataset, and said ----
 
-_said: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDictionary()
-_saying = threading.Lock()
+
+@dataclass
+class Known:
+    """How often the hooks of a dataset have run, in all calls of Keras; what was said of it."""
+
+    counts: Counts = field(default_factory=Counts)
+    said: set[str] = field(default_factory=set)
+
+
+_known: dict[int, Known] = {}
+
+
+def _known_of(dataset: Any) -> Known:
+    if id(dataset) not in _known:
+        _known[id(dataset)] = Known()
+        weakref.finalize(dataset, _known.pop, id(dataset)).atexit = False
+    return _known[id(dataset)]
 
 
 def how_fed(feed: DatasetFeed) -> tuple[str, str]:
@@ -384,27 +376,25 @@ def how_fed(feed: DatasetFeed) -> tuple[str, str]:
     plan = feed.loader.plan
     kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
     workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
-    memory = (
-        f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
-    )
-    return f"runs over ringfeed: {workers}, {plan.slots} slots", memory
+    how = f"runs over ringfeed: {workers}, {plan.slots} slots"
+    return how, f", {show_bytes(plan.total)} of shared memory"
 
 
 def say_fed(feed: DatasetFeed) -> None:
-    """Say so."""
+    """Say so; to the byte the memory differs from pass to pass."""
     _say(feed.dataset, *how_fed(feed))
 
 
-def say_left(dataset: Any, why: Exception) -> None:
-    """Say why a dataset is left to Keras, in one line."""
-    _say(dataset, f"is left to Keras: {str(why).partition(chr(10))[0] or type(why).__name__}")
+def say_left(dataset: Any, why: Exception) -> str:
+    """Say why a dataset is left to Keras, in one line, and return it."""
+    left = f"is left to Keras: {str(why).partition(chr(10))[0] or type(why).__name__}"
+    _say(dataset, left)
+    return left
 
 
 def _say(dataset: Any, what: str, more: str = "") -> None:
     """Log a line once for each dataset and text; ``more`` is its end, which may differ."""
-    key = id(dataset), what
-    with _saying:
-        if _said.get(key) is dataset:
-            return
-        _said[key] = dataset
-    LOG.warning("%s %s%s", type(dataset).__name__, what, more)
+    said = _known_of(dataset).said
+    if what not in said:
+        said.add(what)
+        LOG.warning("%s %s%s", type(dataset).__name__, what, more)

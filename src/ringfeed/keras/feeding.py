@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import frame_above
 from ringfeed._classes import root_of
+from ringfeed.frameworks.keras import check_takes_adapters
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
-from ringfeed.frameworks.keras.door import check_takes_adapters
 from ringfeed.keras.pydataset import DatasetFeed, Fed, check_dataset
 
 if TYPE_CHECKING:
-    from ringfeed.frameworks.keras.arguments import ClassWeight
+    from ringfeed.frameworks.keras.call import ClassWeight
 
 
 class DatasetAdapter(Fed, LoaderAdapter):
@@ -31,7 +31,7 @@ class DatasetAdapter(Fed, LoaderAdapter):
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
         self.dataset_feed.run_hook("on_epoch_begin")
-        self._tell_length(frame_above(1))
+        self.call.tell_length()
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook in this process.

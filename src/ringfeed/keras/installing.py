@@ -11,7 +11,7 @@ import keras
 from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters import py_dataset_adapter
 
-from ringfeed.frameworks.keras.door import check_takes_adapters
+from ringfeed.frameworks.keras import check_takes_adapters
 
 NAME = "PyDatasetAdapter"
 PLACES = (data_adapters, py_dataset_adapter)

@@ -11,18 +11,19 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine.data_adapter import DataHandler, KerasSequenceAdapter
 
 from ringfeed._callers import frame_above, frames_from
 from ringfeed._process import Finalizer
+from ringfeed.datasets.passes import PassOrder
 from ringfeed.errors import ClosedError, RingfeedError
-from ringfeed.keras.fallback import FallbackIterator, feed_as_keras, look_unseen, say_fed, say_left
+from ringfeed.frameworks.keras.call import Call, KerasEpoch
+from ringfeed.keras.fallback import feed_as_keras, look_unseen, say_fed, say_left, with_fallback
 from ringfeed.keras.pydataset import Fed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
     from ringfeed.keras.pydataset import DatasetFeed
@@ -56,7 +57,7 @@ class FedSequence(Fed, tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_ker
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
-        return len(self.dataset_feed.loader)
+        return len(self.loader)
 
     def __getitem__(self, index: int) -> Any:
         """Return the next batch for Keras' generator, and batch ``index`` for any other caller."""
@@ -65,7 +66,7 @@ class FedSequence(Fed, tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_ker
             return self.dataset_feed.dataset[index]
         with self._lock:
             if asking is not self._walking:
-                self._walking, self._batches = asking, self.dataset_feed.begin()
+                self._walking, self._batches = asking, iter(self.loader)
             return next(self._batches)
 
     def on_epoch_end(self) -> None:
@@ -85,38 +86,41 @@ def over_ring(
         adapter, dataset, workers, use_multiprocessing, max_queue_size
     )
     shuffle = vars(adapter)["_shuffle_sequence"]
-    given = {
-        "shuffle": shuffle,
-        "draw": _shuffled if shuffle else None,
-        "workers": max(workers, 1),
-        "copy": True,
-    }
     try:
-        seen = look_unseen(dataset)
-        processes = workers > 0 and use_multiprocessing
-        feed = feed_as_keras(dataset, seen, tf.nest.flatten(seen), processes=processes, **given)
+        feed = feed_as_keras(
+            dataset,
+            look_unseen(dataset),
+            PassOrder(lambda: len(dataset), _shuffled) if shuffle else None,
+            shuffle=shuffle,
+            workers=max(workers, 1),
+            processes=workers > 0 and use_multiprocessing,
+            copy=True,
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, Keras may be able to do it
         say_left(dataset, error)
         return own
     say_fed(feed)
     Finalizer(feed.close).watch(_call_of(adapter))
-    has_failed = threading.Event()
-
-    def go_on(error: RingfeedError) -> Iterator[Any]:
-        if isinstance(
-            error, ClosedError
-        ):  # the call of Keras is over, and TensorFlow still reads ahead
-            return iter(())
-        say_left(dataset, error)
-        has_failed.set()
-        rest = feed.rest()
-        feed.close()
-        return iter(own()) if rest is None else (dataset[number] for number in rest)
+    call, has_failed = Call(feed.stream), False
 
     def walk() -> Iterator[Any]:
-        yield from feed
+        if has_failed:
+            return iter(own())
 
-    return lambda: own() if has_failed.is_set() else FallbackIterator(walk(), go_on)
+        def go_on(error: RingfeedError) -> Iterable[Any]:
+            # The call of Keras is over, and TensorFlow still reads ahead.
+            if isinstance(error, ClosedError):
+                return ()
+            nonlocal has_failed
+            has_failed = True
+            say_left(dataset, error)
+            feed.close()
+            rest = feed.rest(call.done)
+            return own() if rest is None else map(dataset.__getitem__, rest)
+
+        return with_fallback(KerasEpoch(call, None), go_on)
+
+    return walk
 
 
 def _shuffled(count: int | None, _epoch: int) -> list[int]:

@@ -11,9 +11,26 @@ from ringfeed._callers import frame_above
 from ringfeed.loader import loaders_in_use
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from ringfeed.loader import Loader
 
 STALL_SHARE = "stall_share"
+
+
+def move(callback: keras.callbacks.Callback, telling: FrameType, *, is_first: bool) -> Any:
+    """Move a callback to an end of the list that tells it of the model; return the list.
+
+    Keras tells a callback of the model and not of the others; they are found in the frame of the
+    caller. None where nothing is moved.
+    """
+    found = telling.f_locals.get("self")
+    if not isinstance(found, keras.callbacks.CallbackList) or callback not in found.callbacks:
+        return None
+    others = [other for other in found.callbacks if other is not callback]
+    # A new list: Keras is amid the old one.
+    found.callbacks = [callback, *others] if is_first else [*others, callback]
+    return found
 
 
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
@@ -36,18 +53,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
         self._before: dict[int, tuple[float, float]] = {}
 
     def set_model(self, model: Any) -> None:
-        """Go to the front of the callbacks: later ones then see in the logs what it has put there.
-
-        Keras tells a callback of the model and not of the others; they are found in the frame of
-        the caller.
-        """
+        """Go to the front of the callbacks: later ones then see in the logs what it puts there."""
         super().set_model(model)
-        telling = frame_above(1).f_locals.get("self")
-        if isinstance(telling, keras.callbacks.CallbackList) and self in telling.callbacks:
-            telling.callbacks.remove(
-                self
-            )  # it goes over them by number, and nothing behind this one moves
-            telling.callbacks.insert(0, self)
+        move(self, frame_above(1), is_first=True)
 
     def on_epoch_begin(
         self,
@@ -56,8 +64,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
     ) -> None:
         """Remember what had been waited before."""
         self._began_s = time.perf_counter()
-        stats = {id(loader): loader.stats() for loader in self._watched()}
-        self._before = {key: (each.stall_s, each.startup_s) for key, each in stats.items()}
+        self._before = {id(loader): _times_s(loader) for loader in self._watched()}
 
     def on_epoch_end(
         self,
@@ -69,11 +76,16 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
             return
         lasted_s, waited_s = time.perf_counter() - self._began_s, 0.0
         for loader in self._watched():
-            stats, (stall_s, startup_s) = loader.stats(), self._before.get(id(loader), (0.0, 0.0))
-            starts_s = stats.startup_s - startup_s
-            waited_s += stats.stall_s - stall_s - starts_s
-            lasted_s -= starts_s
+            before, now = self._before.get(id(loader), (0.0, 0.0)), _times_s(loader)
+            waited_s += now[0] - before[0]
+            lasted_s -= now[1] - before[1]
         logs[STALL_SHARE] = min(1.0, waited_s / max(lasted_s, 1e-9))
 
     def _watched(self) -> tuple[Loader, ...]:
         return self._loaders or loaders_in_use()
+
+
+def _times_s(loader: Loader) -> tuple[float, float]:
+    """Return how long a loader was waited for, but for its start, and for its start."""
+    stats = loader.stats()
+    return stats.stall_s - stats.startup_s, stats.startup_s

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from ringfeed._classes import class_names
 from ringfeed.datasets.indexed import batches_in
 from ringfeed.errors import ShipError
 from ringfeed.spec.array import CONTAINERS, Array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OBJECTS = {
     "tensorflow.SparseTensor",
@@ -37,11 +40,18 @@ LEAST_ROOM = 65_536  # bytes
 NOTHING = np.empty((1, 0), np.uint8)
 
 
+def leaves_of(batch: Any) -> Iterator[Any]:
+    """Yield what is in the tuples, lists and dicts of a batch, whatever it is."""
+    if isinstance(batch, CONTAINERS):
+        for branch in batch.values() if isinstance(batch, dict) else batch:
+            yield from leaves_of(branch)
+    else:
+        yield batch
+
+
 def holds_objects(batch: Any) -> bool:
     """Whether a sparse or ragged tensor is among the leaves of a batch."""
-    if isinstance(batch, CONTAINERS):
-        return any(map(holds_objects, batch.values() if isinstance(batch, dict) else batch))
-    return not class_names(batch).isdisjoint(OBJECTS)
+    return any(not class_names(leaf).isdisjoint(OBJECTS) for leaf in leaves_of(batch))
 
 
 class KeptBatches:

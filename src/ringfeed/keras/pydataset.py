@@ -2,7 +2,7 @@
 
 No framework is imported here.
 
-dataset ──> DatasetFeed ── begin ──> RingPass ──> the batches of one pass
+dataset ──> DatasetFeed ── loader, stream ──> passes
                  ▲
                  └── run_hook, where Keras runs the dataset's hooks
 """
@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 import random
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,25 +22,18 @@ from ringfeed.datasets.base import HOOKS
 from ringfeed.datasets.indexed import IndexedSource, batches_in
 from ringfeed.datasets.passes import Passes, PassOrder
 from ringfeed.engine.hooks import Hooks
-from ringfeed.errors import RingfeedError, SpecError, WorkerError
+from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
-    from ringfeed.engine._iterator import BatchIterator, Progress
     from ringfeed.engine.engine import Engine
-    from ringfeed.frameworks.base import BatchStream
-    from ringfeed.spec.builder import BuildBatch
 
-    Count = Callable[[], int | None]
-    Draw = Callable[[int | None, int], Sequence[int]]
-    MadeOf = Callable[[Any], Any]
-    """Makes a batch of what its slot holds."""
 
 DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 """What a dataset may have of its own to draw from."""
@@ -58,24 +50,17 @@ class DatasetFeed:
     what others change with the next epoch of Keras, also where a pass goes on over several.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        count: Count | None = None,
-        draw: Draw | None = None,
-        begin: int = 0,
-        **settings: Any,
-    ) -> None:
-        """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
+    def __init__(self, dataset: Any, order: PassOrder | None = None, /, **settings: Any) -> None:
+        """Take the parameters of `Loader`; ``order``: in the place of what ``shuffle`` says."""
         self.dataset = dataset
         self.has_processes = (
             settings.get("backend", "process") in PROCESSES and settings.get("workers") != 0
         )
-        count = count or partial(batches_in, dataset)
-        self._order = PassOrder(count, draw, begin, shuffle=settings.get("shuffle", False))
+        self._order = order or PassOrder(
+            partial(batches_in, dataset), shuffle=settings.get("shuffle", False)
+        )
         self.loader = Loader(Passes(dataset, self._order), batch_size=None, **settings)
-        self._stream, self._runner = stream_of(self.loader), runner_of(self.loader)
+        self.stream, self._runner = stream_of(self.loader), runner_of(self.loader)
         hooked = _HookedBatches(dataset, dataset, self._runner.source.terms)
         hooked.order = self._order
         # Keras calls what an object has of its own, too.
@@ -85,29 +70,6 @@ class DatasetFeed:
         self.has_hooks = bool(hooked.hooks)
         self.hooks = Hooks(hooked, self.loader.timeout_s)
         """Counts the hooks, which Keras runs."""
-        self._error: RingfeedError | None = None  # of what a hook has changed
-        self._rest_at: int | None = (
-            None  # where the pass goes on, while what was planned of it is withdrawn
-        )
-        self._failed_at: int | None = None
-
-    @property
-    def stream(self) -> BatchStream:
-        """The loader as frameworks take it. Made for each, since this must not refer to itself."""
-        return replace(
-            self._stream, epoch=cast("Any", self.begin)
-        )  # Keras asks for no more of an iterator
-
-    def begin(self, build: BuildBatch | None = None) -> RingPass:
-        """Begin the next pass over the dataset as it is now."""
-        self._error, self._failed_at = None, None
-        batches = self._stream.epoch(build)
-        self._failed_at, self._rest_at = 0, None
-        return RingPass(self, batches)
-
-    def __iter__(self) -> RingPass:
-        """Begin the next pass."""
-        return self.begin()
 
     @property
     def position(self) -> int:
@@ -115,14 +77,18 @@ class DatasetFeed:
 
         For a dataset without end it is the number of the next batch.
         """
-        return self._order.now.given - self._waiting() if self._rest_at is None else self._rest_at
+        engine = self._runner.engine
+        return self._order.now.given - (0 if engine is None else engine.waiting)
 
-    def rest(self) -> Iterator[int] | None:
-        """Give the numbers of the batches still to come after an error, from the failed one on.
+    def rest(self, done: int | None) -> Iterator[int] | None:
+        """Give the numbers of the pass under way after ``done`` that this run has taken.
 
         None where no pass has begun: then all of one is to come.
         """
-        return None if self._failed_at is None else self._order.now.rest(self._failed_at)
+        now = self._runner.position.running
+        if now is None or done is None:
+            return None
+        return self._order.now.rest(now.begun.samples + done)
 
     def run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it; the workers see what it changed.
@@ -136,59 +102,54 @@ class DatasetFeed:
         if self.has_hooks or name == "on_epoch_begin":  # callbacks have run since the last epoch
             self.reload()
 
-    def _waiting(self) -> int:
-        """Return how many batches the order has given that were not taken."""
-        engine = self._runner.engine
-        return 0 if engine is None else engine.waiting
-
     def reload(self) -> None:
         """Have what was not taken yet read from the dataset as it is now."""
         if not self.loader.plan.workers:
             return
         runner = self._runner
         with runner.lock:
-            engine = runner.engine
-            is_over = not self._waiting() and runner.unfinished is None
-            if engine is None or engine.pool.failure is not None or is_over:
+            engine, pending = runner.engine, runner.unfinished
+            if engine is None or engine.pool.failure is not None:
                 return
-            if runner.unfinished is None and self.has_processes and self._is_unchanged(engine):
+            if pending is None and (not engine.waiting or self._is_unchanged(engine)):
                 return
-            runner.unfinished = (
-                self._plan_rest
-            )  # first: what Ctrl-C leaves of it comes ahead of the next batch
-            self._plan_rest()
+            (pending or self._plan_rest)()
 
     def _is_unchanged(self, engine: Engine) -> bool:
-        """Whether the workers have the dataset as it is."""
+        """Whether worker processes have the dataset as it is; threads may have read it before."""
         try:
-            return engine.pool.change(self.dataset) is None
+            return self.has_processes and engine.pool.change(self.dataset) is None
         except RingfeedError:  # which is raised in its place
             return False
 
-    def _plan_rest(self) -> None:
-        """Plan the rest of the pass under way anew.
+    def _plan_rest(self, rest_at: int | None = None) -> None:
+        """Plan the pass under way anew from a position on, or from that of the last batch taken.
 
-        It begins again from the start where Ctrl-C has broken it off.
+        What Ctrl-C leaves of it comes ahead of the next batch.
         """
         runner, order = self._runner, self._order
         engine, now = runner.engine, runner.position.running
         if engine is None or engine.pool.failure is not None or now is None:
             return
+        rest_at = self.position if rest_at is None else rest_at
+        runner.unfinished = partial(self._plan_rest, rest_at)
         engine.ring.begin(0)  # nothing is taken meanwhile
-        if self._rest_at is None:
-            self._rest_at = self.position
         engine.cancel()
-        order.go_to(self._rest_at)
-        self._rest_at = None  # from here on the position is what the order gives
+        order.go_to(rest_at)
+        runner.unfinished = self._plan_rest  # from here on the position is what the order gives
         try:
             changed = engine.pool.change(runner.source.dataset)
             if changed is not None:
                 engine.update(changed)
-        except RingfeedError as error:
-            self._error = error  # the next batch says so
-        done = order.now.given - now.begun.samples
+        except RingfeedError as error:  # the next batch says so
+            engine.intake.error, engine.intake.error_epoch_id = error, runner.epoch_id
         engine.begin(
-            order.now, now.begun.epoch, runner.epoch_id, now.progress, pure=order.pure, done=done
+            order.now,
+            now.begun.epoch,
+            runner.epoch_id,
+            now.progress,
+            pure=order.pure,
+            done=rest_at - now.begun.samples,
         )
         runner.unfinished = None
 
@@ -210,21 +171,6 @@ class DatasetFeed:
                 f"has not ({error}); return numbers, strings, lists and dicts of them"
             )
             raise TypeError(message) from None
-
-    def take(self, batches: BatchIterator) -> Any:
-        """Take the next batch of a pass, and remember where it failed."""
-        before = self.position
-        changed, self._error = self._error, None
-        try:
-            if changed is not None:  # by a hook, and the workers could not be sent it
-                raise changed
-            return next(batches)
-        except RingfeedError as error:
-            taken = isinstance(error, (SpecError, WorkerError)) and batches.failure is None
-            self._failed_at = self.position - 1 if taken else before
-            raise
-        finally:
-            del changed  # its traceback has this frame
 
     def close(self) -> None:
         """End the workers and give the memory back."""
@@ -264,59 +210,23 @@ class _HookedBatches(IndexedSource):
         return super().run_hook(name)
 
 
-class RingPass:
-    """One pass over a dataset."""
-
-    def __init__(self, feed: DatasetFeed, batches: BatchIterator) -> None:
-        self._feed = feed
-        self._batches = batches
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        return self._feed.take(self._batches)
-
-    @property
-    def epoch_id(self) -> int:
-        """The number of the loader's iterator."""
-        return self._batches.epoch_id
-
-    @property
-    def progress(self) -> Progress:
-        """How many batches were taken, with those of None."""
-        return self._batches.progress
-
-    def count_alone(self) -> Progress:
-        """Return the progress, which the caller keeps up to date."""
-        return self._batches.count_alone()
-
-
-def open_feed(dataset: Any, options: dict[str, Any]) -> tuple[DatasetFeed, MadeOf]:
+def open_feed(
+    dataset: Any, order: PassOrder, options: dict[str, Any]
+) -> tuple[DatasetFeed, Callable[[Any], Any]]:
     """Return the feed of a dataset, and what makes a batch of what its slot holds."""
     try:
-        return DatasetFeed(dataset, **options), _as_it_is
+        return DatasetFeed(dataset, order, **options), lambda batch: batch
     except SpecError:
-        objects = None if options["spec"] is not None else _objects_of(dataset, options)
-        if objects is None:
+        if options["spec"] is not None:
             raise
+        backend = options["backend"]
+        look = of_copy if backend in {"process", "spawn"} else lambda given, use: use(given)
+        first = look(dataset, _first_of)
+        if not holds_objects(first):
+            raise
+    objects = ObjectBatches(dataset, first, sends=backend in PROCESSES)
     options |= {"spec": objects.spec, "max_batch_size": 1}
-    return DatasetFeed(objects, **options), objects.take
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
-def _objects_of(dataset: Any, options: dict[str, Any]) -> ObjectBatches | None:
-    """Return a dataset of such batches as one of arrays; None for any other."""
-    sends = options["backend"] in PROCESSES
-    first = (
-        of_copy(dataset, _first_of)
-        if sends and options["backend"] != "fork"
-        else _first_of(dataset)
-    )
-    return ObjectBatches(dataset, first, sends=sends) if holds_objects(first) else None
+    return DatasetFeed(objects, order, **options), objects.take
 
 
 def _first_of(dataset: Any) -> Any:

@@ -157,22 +157,22 @@ def check_random_states(states: dict[str, Any]) -> None:
         set_random_states(before)
 
 
-class DrawingFrom:
-    """Gives its body random states, which go on in the next body, and puts the others back."""
+class Drawing:
+    """Gives its body random states, which go on in the next body, and puts others back."""
 
-    def __init__(self, states: dict[str, Any]) -> None:
-        """Draw nothing yet."""
-        self._inside = states
+    def __init__(self, inside: dict[str, Any], outside: dict[str, Any] | None = None) -> None:
+        """Draw nothing yet; ``outside``: what is to be put back, None: what is before the body."""
+        self._inside, self._outside = inside, outside
 
     def __enter__(self) -> None:
         """Begin, or go on."""
-        self._outside = random_states()
+        self._back = self._outside or random_states()
         set_random_states(self._inside)
 
     def __exit__(self, *unused: object) -> None:
         """Keep where it ended."""
         self._inside = random_states()
-        set_random_states(self._outside)
+        set_random_states(self._back)
 
 
 def _as_tensor(torch: Any, state: str) -> Any:

@@ -58,7 +58,7 @@ class KerasSubject:
         said = ", ".join(f"{name}={value}" for name, value in settings.items())
         ways: list[tuple[str, Callable[[], Any], int, str]] = [
             ("keras", partial(OWN, dataset, shuffle=self.shuffle), own, ""),
-            ("install()", partial(_Adapter, dataset, shuffle=self.shuffle), own, INSTALL),
+            ("install()", partial(RingAdapter, dataset, shuffle=self.shuffle), own, INSTALL),
         ]
         if not self._has_processes or own < count:
             change = f"model.fit(ringfeed.keras.feed(dataset, {said}))"
@@ -93,16 +93,6 @@ def _through_a_queue(batch: Any) -> Any:
     return pickle.loads(pickle.dumps(batch))  # noqa: S301 - of this process
 
 
-class _Adapter(RingAdapter):
-    """What `install` puts in Keras' place, which says why it leaves a dataset to Keras."""
-
-    left = ""
-
-    def _fall_back(self, why: Exception) -> None:
-        self.left = str(why).partition("\n")[0] or type(why).__name__
-        super()._fall_back(why)
-
-
 @contextmanager
 def _opened(make: Callable[[], Any], reading: Reading) -> Iterator[Iterator[Any]]:
     """Begin a pass in the form that the backend's ``fit`` takes.
@@ -115,7 +105,7 @@ def _opened(make: Callable[[], Any], reading: Reading) -> Iterator[Iterator[Any]
         yield iter(getattr(adapter, way)())
         ring = getattr(adapter, "dataset_feed", None)
         if left := getattr(adapter, "left", ""):
-            reading.fell_back, reading.notes = True, (f"is left to Keras: {left}",)
+            reading.fell_back, reading.notes = True, (left,)
         elif ring is not None:
             reading.notes = ("".join(how_fed(ring)),)
     finally:

@@ -121,6 +121,7 @@ WAYS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "batches of None": (lambda: over_feed(Gappy(), shuffle=False), {"shuffle": False}),
     "install": (Few, {}),
     "install, threads": (lambda: Few(workers=2), {}),
+    "install, part of a pass": (Few, {"steps_per_epoch": 2, "epochs": 5}),
     "initial epoch": (over_loader, {"initial_epoch": 1, "epochs": 4}),
     "validation": (over_loader, {"validation": lambda: over_loader(batch_size=25)}),
 }
@@ -202,6 +203,7 @@ FREQUENCIES = dict.fromkeys(WAYS, 3) | {
     "batches of None": 1,
     "part of a pass that hooks change": 1,
     "install": 1,
+    "install, part of a pass": 1,
     "validation": "epoch",
 }
 AT_ONCE = {"loader", "feed", "install", "iterable", "part of a pass that hooks change"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import LoaderFacts
 from ringfeed.frameworks.batch import Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import NOTHING
-from ringfeed.frameworks.keras.arguments import check_call, iterator_in_the_making, iterator_of
 from ringfeed.frameworks.keras.backends import (
     check_forms,
     jax_way,
@@ -27,10 +26,11 @@ from ringfeed.frameworks.keras.backends import (
     tensorflow_memory,
     torch_way,
 )
-from ringfeed.frameworks.keras.fit_position import (
+from ringfeed.frameworks.keras.call import (
+    Call,
     KerasEpoch,
-    Place,
-    begins_loader,
+    begins_epoch,
+    check_call,
     done_batches,
     go_on,
 )
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.batch import Extra, Framework, Own
     from ringfeed.frameworks.cast import CastTree, Chosen
-    from ringfeed.frameworks.keras.arguments import ClassWeight
+    from ringfeed.frameworks.keras.call import ClassWeight
     from ringfeed.spec.array import AnyArray
 
 
 class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras has no types
-    """A loader as Keras' data, made by `to_keras`; it may serve several calls at a time."""
+    """A loader as Keras' data, made by `to_keras`; each call of Keras gets a copy of its own."""
 
     def __init__(
         self, stream: BatchStream, class_weight: ClassWeight | None, cast: CastTree = None
@@ -60,8 +60,8 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         check_forms(info.spec.leaves)
         self._casts = keras_casts(info.spec, cast)
         self._outstanding = Outstanding()
-        self._own_place = Place(stream, _weigher(info.spec, class_weight))
-        self._places: weakref.WeakKeyDictionary[EpochIterator, Place] = weakref.WeakKeyDictionary()
+        self.call = Call(stream, _weigher(info.spec, class_weight))
+        """Where the call of Keras is, or all callers that are none."""
 
     # ---- what it is ----
 
@@ -73,10 +73,24 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     @property
     def num_batches(self) -> int | None:
         """The batches of one epoch, or None where the loader cannot know."""
-        making = iterator_in_the_making(frame_above(1))
-        if making is not None:
-            self._listen(making)
+        asking = frame_above(1)
+        if asking.f_code is EpochIterator.__init__.__code__:
+            self._serve(asking)
         return self._stream.length
+
+    def _serve(self, making: FrameType) -> None:
+        """Give the call of Keras that begins a copy, or refuse what else it was given."""
+        check_call(making, self._stream, self)
+        iterator, class_weight = making.f_locals["self"], making.f_locals.get("class_weight")
+        weights = self.call.weights
+        if class_weight is not None:
+            if weights is not None:
+                raise ValueError(
+                    "class_weight was given to to_keras() and to fit(); give it to one of them"
+                )
+            weights = _weigher(self._info.spec, class_weight)
+        iterator.data_adapter = served = copy(self)
+        served.call = Call(self._stream, weights, iterator)
 
     def __getitem__(self, index: object) -> Any:
         """Refuse a number: batches come in the loader's order."""
@@ -88,7 +102,7 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the loader's next epoch, in NumPy arrays of their own, as Keras is given them."""
-        return iter(self.get_numpy_iterator())
+        return self.get_numpy_iterator()
 
     @property
     def batch_size(self) -> int:
@@ -103,15 +117,6 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def partial_batch_size(self) -> None:
         """None, as for a tf.data.Dataset: not known beforehand."""
 
-    def place(self, iterator: EpochIterator | None = None) -> Place:
-        """Where a call of Keras is in the loader's epochs; None: where all callers are."""
-        mine = self._own_place
-        return (
-            mine
-            if iterator is None
-            else self._places.setdefault(iterator, Place(self._stream, mine.weights))
-        )
-
     # ---- one epoch ----
 
     def get_tf_dataset(self) -> Any:
@@ -121,75 +126,59 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415
         from ringfeed.frameworks.tensorflow.forms import TensorFlowCasts  # noqa: PLC0415 - as above
 
-        place = self._place_of(frame_above(1))
-        builder = self._builder(place, tensorflow_memory())
-        specs = adapter.leaf_specs(self._info, _extra(place))
+        call, builder = self.call, self._builder(tensorflow_memory())
+        specs = adapter.leaf_specs(self._info, _extra(call))
         cast = TensorFlowCasts(self._casts, specs) if self._casts else None
-        in_graph = self._builder(place, *numpy_way({}))
-        open_epoch = partial(KerasEpoch, self._stream, in_graph.leaves, place)
-        batches = adapter.Batches(open_epoch, self._stream.exact_length, specs, builder.pack, cast)
+        in_graph = partial(KerasEpoch, call, self._builder(*numpy_way({})).leaves)
+        batches = adapter.Batches(in_graph, self._stream.exact_length, specs, builder.pack, cast)
         packed = packer_of(batches)
         return WalkedDataset(
-            adapter.dataset_of(batches), lambda: map(packed, self._epoch(place, builder))
+            adapter.dataset_of(batches), lambda: map(packed, KerasEpoch(call, builder))
         )
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
-        return self._walk(self._place_of(frame_above(1)), *numpy_way(self._casts))
+        return self._walk(*numpy_way(self._casts))
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One epoch in JAX's arrays, or in NumPy's where Keras puts them on devices."""
-        return self._walk(
-            self._place_of(frame_above(1)), *jax_way(self._info.spec.leaves, self._casts)
-        )
+        return self._walk(*jax_way(self._info.spec.leaves, self._casts))
 
     def get_torch_dataloader(self) -> Any:
         """A torch DataLoader in tensors on Keras' device."""
-        place, way = self._place_of(frame_above(1)), torch_way(self._info.spec.leaves, self._casts)
-        return data_adapter_utils.get_torch_dataloader(Reiterable(lambda: self._walk(place, *way)))
+        way = torch_way(self._info.spec.leaves, self._casts)
+        return data_adapter_utils.get_torch_dataloader(Reiterable(lambda: self._walk(*way)))
 
-    def _walk(self, place: Place, memory: Framework, own: Own, cast: Chosen) -> Iterator[Any]:
-        builder = self._builder(place, memory, own, cast)
-        return map(builder.finish, self._epoch(place, builder))
+    def _walk(self, memory: Framework, own: Own, cast: Chosen) -> Iterator[Any]:
+        builder = self._builder(memory, own, cast)
+        return map(builder.finish, KerasEpoch(self.call, builder))
 
     def _builder(
-        self, place: Place, memory: Framework, own: Own | None = None, cast: Chosen = NOTHING
+        self, memory: Framework, own: Own | None = None, cast: Chosen = NOTHING
     ) -> TensorBuilder:
         """What makes batches as Keras takes them, with weights of classes where asked for."""
         source, tree = self._stream.runner.source, self._info.spec.tree
         if isinstance(tree, Array) and source.whole and not source.streams:
             tree = (tree,)  # as Keras has the batches of a PyDataset
-        pack = _packer(tree, list(_extra(place).values()))
         return TensorBuilder(
             self._info,
             memory,
             cast=cast,
             own=own,
-            extra=place.weights,
-            pack=pack,
+            extra=self.call.weights,
+            pack=_packer(tree, list(_extra(self.call).values())),
             outstanding=self._outstanding,
         )
-
-    def _epoch(self, place: Place, builder: TensorBuilder) -> KerasEpoch:
-        """One epoch: the leaves of each batch, over the slots where that can be."""
-        return KerasEpoch(self._stream, builder, place)
 
     # ---- the hooks, where Keras calls them ----
 
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook where the loader begins an epoch, and tell Keras its length."""
         if self._stream.runner.source.hooks:
-            frame = frame_above(1)
-            iterator = iterator_of(frame)
-            if iterator is not None and begins_loader(iterator):
-                self.place(iterator).prepare()
-            self._tell_length(frame)
-
-    def _tell_length(self, frame: FrameType) -> None:
-        iterator = iterator_of(frame)
-        if iterator is not None and "_num_batches" in vars(iterator):
-            # Keras asks once a call only.
-            iterator._num_batches = self._stream.length  # noqa: SLF001
+            iterator = self.call.iterator
+            if iterator is not None and begins_epoch(iterator):
+                self.call.prepare()
+            self.call.tell_length()
 
     def on_epoch_end(self) -> None:
         """Give back an epoch that was begun only to build the model.
@@ -199,32 +188,15 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         """
         self._leave(frame_above(1))
 
-    def _leave(self, frame: FrameType) -> None:
-        iterator = iterator_of(frame)
+    def _leave(self, asking: FrameType) -> None:
+        call, iterator = self.call, self.call.iterator
         if iterator is None:
             return
-        resets = frame.f_code is EpochIterator.reset.__code__
-        self.place(iterator).leave(trained=not resets)
+        resets = asking.f_code is EpochIterator.reset.__code__
+        call.leave(trained=not resets)
         done = done_batches(self._stream) if resets else 0
         if done:  # the user has loaded a state
             go_on(iterator, 0 if iterator.steps_per_epoch else done, done)
-
-    # ---- the call of Keras ----
-
-    def _place_of(self, frame: FrameType) -> Place:
-        return self.place(iterator_of(frame))
-
-    def _listen(self, making: FrameType) -> None:
-        """Read what the EpochIterator in the making was given, or refuse it."""
-        check_call(making, self._stream, self)
-        class_weight = making.f_locals.get("class_weight")
-        if class_weight is not None:
-            if self._own_place.weights is not None:
-                raise ValueError(
-                    "class_weight was given to to_keras() and to fit(); give it to one of them"
-                )
-            weights = _weigher(self._info.spec, class_weight)
-            self.place(making.f_locals["self"]).weights = weights
 
 
 class Reiterable:
@@ -250,9 +222,9 @@ def _weigher(spec: Spec, class_weight: ClassWeight | None) -> Extra | None:
     return weights
 
 
-def _extra(place: Place) -> dict[str, np.dtype[Any]]:
+def _extra(call: Call) -> dict[str, np.dtype[Any]]:
     """Name and dtype of the leaf of weights, where there is one."""
-    return {} if place.weights is None else {"sample_weight": np.dtype(keras.config.floatx())}
+    return {} if call.weights is None else {"sample_weight": np.dtype(keras.config.floatx())}
 
 
 def _packer(tree: Any, extra: list[np.dtype[Any]]) -> Callable[[Sequence[Any]], Any]:
