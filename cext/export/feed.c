@@ -116,12 +116,19 @@ static void give(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot
     hand_out(handout, ring, slot, rows);
 }
 
-static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error)
+static enum rf_reply ask(struct rf_feed *feed, enum rf_question question, int64_t *number,
+                         struct rf_handout *handout, char **error)
 {
     if (!rf_feed_may_ask())
         return failed(error, ENDING);
-    enum rf_reply reply = feed->asks->begin(feed, epoch_id, error);
+    enum rf_reply reply = feed->asks->ask(feed, question, number, handout, error);
     rf_feed_asked();
+    return reply;
+}
+
+static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error)
+{
+    enum rf_reply reply = ask(feed, RF_BEGIN, epoch_id, NULL, error);
     atomic_store_explicit(&feed->step, step, memory_order_seq_cst);
     atomic_store_explicit(&feed->untouched, reply == RF_REPLY_BATCH ? *epoch_id : UNBEGUN,
                           memory_order_seq_cst);
@@ -141,16 +148,6 @@ static enum rf_reply begin_new(struct rf_feed *feed, int64_t step, int64_t *epoc
     return RF_REPLY_BATCH;
 }
 
-static enum rf_reply ask_rest(struct rf_feed *feed, int64_t *epoch_id, char **error)
-{
-    if (!rf_feed_may_ask())
-        return failed(error, ENDING);
-    int64_t reached = atomic_load_explicit(&feed->reached, memory_order_seq_cst);
-    enum rf_reply reply = feed->asks->rest(feed, reached, epoch_id, error);
-    rf_feed_asked();
-    return reply;
-}
-
 static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t *epoch_id,
                            char **error)
 {
@@ -159,24 +156,15 @@ static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t
         return failed(error, GONE);
     enum rf_reply reply = RF_REPLY_BATCH;
     *epoch_id = state;
-    if (state == RF_REST)
-        reply = ask_rest(feed, epoch_id, error);
-    else if (state == RF_NEW)
+    if (state == RF_REST) {
+        *epoch_id = atomic_load_explicit(&feed->reached, memory_order_seq_cst);
+        reply = ask(feed, RF_LEFT, epoch_id, NULL, error);
+    } else if (state == RF_NEW)
         reply = begin_new(feed, step, epoch_id, error);
     if (state != RF_REST && reply == RF_REPLY_BATCH &&
         *epoch_id == atomic_load_explicit(&feed->newest, memory_order_seq_cst))
         atomic_store_explicit(&feed->reached, step, memory_order_seq_cst);
     rf_feed_unreference(feed);
-    return reply;
-}
-
-static enum rf_reply ask_next(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout,
-                              char **error)
-{
-    if (!rf_feed_may_ask())
-        return failed(error, ENDING);
-    enum rf_reply reply = feed->asks->next(feed, epoch_id, handout, error);
-    rf_feed_asked();
     return reply;
 }
 
@@ -220,7 +208,8 @@ static enum rf_reply next_of(struct rf_feed *feed, int64_t epoch_id, struct rf_h
     enum rf_answer answer = take(feed, epoch_id, handout);
     if (answer == RF_STOPPED) /* Python may be ending */
         return failed(error, CLOSED);
-    return answer == RF_TAKEABLE ? RF_REPLY_BATCH : ask_next(feed, epoch_id, handout, error);
+    return answer == RF_TAKEABLE ? RF_REPLY_BATCH
+                                 : ask(feed, RF_TAKE, &epoch_id, handout, error);
 }
 
 static enum rf_reply next(uint64_t number, int64_t epoch_id, struct rf_handout *handout,

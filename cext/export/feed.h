@@ -49,14 +49,16 @@ struct rf_handout {
     bool copy; /* no slot would be left to fill: take its content, not its memory */
 };
 
+enum rf_question {
+    RF_BEGIN, /* *number becomes the id of a new epoch */
+    RF_TAKE,  /* the next batch of epoch *number, by way of give() */
+    RF_LEFT,  /* *number is the step that the newest iteration has come to, and becomes its epoch
+               * id, if that was its last step and batches are left; or RF_OVER */
+};
+
 struct rf_callbacks { /* how Python is asked. *error is malloc()ed text */
-    enum rf_reply (*begin)(struct rf_feed *feed, int64_t *epoch_id, char **error);
-    /* On success by way of give(). */
-    enum rf_reply (*next)(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout,
-                          char **error);
-    /* The newest epoch id, whose iteration has come to `step`, if that was its last and batches are
-     * left; or RF_OVER */
-    enum rf_reply (*rest)(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error);
+    enum rf_reply (*ask)(struct rf_feed *feed, enum rf_question question, int64_t *number,
+                         struct rf_handout *handout, char **error);
     /* The number of the last Ctrl-C that Python's main thread has heard and does not get to,
      * perhaps because it waits for us; `told` if there is none but that one. Asked again and again
      * while a batch is waited for. */

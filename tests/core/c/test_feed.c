@@ -15,30 +15,20 @@ static _Atomic int asked;
 
 static enum rf_reply begin_reply = RF_REPLY_BATCH, next_reply = RF_REPLY_END;
 
-static enum rf_reply begin(struct rf_feed *feed, int64_t *epoch_id, char **error)
-{
-    (void)feed, (void)error;
-    *epoch_id = EPOCH_ID;
-    atomic_fetch_add(&asked, 1);
-    return begin_reply;
-}
+static int64_t asked_step; /* whose rest was asked for */
 
-static enum rf_reply count_asked(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout,
-                                 char **error)
+static enum rf_reply ask(struct rf_feed *feed, enum rf_question question, int64_t *number,
+                         struct rf_handout *handout, char **error)
 {
-    (void)feed, (void)epoch_id, (void)handout, (void)error;
-    atomic_fetch_add(&asked, 1);
-    return next_reply;
-}
-
-static int64_t asked_step; /* that rest() was asked for */
-
-static enum rf_reply rest(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error)
-{
-    (void)feed, (void)error;
-    asked_step = step;
-    *epoch_id = EPOCH_ID;
-    return RF_REPLY_BATCH;
+    (void)feed, (void)handout, (void)error;
+    if (question == RF_LEFT)
+        asked_step = *number;
+    else
+        atomic_fetch_add(&asked, 1);
+    if (question == RF_TAKE)
+        return next_reply;
+    *number = EPOCH_ID;
+    return question == RF_BEGIN ? begin_reply : RF_REPLY_BATCH;
 }
 
 static _Atomic uint32_t interrupts;
@@ -49,7 +39,7 @@ static uint32_t interrupted(uint32_t told, int64_t now_ns)
     return atomic_load(&interrupts);
 }
 
-static const struct rf_callbacks ASKS = {begin, count_asked, rest, interrupted};
+static const struct rf_callbacks ASKS = {ask, interrupted};
 
 /* A ring of so many slots with four batches of one row planned, and a feed of its rows. */
 static struct rf_feed *feed_of(struct rf_ring **ring, uint32_t slots)
@@ -294,7 +284,7 @@ static void await_sleeper(struct rf_ring *ring)
     for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns; rf_pause())
         if (atomic_load(&ring->control->consumer_wait) != RF_WAIT_NONE)
             return;
-    CHECK(!"nobody waits");
+    CHECK(!"no thread waits");
 }
 
 /* A caller that waits is woken by the batch, and what it waited counts as stall. */
@@ -468,7 +458,7 @@ static void later_steps_begin_nothing(void)
     drop_both(feed, ring);
 }
 
-/* A number that is nobody's, or was, gets an error that says so. */
+/* A number of no feed, or of one that has ended, gets an error that says so. */
 static void ended_feeds_are_not_found(void)
 {
     struct rf_ring *ring;
@@ -515,7 +505,7 @@ static void forked_child_asks(void)
     drop_both(feed, ring);
 }
 
-/* When the interpreter is about to end nobody asks it any more. For good: it must be
+/* When the interpreter is about to end no thread asks it any more. For good: it must be
  * the last test. */
 static void leaving_ends_all_asking(void)
 {

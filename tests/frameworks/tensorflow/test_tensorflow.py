@@ -401,7 +401,7 @@ def test_two_iterations_at_once() -> None:
 
 @pytest.mark.usefixtures("by_either_way")
 def test_an_iterator_of_the_loader_takes_over() -> None:
-    """Who iterates over the loader itself takes it from the dataset, and the other way round."""
+    """A loop over the loader itself takes it from the dataset, and the other way round."""
     loader = make(batch_size=4, slots=8)  # tf.data may hold some that it has fetched ahead
     dataset = loader.to_tf_dataset()
     older = iter(dataset)

@@ -149,7 +149,7 @@ def test_two_slots_are_enough_and_none_stays_held() -> None:
 
 
 def test_compiled_once() -> None:
-    """Whoever wants the same of the same form has the same function.
+    """Equal casts of equal forms have the same function.
 
     TensorFlow keeps what XLA compiles for ever.
     """

@@ -1,6 +1,6 @@
 """The op behind to_tf_dataset().
 
-Whose memory tensors are, who holds how many slots, what is done without Python.
+Whose memory tensors are, how many slots are held, what is done without Python.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ def test_statistics_while_the_op_waits() -> None:
 
 @pytest.mark.parametrize("form", ["endless sampler", "skipping"])
 def test_unknown_lengths_end(form: str) -> None:
-    """Where nobody knows the length the dataset ends with the epoch, and can be walked again."""
+    """Where the length is unknown the dataset ends with the epoch, and can be walked again."""
     settings: Any = (
         {"sampler": iter_of(range(40))} if form == "endless sampler" else {"on_error": "skip"}
     )
@@ -422,7 +422,7 @@ def test_skipped_batch_gives_its_slot_back(workers: int) -> None:
         assert indices(list(loader.to_tf_dataset())) == [0, 2, 3, 4, 5]
 
 
-def test_stall_says_who_is_stuck() -> None:
+def test_stall_names_the_worker_that_is_stuck() -> None:
     """A batch that does not come in time is a StallError with the loader's own text.
 
     What comes later still comes.
@@ -445,7 +445,7 @@ def test_stall_says_who_is_stuck() -> None:
 
 
 def test_an_iterator_of_the_loader_takes_over_from_a_waiting_op() -> None:
-    """Who begins an epoch elsewhere does not wait for a batch that the op waits for."""
+    """An epoch that begins elsewhere does not wait for a batch that the op waits for."""
     stuck = Stuck()
     # Five slots: two are held by tensors until the walk ends, and the third drains for as long as
     # its worker is stuck.
@@ -546,13 +546,13 @@ def test_dead_pool_is_told() -> None:
 
 
 def test_dataset_without_its_loader() -> None:
-    """A graph that has lost its dataset says so, instead of reading memory that is nobody's."""
+    """A graph that has lost its dataset says so, instead of reading memory that was freed."""
     ops = op.load_ops()
     stream = oracle()._stream
     batches = adapter.Batches(iter, 12, adapter.leaf_specs(stream.info), tuple)
-    iterations = op.OpIterations(ops, stream, batches)
-    number = iterations._feed.number
-    del iterations, stream
+    epochs = op.OpEpochs(ops, stream, batches)
+    number = epochs._feed.number
+    del epochs, stream
     gc.collect()
     expected = (
         "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you "
@@ -678,8 +678,8 @@ LEAVE = """
 
 
 @pytest.mark.long
-def test_nobody_is_in_python_when_it_ends() -> None:
-    """Who waits for a batch in Python, on behalf of the op, leaves before the interpreter ends."""
+def test_no_thread_is_in_python_when_it_ends() -> None:
+    """A thread that waits for a batch in Python, for the op, leaves before the interpreter ends."""
     command = [sys.executable, "-c", textwrap.dedent(LEAVE)]
     ended = subprocess.run(command, check=False, capture_output=True, timeout=240, text=True)
     assert (ended.stdout, ended.returncode) == ("0\n", 0), ended.stderr

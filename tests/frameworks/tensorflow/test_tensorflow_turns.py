@@ -99,7 +99,7 @@ class Hooked(Oracle):
 
 
 def test_an_epoch_that_cannot_begin_takes_over() -> None:
-    """Whoever asks for an epoch ends the one before, also where the hook raises."""
+    """A call for an epoch ends the one before, also where the hook raises."""
     with ringfeed.Loader(Hooked(96), batch_size=8, workers=1, backend="thread", slots=3) as loader:
         old = iter(eager(loader))
         assert rows(next(old)) == list(range(8))

@@ -127,7 +127,7 @@ def sleep_until_ctrl_c() -> None:
 )
 @pytest.mark.usefixtures("by_default")
 def test_ctrl_c_while_the_op_waits(pipeline: str, form: str) -> None:
-    """KeyboardInterrupt comes though the batch does not, and who goes on gets every batch."""
+    """KeyboardInterrupt comes though the batch does not, and a loop that goes on gets every batch."""
     stuck = Stuck({"first": 0, "last": 39}.get(form, 10))
     settings: Any = {"on_error": "skip"} if form == "unknown length" else {}
     with make(stuck, **settings, spec=ringfeed.Array((), "float32")) as loader:
@@ -180,7 +180,7 @@ def test_ctrl_c_while_a_graph_waits(form: str) -> None:
 
 
 def test_a_handler_of_ones_own_for_ctrl_c() -> None:
-    """Who has a handler that does not raise gets every batch and no error."""
+    """With a handler that does not raise every batch comes, and no error."""
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
@@ -283,7 +283,7 @@ def test_a_fork_beside_it() -> None:
 
 @pytest.mark.parametrize("at", [0, 10, 39])
 def test_a_stall_costs_no_batch(at: int) -> None:
-    """Who asks again after a StallError gets every batch, the last one too."""
+    """A loop that asks again after a StallError gets every batch, the last one too."""
     stuck = Stuck(at)
     with make(stuck, timeout_s=0.5, spec=ringfeed.Array((), "float32")) as loader:
         iterator = iter(plain(loader.to_tf_dataset()))
@@ -325,7 +325,7 @@ def rows(batches: Any) -> list[int]:
 
 
 def test_an_epoch_that_cannot_begin_costs_no_batch() -> None:
-    """Who asks again after a hook has raised gets the whole epoch."""
+    """A loop that asks again after a hook has raised gets the whole epoch."""
     with make(Hooked(40, begin=0)) as loader:
         iterator = iter(plain(loader.to_tf_dataset()))
         with pytest.raises(tf.errors.OpError, match="KeyError: 'begin'"):
@@ -364,7 +364,7 @@ def test_the_error_of_the_hook_comes_with_the_next_epoch() -> None:
         assert rows(iterator) == [4] * 10
 
 
-def test_an_error_of_the_hook_that_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_hook_that_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is asked for any more, Python prints the error when the dataset goes."""
     printed: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: printed.append(found.exc_value))

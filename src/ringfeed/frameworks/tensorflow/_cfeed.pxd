@@ -27,13 +27,14 @@ cdef extern from "export/feed.h" nogil:
     struct rf_handout:
         pass
 
+    enum rf_question:
+        RF_BEGIN
+        RF_TAKE
+        RF_LEFT
+
     struct rf_callbacks:
-        rf_reply (*begin)(rf_feed *feed, int64_t *epoch_id, char **error) noexcept nogil
-        rf_reply (*next)(
-            rf_feed *feed, int64_t epoch_id, rf_handout *handout, char **error
-        ) noexcept nogil
-        rf_reply (*rest)(
-            rf_feed *feed, int64_t step, int64_t *epoch_id, char **error
+        rf_reply (*ask)(
+            rf_feed *feed, rf_question question, int64_t *number, rf_handout *handout, char **error
         ) noexcept nogil
         uint32_t (*interrupted)(uint32_t told, int64_t now_ns) noexcept nogil
 

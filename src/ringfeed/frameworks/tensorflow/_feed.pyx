@@ -189,70 +189,40 @@ cdef bint raises_interrupt() noexcept with gil:
         return False
 
 
-cdef f.rf_reply begin_in_python(f.rf_feed *feed, int64_t *epoch_id, char **error) noexcept with gil:
-    try:
-        if raises_interrupt():
-            listen(threading.main_thread().ident, meet)
-        epoch_id[0] = asked_by(feed).begin()
-        return f.RF_REPLY_BATCH
-    except BaseException as caught:
-        error[0] = text_of(caught)
-        return f.RF_REPLY_ERROR
-
-
-cdef f.rf_reply take_in_python(
-    f.rf_feed *feed, int64_t epoch_id, f.rf_handout *handout, char **error
+cdef f.rf_reply ask_in_python(
+    f.rf_feed *feed, f.rf_question question, int64_t *number, f.rf_handout *handout, char **error
 ) noexcept with gil:
     cdef Lease lease
     try:
-        taken = asked_by(feed).take(epoch_id)
-        if taken is None:
-            return f.RF_REPLY_END
-        lease, rows = taken
-        calls.give(handout, lease.ring, lease.taken.slot, rows)
+        asked = asked_by(feed)
+        if question == f.RF_BEGIN:
+            if raises_interrupt():
+                listen(threading.main_thread().ident, meet)
+            number[0] = asked.begin()
+        elif question == f.RF_LEFT:
+            left = asked.rest(number[0])
+            number[0] = f.RF_OVER if left is None else left
+        else:
+            taken = asked.take(number[0])
+            if taken is None:
+                return f.RF_REPLY_END
+            lease, rows = taken
+            calls.give(handout, lease.ring, lease.taken.slot, rows)
         return f.RF_REPLY_BATCH
     except BaseException as caught:
         error[0] = text_of(caught)
         return f.RF_REPLY_ERROR
 
 
-cdef f.rf_reply rest_in_python(
-    f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error
-) noexcept with gil:
-    try:
-        rest = asked_by(feed).rest(step)
-        epoch_id[0] = f.RF_OVER if rest is None else rest
-        return f.RF_REPLY_BATCH
-    except BaseException as caught:
-        error[0] = text_of(caught)
-        return f.RF_REPLY_ERROR
-
-
-cdef f.rf_reply ask_begin(f.rf_feed *feed, int64_t *epoch_id, char **error) noexcept nogil:
+cdef f.rf_reply ask(
+    f.rf_feed *feed, f.rf_question question, int64_t *number, f.rf_handout *handout, char **error
+) noexcept nogil:
     # A thread that asks for the GIL now would be ended by it, with TensorFlow's frames on its
     # stack.
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
         return f.RF_REPLY_ERROR
-    return begin_in_python(feed, epoch_id, error)
-
-
-cdef f.rf_reply ask_take(
-    f.rf_feed *feed, int64_t epoch_id, f.rf_handout *handout, char **error
-) noexcept nogil:
-    if is_ending():
-        error[0] = strdup("ClosedError: the interpreter is about to end")
-        return f.RF_REPLY_ERROR
-    return take_in_python(feed, epoch_id, handout, error)
-
-
-cdef f.rf_reply ask_rest(
-    f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error
-) noexcept nogil:
-    if is_ending():
-        error[0] = strdup("ClosedError: the interpreter is about to end")
-        return f.RF_REPLY_ERROR
-    return rest_in_python(feed, step, epoch_id, error)
+    return ask_in_python(feed, question, number, handout, error)
 
 
 cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:
@@ -274,7 +244,5 @@ cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:
 
 
 cdef f.rf_callbacks ASKS
-ASKS.begin = ask_begin
-ASKS.next = ask_take
-ASKS.rest = ask_rest
+ASKS.ask = ask
 ASKS.interrupted = ask_interrupted

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from ringfeed.spec.array import AnyArray
 
     Leaves: TypeAlias = "list[AnyArray]"
+    Epochs: TypeAlias = "PythonEpochs | tensorflow_op.OpEpochs"
+    Element: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Any]]
+    """What makes of a state and a step the next state, and a batch."""
 
 OVER_SLOTS = Framework(
     from_dlpack=lambda capsule: np.from_dlpack(Exported(capsule)),  # type: ignore[arg-type]
@@ -64,6 +67,8 @@ OVER_SLOTS = Framework(
 )
 """How `numpy_function` takes memory."""
 
+NEW, REST = np.int64(-1), np.int64(-2)
+"""States of an iteration at its first step, and after its last (cext/export/feed.h)."""
 ENDLESS = np.iinfo(np.int64).max
 """Steps of a dataset that ends when the loader does."""
 
@@ -148,18 +153,15 @@ def leaf_specs(
     return [*leaves, *beside_specs(info), *more]
 
 
-def _in_python(batches: Batches) -> tf.data.Dataset:
-    return _chain(PythonIterations(batches), batches.count)
-
-
 def dataset_of(
-    batches: Batches, made_of: Callable[[Batches], tf.data.Dataset] = _in_python
+    batches: Batches, made_of: Callable[[Batches], tf.data.Dataset] | None = None
 ) -> tf.data.Dataset:
     """A dataset of `batches`; every iteration opens an epoch of its own.
 
     What is cast is so in a step of its own, of a dataset of tuples of leaves; a slot comes back
     with the tensors that are read there.
     """
+    made_of = made_of or (lambda batches: _of_epochs(PythonEpochs(batches), batches))
     if batches.cast is None:
         return made_of(batches)
 
@@ -171,18 +173,41 @@ def dataset_of(
     return made_of(replace(batches, pack=tuple, cast=None)).map(finished)
 
 
-def _chain(iterations: tensorflow_op.Iterations, count: int | None) -> tf.data.Dataset:
-    if count is not None:
-        found = iterations.elements(tf.data.Dataset.range(count))
+def _of_epochs(epochs: Epochs, batches: Batches) -> tf.data.Dataset:
+    """A dataset that calls ``epochs`` once for each batch, and once more at an unknown end."""
+    if batches.count is not None:
+        steps = tf.data.Dataset.range(batches.count)
+        found = steps.scan(NEW, _element(epochs, batches, is_flagged=False))
     else:
-        found = (
-            iterations.elements_or_end(tf.data.Dataset.range(ENDLESS))
-            .take_while(_goes_on)
-            .map(_without_flag)
-        )
+        steps = tf.data.Dataset.range(ENDLESS)
+        found = _until_end(steps.scan(NEW, _element(epochs, batches, is_flagged=True)))
     # Its graph knows the loader by a number only.
-    found._ringfeed_iterations = iterations  # noqa: SLF001
+    found._ringfeed_epochs = epochs  # noqa: SLF001
     return found
+
+
+def _element(epochs: Epochs, batches: Batches, *, is_flagged: bool) -> Element:
+    """What makes of a state and a step the next state, and a batch.
+
+    ``is_flagged``: behind whether the epoch goes on; where it does not, the batch is blank.
+    """
+    specs = [*([tf.TensorSpec((), tf.bool)] if is_flagged else []), *batches.leaves]
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def element(state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        epoch_id, tensors = epochs.call(state, step, [spec.dtype for spec in specs])
+        epoch_id.set_shape(())
+        for tensor, spec in zip(tensors, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        batch = batches.pack(tensors[is_flagged:])
+        return epoch_id, (tensors[0], batch) if is_flagged else batch
+
+    return element  # type: ignore[no-any-return]
+
+
+def _until_end(flagged: tf.data.Dataset) -> tf.data.Dataset:
+    """The batches of a dataset of flags and batches, as far as the epoch goes on."""
+    return flagged.take_while(_goes_on).map(_without_flag)
 
 
 def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
@@ -193,18 +218,19 @@ def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
     The rest is empty, unless steps have brought such errors. It is asked once more at the end, for
     an error of ``on_epoch_end``, by skipping what is not there: the cardinality is ``count`` still.
     """
-    iterations, count = tensorflow_op.OpIterations(ops, stream, batches), batches.count
-    elements = _chain(iterations, count)
+    epochs, count = tensorflow_op.OpEpochs(ops, stream, batches), batches.count
+    elements = _of_epochs(epochs, batches)
     if count is None:
         return elements
+    element = _element(epochs, batches, is_flagged=True)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def element_of_rest(step: tf.Tensor) -> Any:
+        return element(REST, step)[1]
+
     # What is repeated for ever counts as endless, so that `take` knows how many it gives. If it is
     # empty it ends.
-    rest = (
-        iterations.rest_or_end(tf.data.Dataset.range(ENDLESS))
-        .take_while(_goes_on)
-        .map(_without_flag)
-        .repeat()
-    )
+    rest = _until_end(tf.data.Dataset.range(ENDLESS).map(element_of_rest)).repeat()
     return elements.concatenate(rest).take(count).concatenate(rest.take(1).skip(1))
 
 
@@ -243,56 +269,50 @@ def _without_flag(_goes_on: tf.Tensor, batch: Any) -> Any:
     return batch
 
 
-class PythonIterations(tensorflow_op.Iterations):
-    """The same by Python functions, which TensorFlow calls in threads of its own."""
+class PythonEpochs:
+    """What `OpEpochs` is, by Python functions, which TensorFlow calls in threads of its own."""
 
     def __init__(self, batches: Batches) -> None:
-        super().__init__(batches)
+        self._batches = batches
         self._lock = threading.Lock()
         self._open: tuple[int, Iterator[Leaves]] = 0, iter(())  # the newest epoch, and its number
 
     def call(
-        self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]
+        self, state: tf.Tensor, step: tf.Tensor, types: Sequence[tf.DType]
     ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Begin an epoch at the first step, and take the next batch of the epoch."""
-        epoch_id = tf.cond(
-            state < 0,
-            lambda: tf.numpy_function(_weakly(self._begin), [step], tf.int64),
-            lambda: state,
+        is_flagged = len(types) > len(self._batches.leaves)
+        epoch_id, *tensors = tf.numpy_function(
+            _weakly(self._next), [state, step, is_flagged], [tf.int64, *types]
         )
-        types, flagged = [spec.dtype for spec in specs], len(specs) > len(self.batches.leaves)
-        return epoch_id, tf.numpy_function(_weakly(self._next), [epoch_id, flagged], types)
+        return epoch_id, tensors
 
-    def _begin(self, step: np.int64) -> np.int64:
-        """Begin an epoch, unless a step before this one has begun it, and then brought an error."""
-        with self._lock:
-            number = self._open[0] + (step == 0)
-            if step == 0:
-                self._open = number, self.batches.open_epoch()
-        found: np.int64 = np.int64(number)
-        return found
+    def _next(self, number: np.int64, step: np.int64, is_flagged: np.bool_) -> list[Any]:
+        """The number of the epoch, and its next batch.
 
-    def _next(self, number: np.int64, flagged: np.bool_) -> Leaves:
-        """The next batch of epoch ``number``.
-
-        With ``flagged`` it comes behind whether the epoch goes on, and is blank where it does not.
+        With ``is_flagged`` this comes behind whether the epoch goes on, and is blank where it does
+        not.
         """
-        newest, epoch = self._open
-        if number != newest:
+        newest, epoch = self._open if number >= 0 else self._begin(step)
+        if number not in (NEW, newest):
             raise superseded()
         leaves = next(epoch, None)
-        if leaves is None and not flagged:
-            raise ended_early(self.batches.count)
-        flag = [np.asarray(leaves is not None)] if flagged else []
+        if leaves is None and not is_flagged:
+            raise ended_early(self._batches.count)
+        found = [np.int64(newest), *([np.asarray(leaves is not None)] if is_flagged else [])]
         if leaves is not None:
-            return [*flag, *map(_in_utf8, leaves)]
-        return [
-            *flag,
-            *(
-                np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype)
-                for spec in self.batches.leaves
-            ),
-        ]
+            return [*found, *map(_in_utf8, leaves)]
+        blank = (
+            np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in self._batches.leaves
+        )
+        return [*found, *blank]
+
+    def _begin(self, step: np.int64) -> tuple[int, Iterator[Leaves]]:
+        """Begin an epoch, unless a step before this one has begun it, and then brought an error."""
+        with self._lock:
+            if step == 0:
+                self._open = self._open[0] + 1, self._batches.open_epoch()
+            return self._open
 
 
 def _in_utf8(leaf: Any) -> Any:

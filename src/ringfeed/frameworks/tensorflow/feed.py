@@ -12,7 +12,6 @@ import atexit
 import threading
 import time
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ringfeed._process import Exit, Forks
@@ -61,7 +60,7 @@ class LoaderFeed:
         self._tell()
         check_whole(self._stream, self._count)
         with self._lock:
-            batches = self._stream.epoch(partial(_hand_over, self._stream))
+            batches = self._stream.epoch(lambda lease, rows: (lease, rows))
             batches.count_alone().finished_batches = UNKNOWN
             self._batches, self._all_taken = batches, False
         self._stream.runner.attach(self._feed)
@@ -73,14 +72,15 @@ class LoaderFeed:
         batches = self._batches
         if batches is None or batches.epoch_id != epoch_id:
             raise superseded()
-        taken = next(batches, None)
-        if taken is None:
-            self._check_end(batches)
-            return None
-        lease, rows, goes_on = taken
-        if not goes_on:
-            self._close_epoch(batches)
-        return lease, rows
+        taken: tuple[Lease, int] | None = next(batches, None)
+        if taken is not None:
+            if not self._stream.runner.has_more():
+                self._close_epoch(batches)
+        elif batches.failure is not None:
+            raise batches.failure
+        elif self._count is not None:
+            raise ended_early(self._count)
+        return taken
 
     def rest(self, step: int) -> int | None:
         """Return the newest epoch id if ``step`` was its last and batches are left.
@@ -105,12 +105,6 @@ class LoaderFeed:
         error, self._untold = self._untold, None
         if error is not None:
             raise error
-
-    def _check_end(self, batches: BatchIterator) -> None:
-        if batches.failure is not None:
-            raise batches.failure
-        if self._count is not None:
-            raise ended_early(self._count)
 
     def request_stop(self) -> None:
         """Have what waits for a batch give up."""
@@ -147,11 +141,6 @@ def ended_early(count: int | None) -> RingfeedError:
         "made; call to_tf_dataset() again: the length has changed, or some batches are None"
     )
     return RingfeedError(message)
-
-
-def _hand_over(stream: BatchStream, lease: Lease, rows: int) -> tuple[Lease, int, bool]:
-    """Hand a batch to C code as it is; also says whether any comes after it."""
-    return lease, rows, stream.runner.has_more()
 
 
 def _end_daemons_silently() -> None:
