@@ -1,4 +1,4 @@
-"""A slot's fields as DLPack capsules: the same memory, held until its taker lets go."""
+"""A slot's fields as DLPack capsules: the same memory, held until the framework lets go."""
 
 from __future__ import annotations
 

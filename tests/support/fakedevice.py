@@ -121,7 +121,7 @@ def epochs_of(loader: ringfeed.Loader, device: FakeDevice) -> Epochs:
     """Return the loader's epochs on a device."""
     stream, fields = loader._stream, Fields(loader.spec, loader.plan.layout.offsets)
     builder: Any = SimpleNamespace(
-        leaves=fields.views, finish=loader.spec.unflatten, on_host=frozenset()
+        leaves=fields.views, finish=loader.spec.unflatten, moved=range(len(loader.spec.leaves))
     )
     return Epochs(stream, lambda: DevicePrefetcher(stream, device, builder))
 

@@ -24,7 +24,7 @@ import numpy as np
 from ringfeed.frameworks._dlpack import capsule
 from ringfeed.frameworks.cast import NOTHING
 from ringfeed.frameworks.dlpack import can_be_exported, type_of
-from ringfeed.frameworks.forms import Joiner, as_objects, capacity_of, fill_up, is_string
+from ringfeed.frameworks.forms import Joiner, as_objects, capacity_of, filled_up, is_string
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
 
@@ -124,7 +124,7 @@ class TensorBuilder(BatchBuilder):
         cast: Chosen = NOTHING,
         own: Own | None = None,
         extra: Extra | None = None,
-        pack: Callable[[Sequence[Any]], Any] | None = None,
+        pack: Callable[[Any], Any] | None = None,
         outstanding: Outstanding | None = None,
     ) -> None:
         leaves, offsets, own = info.spec.leaves, info.offsets, own or {}
@@ -134,18 +134,18 @@ class TensorBuilder(BatchBuilder):
         self._extra = extra
         self._fields = Fields(info.spec, offsets)
         self._join = Joiner(leaves, framework.joins, strings=framework.strings)
-        self._has_forms = any(leaf.form is not None for leaf in leaves)
         self._strings = {
             n for n, leaf in enumerate(leaves) if framework.strings and is_string(leaf)
         }
-        self._filled_up = [
-            (number, leaf, offsets[number], capacity_of(leaf, info.max_rows))
+        self._filled_up = {
+            number: (capacity_of(leaf, info.max_rows), offsets[number])
             for number, leaf in enumerate(leaves)
             if framework.has_one_shape and leaf.form is not None and leaf.form.name == "ragged"
-        ]
+        }
         self._own = own
         join, around = self._join, pack or info.spec.unflatten
-        self.pack = around if not self._has_forms else lambda flat: around(join(flat))
+        has_forms = any(leaf.form is not None for leaf in leaves)
+        self.pack = (lambda flat: around(join(flat))) if has_forms else around
         """Makes the batch around its leaves, whatever they have become, and what is beside them."""
         wanted = sorted(cast) if info.copy else range(len(leaves))
         self.over_slot = {
@@ -154,10 +154,8 @@ class TensorBuilder(BatchBuilder):
             if n not in own and _can_be_over_slot(leaves[n], framework)
         }
         """DLPack's types of the leaves that are tensors over the slot, until they are cast."""
-        self.on_host = frozenset(
-            n for n, leaf in enumerate(self._join.owners) if framework.on_host(leaf)
-        )
-        """The places, in a flat list, of what is not copied to a device."""
+        self.moved = [n for n, leaf in enumerate(self._join.owners) if not framework.on_host(leaf)]
+        """The places, in a flat list, of what is copied to a device."""
         self.is_quiet = self.waits_for_slots = outstanding is not None
         self._kept = [n for n in self.over_slot if self.is_quiet or n not in cast]
         self._outstanding = outstanding or Outstanding()
@@ -193,8 +191,10 @@ class TensorBuilder(BatchBuilder):
         """
         from_numpy, over_slot = self.framework.from_numpy, {} if private else self.over_slot
         from_dlpack: Any = self.framework.from_dlpack
-        besides = self._besides(lease, rows) if self._has_forms else {}
-        views = self._fields.views(lease, rows)
+        views, besides = self._fields.views(lease, rows), self._fields.besides(lease, rows)
+        for number, (capacity, offset) in self._filled_up.items():
+            views[number] = filled_up(views[number], capacity, lease, offset)
+            besides[number] = np.diff(besides[number])
         leaves = [
             from_dlpack(capsule(lease, view, *over_slot[number]))
             if number in over_slot
@@ -213,15 +213,8 @@ class TensorBuilder(BatchBuilder):
         if number in self._strings:
             assert beside is not None
             return as_objects(view, beside)
-        return self._own.get(number, copy_aligned)(view)
-
-    def _besides(self, lease: Lease, rows: int) -> dict[int, AnyArray]:
-        """Return what comes beside values, by the leaf; afterwards each leaf is one array."""
-        besides = self._fields.besides(lease, rows)
-        for number, leaf, offset, capacity in self._filled_up:
-            fill_up(lease, leaf, offset, capacity)
-            besides[number] = np.diff(besides[number])
-        return besides
+        copier: Callable[[AnyArray], AnyArray] = self._own.get(number, copy_aligned)
+        return copier(view)
 
 
 def _can_be_over_slot(leaf: Leaf, framework: Framework) -> bool:

@@ -22,7 +22,7 @@ from ringfeed.spec.conversion import Cast
 from ringfeed.spec.spec import Spec, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.forms import Form
@@ -135,13 +135,10 @@ def _is_idle(cast: Cast, leaf: Leaf) -> bool:
     return cast.dtype == leaf.dtype.name and cast.layout is None and not steps_of(cast)
 
 
-def apart(casts: Casts, numbers: Iterable[int]) -> tuple[Casts, Casts]:
+def apart(casts: Casts, numbers: Container[int]) -> tuple[Casts, Casts]:
     """The casts of these leaves, and the others."""
-    mine = frozenset(numbers)
-    return (
-        {number: cast for number, cast in casts.items() if number in mine},
-        {number: cast for number, cast in casts.items() if number not in mine},
-    )
+    mine = {number: cast for number, cast in casts.items() if number in numbers}
+    return mine, {number: cast for number, cast in casts.items() if number not in mine}
 
 
 # ---- whether it can be ----

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Lease
 
     Device: TypeAlias = "CudaDevice | JaxDevice"
+    Copied: TypeAlias = "tuple[list[Any], list[Any], Event]"
+    """The leaves of a batch, those of them that are copies, and the end of the copies."""
 
 AHEAD = 1  # more would take memory of the device; the ring already evens out what the workers do
 
@@ -44,7 +46,7 @@ class DevicePrefetcher:
         self._device: Any = device  # of two frameworks, whose tensors and events differ
         self._builder = builder
         self._most = stream.info.slots - 2  # copies in flight when one more begins
-        self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
+        self._queue: deque[tuple[Copied | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the
         # program drops it.
         self._batches = stream.epoch(_CopyAhead(stream.slots, device, builder))
@@ -72,11 +74,9 @@ class DevicePrefetcher:
                 raise first
             finally:
                 del first  # else it refers to itself, by this frame
-        tensors, event = first
-        self._device.hand_over(
-            [tensor for n, tensor in enumerate(tensors) if n not in self._builder.on_host], event
-        )
-        return self._builder.finish(tensors)
+        leaves, copies, event = first
+        self._device.hand_over(copies, event)
+        return self._builder.finish(leaves)
 
     @property
     def failure(self) -> RingfeedError | None:
@@ -113,11 +113,10 @@ class _CopyAhead:
         self.is_computing = device.is_computing
         """As that of a `BatchBuilder`."""
 
-    def __call__(self, lease: Lease, rows: int) -> tuple[list[Any], Event]:
-        leaves, on_host = self._builder.leaves(lease, rows), self._builder.on_host
-        copies, event = self._device.copy(
-            [leaf for n, leaf in enumerate(leaves) if n not in on_host]
-        )
+    def __call__(self, lease: Lease, rows: int) -> Copied:
+        leaves, moved = self._builder.leaves(lease, rows), self._builder.moved
+        copies, event = self._device.copy([leaves[number] for number in moved])
         self._slots.add(lease, event)
-        copied = iter(copies)
-        return [leaf if n in on_host else next(copied) for n, leaf in enumerate(leaves)], event
+        for number, copy in zip(moved, copies, strict=True):
+            leaves[number] = copy
+        return leaves, copies, event

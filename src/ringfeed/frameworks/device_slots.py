@@ -65,32 +65,31 @@ class DeviceSlots:
 
     def give_back_passed(self) -> None:
         """Give back the slots whose copies have passed, without waiting."""
-        while (copy := self._oldest()) is not None:
-            try:
-                if not copy[1].query():
-                    return
-            except Exception:
-                self._forget(copy)
-                raise
-            else:
-                self._forget(copy)
-            finally:
-                copy = None  # the traceback of an error must hold no slot
+        self._give_back(0, lambda event: event.query())
 
     def wait(self, most: int = 0) -> None:
-        """Wait until at most ``most`` copies are in flight, and give the other slots back.
+        """Wait until at most ``most`` copies are in flight, and give the other slots back."""
 
-        Every one of them is given back even if the device fails; then the first of its errors is
-        raised.
+        def has_passed(event: Event) -> bool:
+            event.synchronize()
+            return True
+
+        self._give_back(most, has_passed)
+
+    def _give_back(self, most: int, has_passed: Callable[[Event], bool]) -> None:
+        """Give slots back, up to a copy that has not passed.
+
+        If the device fails, all of them are; then the first of its errors is raised.
         """
         first: Exception | None = None
         while len(self._copies) > most and (copy := self._oldest()) is not None:
             try:
-                copy[1].synchronize()
+                if not has_passed(copy[1]):
+                    break
             except Exception as error:  # noqa: BLE001 - whatever a framework raises
                 first = first or error
             self._forget(copy)
-            copy = None  # as in `give_back_passed`
+        copy = None  # the traceback of an error must hold no slot
         if first is not None:
             raise first
 

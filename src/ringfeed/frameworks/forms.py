@@ -9,7 +9,6 @@ plain tensors: copies to a device, casts, and the ways through TensorFlow's grap
 
 from __future__ import annotations
 
-import ctypes
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -84,19 +83,12 @@ def capacity_of(leaf: Leaf, max_rows: int) -> int:
     return max_rows * leaf.shape[0] if leaf.form.total is None else leaf.form.total
 
 
-def fill_up(lease: Lease, leaf: Leaf, offset: int, capacity: int) -> None:
-    """Fill the values of a ragged leaf up with 0 to as many as a slot has room for.
-
-    `Fields.besides` comes before this, and what reads the values after it.
-    """
-    assert lease.finished is not None
-    shape, row_splits = lease.finished[offset]
-    assert row_splits is not None
-    if shape[0] == capacity:
-        return
-    unit = leaf.nbytes // leaf.shape[0] if leaf.shape[0] else 0
-    ctypes.memset(lease.address + offset + shape[0] * unit, 0, (capacity - shape[0]) * unit)
-    lease.finished[offset] = (capacity, *shape[1:]), row_splits
+def filled_up(values: AnyArray, capacity: int, lease: Lease, offset: int) -> AnyArray:
+    """Return the values of a ragged leaf with 0 behind them: as many as its field has room for."""
+    memory: Any = lease  # which has the buffer protocol, though the type checker does not see it
+    field: AnyArray = np.ndarray((capacity, *values.shape[1:]), values.dtype, memory, offset)
+    field[len(values) :] = 0
+    return field
 
 
 def refuse_forms(leaves: Sequence[Leaf], names: frozenset[str], lack: str, remedy: str) -> None:

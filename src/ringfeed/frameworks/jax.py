@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
+    from ringfeed.frameworks.batch import Own
     from ringfeed.frameworks.cast import Casts, CastTree
     from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import AnyArray, AnyDtype, Leaf
@@ -98,14 +99,13 @@ IN_FLIGHT_S = 10.0  # an unseen step may take as long: one whose results are all
 
 
 def _builder(info: LoaderInfo, casts: Casts) -> TensorBuilder:
-    in_host, on_device = apart(casts, cast_in_host(info.spec.leaves))
-    own = narrowed(info.spec.leaves) | in_numpy(in_host)
+    own, on_device = conversions(info.spec.leaves, casts)
     framework = jax_framework()
     if any(leaf.dtype.name in WIDE for leaf in info.spec.leaves):
         framework = replace(
             framework, from_dlpack=partial(_taken_as_begun, framework, jax.config.jax_enable_x64)
         )
-    return TensorBuilder(info, framework, cast=jax_casts(on_device), own=own)
+    return TensorBuilder(info, framework, cast=on_device, own=own)
 
 
 def _taken_as_begun(
@@ -142,7 +142,13 @@ def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:
     )
 
 
-def narrowed(leaves: Sequence[Leaf]) -> dict[int, Callable[[AnyArray], AnyArray]]:
+def conversions(leaves: Sequence[Leaf], casts: Casts) -> tuple[Own, Chosen]:
+    """What makes arrays of the leaves that NumPy casts or narrows, and what casts the others."""
+    in_host, on_device = apart(casts, cast_in_host(leaves))
+    return _narrowed(leaves) | in_numpy(in_host), jax_casts(on_device)
+
+
+def _narrowed(leaves: Sequence[Leaf]) -> dict[int, Callable[[AnyArray], AnyArray]]:
     """What makes arrays of the leaves that JAX has in another dtype.
 
     SpecError for a leaf of which JAX has no arrays.

@@ -65,12 +65,14 @@ def to_torch(
     casts = casts_of(info.spec, cast, "to_torch")
     check_dtypes(info.spec.leaves)
     if where.type == "cuda":
-        gpu, builder = (
-            CudaDevice(where),
-            TensorBuilder(replace(info, copy=False), TORCH, cast=torch_casts(casts)),
-        )
+        gpu = CudaDevice(where)
+        builder = TensorBuilder(replace(info, copy=False), TORCH, cast=torch_casts(casts))
         return Epochs(stream, lambda: DevicePrefetcher(stream, gpu, builder))
-    _check_device(where)
+    if where.type != "cpu":
+        raise ValueError(
+            f"to_torch(device={str(where)!r}) is not there yet, expected 'cuda', 'cpu' or None; "
+            "move each batch yourself, as in x.to(device)"
+        )
     builder = TensorBuilder(info, TORCH, cast=torch_casts(casts))
     return Epochs(stream, lambda: stream.epoch(builder))
 
@@ -129,29 +131,18 @@ def check_dtypes(leaves: Sequence[Leaf]) -> None:
         type_of(leaf)
 
 
-def _check_device(device: torch.device) -> None:
-    if device.type != "cpu":
-        raise ValueError(
-            f"to_torch(device={str(device)!r}) is not there yet, expected 'cuda', 'cpu' or None; "
-            "move each batch yourself, as in x.to(device)"
-        )
-
-
 # ---- casts, where the tensors are: on the GPU after the copy, else on the CPU ----
 
 
-def torch_casts(casts: Casts, place: Callable[[Any], torch.Tensor] | None = None) -> Chosen:
-    """Return what casts these leaves of each batch into new tensors, after ``place``, if given."""
+def torch_casts(
+    casts: Casts, place: Callable[[Any], torch.Tensor] = lambda tensor: tensor
+) -> Chosen:
+    """Return what casts these leaves of each batch into new tensors, where ``place`` puts them."""
 
     def caster(cast: Cast) -> Callable[[Any], torch.Tensor]:
-        return lambda tensor: _cast(cast, tensor if place is None else place(tensor))
+        return lambda leaf: _caster(cast, (tensor := place(leaf)).device)(tensor)
 
     return Chosen({number: caster(cast) for number, cast in casts.items()})
-
-
-def _cast(cast: Cast, tensor: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = _caster(cast, tensor.device)(tensor)
-    return found
 
 
 @cache
@@ -180,13 +171,10 @@ class CudaDevice:
         """Take the GPU; ValueError without one."""
         self._device = torch.device(device.type, _number_of(device))
         self._stream = torch.cuda.Stream(self._device)
-        self.registrar = self._register, self._unregister
-
-    def _register(self, address: int, size: int) -> None:
-        self._call("cudaHostRegister", address, size, PORTABLE)
-
-    def _unregister(self, address: int) -> None:
-        self._call("cudaHostUnregister", address)
+        self.registrar = (
+            lambda address, size: self._call("cudaHostRegister", address, size, PORTABLE),
+            lambda address: self._call("cudaHostUnregister", address),
+        )
 
     def _call(self, name: str, *arguments: int) -> None:
         with torch.cuda.device(self._device):  # else a thread of its own would use GPU 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.frameworks.batch import copy_aligned
-from ringfeed.frameworks.cast import apart, casts_of, in_numpy
+from ringfeed.frameworks.cast import casts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +33,10 @@ def in_jax(spec: Spec, cast: CastTree) -> BuildLeaves:
     from ringfeed.frameworks import jax as framework  # noqa: PLC0415 - imports JAX
 
     asked = casts_of(spec, cast, "to_jax", framework.check_width)
-    in_host, on_device = apart(asked, framework.cast_in_host(spec.leaves))
-    own = framework.narrowed(spec.leaves) | in_numpy(in_host)
+    own, casts = framework.conversions(spec.leaves, asked)
     copiers: list[Callable[[AnyArray], AnyArray]] = [
         own.get(number, copy_aligned) for number in range(len(spec.leaves))
     ]
-    casts = framework.jax_casts(on_device)
     tensor_of: Callable[[Any], Any] = framework.jax_framework().from_numpy
 
     def build(leaves: list[Any]) -> Any:

@@ -54,14 +54,14 @@ def test_two_devices(name: str) -> None:
 def test_says_which_platforms_jax_sees() -> None:
     """A platform that JAX does not have is refused at once, in its own words."""
     with ringfeed.Loader(Oracle(8), batch_size=8, workers=0) as loader:
-        with pytest.raises(ValueError, match="tpu_of_nobody") as caught:
-            loader.to_jax(device="tpu_of_nobody")
+        with pytest.raises(ValueError, match="no_tpu") as caught:
+            loader.to_jax(device="no_tpu")
         try:
-            jax.devices("tpu_of_nobody")
+            jax.devices("no_tpu")
         except RuntimeError as error:
             answer = str(error)
         assert str(caught.value) == (
-            "to_jax(device='tpu_of_nobody') takes the slots as arrays on the CPU, and JAX "
+            "to_jax(device='no_tpu') takes the slots as arrays on the CPU, and JAX "
             f"answers: {answer}; install the jax that is made for the device, name both platforms "
             "in JAX_PLATFORMS (as in 'cuda,cpu'), or leave device out"
         )

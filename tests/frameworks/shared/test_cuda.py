@@ -170,7 +170,7 @@ def test_undoes_what_was_registered_before_a_refusal(fake: FakeCuda, failing: in
 
 
 def test_warns_of_a_slot_that_is_not_given_back(fake: FakeCuda) -> None:
-    """A refusal to unregister ends nobody's close().
+    """A refusal to unregister does not end close().
 
     It is told, and the other slots are unregistered.
     """

@@ -117,7 +117,7 @@ class Gated(Oracle):
         return super().__getitem__(index)
 
 
-def test_waits_for_no_batch_that_nobody_asked_for() -> None:
+def test_waits_for_no_batch_that_was_not_asked_for() -> None:
     """A batch is handed out although the next one is not there."""
     dataset = Gated()
     with oracle(dataset, workers=1, backend="thread") as loader:

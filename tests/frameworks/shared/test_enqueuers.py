@@ -435,7 +435,7 @@ def test_a_hook_may_stop() -> None:
 
 @both
 def test_one_that_is_dropped_leaves_nothing(*, processes: bool) -> None:
-    """An enqueuer that nobody refers to ends its workers at once, without a garbage collection."""
+    """An enqueuer without a reference ends its workers at once, without a garbage collection."""
     enqueuer = started(Batched(), use_multiprocessing=processes)
     batches = enqueuer.get()
     next(batches)

@@ -1,4 +1,4 @@
-"""Copies in flight: who waits for which, and when their slots come back."""
+"""Copies in flight: which thread waits for which, and when their slots come back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stuck:
         assert self.over.wait(120)
 
 
-def test_nobody_takes_a_copy_for_passed_that_another_waits_for() -> None:
+def test_a_copy_that_another_thread_waits_for_has_not_passed() -> None:
     """Two threads that wait for the same copy both return after it has passed."""
     flight, event = DeviceSlots(0, registers=False), Stuck()
     flight.add(object(), event)  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ def test_a_device_that_cannot_register_says_so_once() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"slots": "auto"}], ids=str)
-def test_nobody_registers_unless_it_helps(settings: dict[str, Any]) -> None:
+def test_slots_are_registered_only_where_it_helps(settings: dict[str, Any]) -> None:
     """Not for a device that copies as fast without, nor slots some of which have no memory yet."""
     device, driver = FakeDevice(), Driver()
     device.registrar = driver.registrar if settings else None

@@ -143,7 +143,7 @@ def _check(code: int) -> None:
 
 
 def _at(address: int, like: Any) -> Any:
-    """Return an array over memory that nobody holds."""
+    """Return an array over memory that nothing holds."""
     raw = (ctypes.c_uint8 * like.nbytes).from_address(address)
     return np.frombuffer(raw, like.dtype).reshape(like.shape)
 

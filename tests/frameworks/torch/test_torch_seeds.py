@@ -1,4 +1,4 @@
-"""Torch's random numbers in workers are seeded as NumPy's and `random`'s, whoever imported it."""
+"""Torch's random numbers in workers are seeded as NumPy's and `random`'s, whichever code imported it."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def torch_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
     from ringfeed.frameworks.torch import torch_casts  # noqa: PLC0415 - as above
 
     mine, others = apart(
-        casts, (number for number, leaf in enumerate(leaves) if leaf.dtype.name in TORCH_LACKS)
+        casts, {number for number, leaf in enumerate(leaves) if leaf.dtype.name in TORCH_LACKS}
     )
     memory = replace(NUMPY, from_dlpack=torch.from_dlpack, leaves_alone=TORCH_LACKS, in_cycles=True)
     return memory, in_numpy(mine), torch_casts(others, keras.ops.convert_to_tensor)
