@@ -29,7 +29,7 @@ both, check_alike, check_epochs, close = (
     checks.check_epochs,
     checks.close,
 )
-Form, BatchTensors, DataLoader = collation.Form, collation.BatchTensors, ringfeed.torch.DataLoader
+Form, DataLoader = collation.Form, ringfeed.torch.DataLoader
 sets = torch.utils.data
 Own = sets.DataLoader
 
@@ -99,7 +99,7 @@ def test_batches_are_those_of_default_collate(kind: str) -> None:
     form = Form.of(dataset[3])
     with ringfeed.Loader(dataset, batch_size=4, spec=form.tree, workers=0) as loader:
         stream = loader._stream
-        batches = [*stream.epoch(BatchTensors(stream.info, form.batch_of, pinned=False))]
+        batches = [*stream.epoch(collation.batch_builder(stream.info, form.batch_of, pinned=False))]
     for number, batch in enumerate(batches):
         check_alike(
             batch,
@@ -304,9 +304,9 @@ def test_breaking_off_leaves_the_next_epoch_whole() -> None:
     for loader in (ours, own):
         for _ in loader:
             break
-    (ring,) = ours._rings._idle
+    ring = ours._rings._idle
     check_epochs(ours, own)
-    assert ours._rings._idle == [ring]
+    assert ours._rings._idle is ring
     close(ours)
 
 

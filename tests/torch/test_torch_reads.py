@@ -366,14 +366,14 @@ def test_an_error_of_getitems_says_where() -> None:
     assert len(next(batches)) == 3
 
 
-# ---- who reads what ----
+# ---- which worker reads what ----
 
 
 @nothing_is_left
 def test_workers_take_batches_in_turn() -> None:
     """Each batch is one worker's, beginning with the first in each epoch, as with torch."""
 
-    class Who(Echo):
+    class Numbered(Echo):
         def __getitem__(self, index: int) -> int:
             return int(torch.utils.data.get_worker_info().id)
 
@@ -383,7 +383,7 @@ def test_workers_take_batches_in_turn() -> None:
         {"collate_fn": sets.default_collate},
         {"collate_fn": list},
     ):
-        ours, own = both(Who(), batch_size=2, num_workers=3, **settings)
+        ours, own = both(Numbered(), batch_size=2, num_workers=3, **settings)
         check_epochs(ours, own, 2)
         assert ours._rings.own_reason is None
         close(ours)

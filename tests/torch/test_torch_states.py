@@ -414,7 +414,7 @@ class Refusing(Squares):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_batches_that_failed_are_behind_a_state(num_workers: int) -> None:
-    """A resumed epoch goes on after the error of a batch, whoever makes the batches."""
+    """A resumed epoch goes on after the error of a batch, whether a ring or torch makes the batches."""
 
     def taken(batches: Any, count: int) -> list[Any]:
         found = []

@@ -121,25 +121,26 @@ def has_own_collation() -> bool:
     )
 
 
-HINT = "; a DataLoader has prefetch_factor * num_workers + 1 slots, and three at least"
 FRAMEWORK = replace(
     TORCH,
+    copied_by=(
+        f"{TORCH.copied_by}; a DataLoader has prefetch_factor * num_workers + 1 slots, and three "
+        "at least"
+    ),
     joins={**TORCH.joins, "bytes": lambda values, splits: [*as_objects(values.numpy(), splits)]},
 )
 
 
-class BatchTensors(TensorBuilder):
-    """Makes batches whose tensors lie over the slots; pinned ones are copies."""
+def batch_builder(
+    info: LoaderInfo, make: Callable[[list[Any]], Any], *, pinned: bool
+) -> TensorBuilder:
+    """Return what makes batches whose tensors lie over the slots; pinned ones are copies.
 
-    def __init__(self, info: LoaderInfo, make: Callable[[list[Any]], Any], *, pinned: bool) -> None:
-        """``make``: returns a batch of its leaves."""
-        super().__init__(info, FRAMEWORK)
-        self.copied_by += HINT
-        self._make = make
-        self._pinned = pinned
+    ``make``: returns a batch of its leaves.
+    """
 
-    def finish(self, leaves: list[Any]) -> Any:
-        """Return the leaves in the structure of a batch."""
-        batch = self._make([*self._join(leaves)])
-        # Pinned memory is torch's own: a copy to a GPU goes on reading it after the tensor is gone.
-        return pin_memory.pin_memory(batch) if self._pinned else batch
+    # Pinned memory is torch's own: a copy to a GPU goes on reading it after the tensor is gone.
+    def pinned_batch(leaves: list[Any]) -> Any:
+        return pin_memory.pin_memory(make(leaves))
+
+    return TensorBuilder(info, FRAMEWORK, pack=pinned_batch if pinned else make)

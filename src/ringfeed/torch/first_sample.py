@@ -10,13 +10,11 @@ see `_refuse_shared`.
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 import warnings
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import torch
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils import worker
@@ -25,6 +23,7 @@ from ringfeed.datasets.torch_info import swapped
 from ringfeed.errors import ShipError, SpecError, StallError, WorkerError
 from ringfeed.torch.index_lists import NOTHING
 from ringfeed.torch.place import draws_kept
+from ringfeed.transport.copied import of_copy
 from ringfeed.transport.references import walk, written
 from ringfeed.transport.unpicklable import refuse_to_share
 from ringfeed.workers.first_sample_fork import answer_of
@@ -49,7 +48,7 @@ def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any],
         return _read(loader, dataset, first, start, use)
     _refuse_shared(dataset)
     if start_method(loader) != "fork":
-        return _read(loader, _copied(dataset), first, start, use)
+        return of_copy(dataset, lambda copy: _read(loader, copy, first, start, use))
     refuse_to_share(dataset)
     try:
         return answer_of(partial(_read_apart, loader, first, start, use), LIMIT_S, apart=True)
@@ -110,15 +109,6 @@ def _refuse_shared(dataset: Any) -> None:
                 "it for all"
             )
             raise SpecError(message)
-
-
-def _copied(dataset: Any) -> Any:
-    """Return a copy, with nothing of the dataset's memory; ShipError where there can be none."""
-    try:
-        return pickle.loads(cloudpickle.dumps(dataset, 5))  # noqa: S301 - of this process
-    except Exception as error:
-        message = f"its dataset cannot be copied to another process: {error}"
-        raise ShipError(message) from error
 
 
 def start_method(loader: Any) -> Any:

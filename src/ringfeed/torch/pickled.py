@@ -8,7 +8,6 @@ parts of the slot, and all else comes out of the pickle. Imports no torch.
 
 from __future__ import annotations
 
-import importlib
 import io
 import mmap
 import os
@@ -17,11 +16,12 @@ import sys
 from collections import deque
 from contextlib import contextmanager
 from hashlib import blake2b
-from operator import attrgetter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ringfeed import _parts
 from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
@@ -162,10 +162,9 @@ class Fetch(Batches):
 
 def _index_of(given: Any) -> int | tuple[int, ...]:
     """Return the numbers that random numbers depend on, for an index or a list of these."""
-    if type(given) is int and 0 <= given < 2**64:
-        return given
-    if type(given) in {list, tuple} and all(type(one) is int and 0 <= one < 2**64 for one in given):
-        return tuple(given)
+    indices = given if type(given) in {list, tuple} else (given,)
+    if all(type(index) is int and 0 <= index < 2**64 for index in indices):
+        return given if type(given) is int else tuple(given)
     return int.from_bytes(blake2b(pickle.dumps(given), digest_size=8).digest(), "little")
 
 
@@ -208,21 +207,21 @@ def parts_of(batch: Any) -> list[AnyArray]:
 
 def size_of(parts: Sequence[AnyArray]) -> int:
     """Return how many bytes `write` needs."""
-    head = _up((len(parts) + 1) * WORD)
-    return head + sum(_up(part.nbytes) for part in parts)
+    return _places([part.nbytes for part in parts])[-1]
 
 
 def write(parts: Sequence[AnyArray], memory: AnyArray) -> None:
     """Write the parts, and ahead of them how many they are and how long each is."""
-    head = np.array([len(parts), *(part.nbytes for part in parts)], np.int64).view(np.uint8)
-    at = 0
-    for part in (head, *parts):
-        memory[at : at + part.nbytes] = part
-        at += _up(part.nbytes)
+    sizes = [part.nbytes for part in parts]
+    head = np.array([len(sizes), *sizes], np.int64).view(np.uint8)
+    for part, place in zip((head, *parts), [0, *_places(sizes)], strict=False):
+        memory[place : place + part.nbytes] = part
 
 
-def _up(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def _places(sizes: Sequence[int]) -> list[int]:
+    """Return where each part of these sizes begins behind the head, and where the last one ends."""
+    lengths = [WORD * (len(sizes) + 1), *sizes]
+    return [*accumulate(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)]
 
 
 class _Pickler(pickle.Pickler):
@@ -281,7 +280,7 @@ def _named(kind: type) -> Any:
     if "<locals>" in kind.__qualname__:
         message = f"it has an object of {kind.__qualname__}, a class that no other process can find"
         raise UnsendableError(message)
-    return _class_of, (kind.__module__, kind.__qualname__)
+    return _parts.named, (kind.__module__, kind.__qualname__)
 
 
 # ---- in the consumer ----
@@ -297,11 +296,9 @@ def read(flat: AnyArray) -> Any:
     """Return the batch that an array of bytes holds; its tensors and arrays are parts of it."""
     words = flat[: len(flat) // WORD * WORD].view(np.int64)
     sizes = words[1 : int(words[0]) + 1].tolist()
-    at, parts = _up((len(sizes) + 1) * WORD), []
-    for size in sizes:
-        parts.append(flat[at : at + size])
-        at += _up(size)
-    return pickle.loads(parts[0].tobytes(), buffers=parts[1:])  # noqa: S301 - of its own worker
+    places = zip(_places(sizes), sizes, strict=False)
+    first, *buffers = (flat[place : place + size] for place, size in places)
+    return pickle.loads(first.tobytes(), buffers=buffers)  # noqa: S301 - of its own worker
 
 
 def _as_tensor(flat: AnyArray, dtype: Any, *layout: Any) -> Any:
@@ -309,7 +306,3 @@ def _as_tensor(flat: AnyArray, dtype: Any, *layout: Any) -> Any:
 
     size = torch.empty(0, dtype=dtype).element_size()
     return torch.from_numpy(flat[: len(flat) // size * size]).view(dtype).as_strided(*layout)
-
-
-def _class_of(module: str, name: str) -> Any:
-    return attrgetter(name)(importlib.import_module(module))

@@ -33,7 +33,7 @@ from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.spec import Array
-from ringfeed.torch.collation import BatchTensors, Form, has_own_collation
+from ringfeed.torch.collation import Form, batch_builder, has_own_collation
 from ringfeed.torch.first_sample import first_line, start_method, with_first
 from ringfeed.torch.index_lists import NOTHING, ints_of
 from ringfeed.torch.pickled import (
@@ -183,7 +183,7 @@ class Ring:
         self._stream.runner.source.changes = False
         # Without an accelerator torch can pin no memory.
         pinned = loader.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
-        self._build = BatchTensors(self._stream.info, self.way.batch_of, pinned=pinned)
+        self._build = batch_builder(self._stream.info, self.way.batch_of, pinned=pinned)
 
     def begin(
         self, lists: IndexLists, epoch: int, at: Mapping[str, Any] | None = None
@@ -222,16 +222,15 @@ class Rings:
         """How batches go; None: nothing is known yet."""
         self.said: set[str] = set()
         """What was logged, once each."""
-        self._idle: list[Ring] = []
+        self._idle: Ring | None = None
 
     def take(self, loader: Any, lists: IndexLists) -> Ring:
         """Return a ring that no iterator has, or a new one."""
-        if any(ring.forks != Forks.count for ring in self._idle):
-            self._idle.clear()
-        if self._idle:
+        idle, self._idle = self._idle, None
+        if idle is not None and idle.forks == Forks.count:
             # Its workers persist, so a function that was set since then reaches none of them, as
             # with torch.
-            return self._idle.pop()
+            return idle
         if not isinstance(self.way, Pickling) and not goes_by_leaf(loader):
             self.way = Pickling()
         ring = Ring(loader, lists, self.way)
@@ -241,11 +240,11 @@ class Rings:
 
     def keep(self, loader: Any, ring: Ring) -> bool:
         """Keep one ring with workers that persist for the next epoch; return whether it is kept."""
-        is_wanted = not self._idle and self.own_reason is None and ring.way is self.way
-        if is_wanted and loader.persistent_workers:
-            self._idle.append(ring)
-            return True
-        return False
+        is_wanted = self._idle is None and self.own_reason is None and ring.way is self.way
+        is_kept: bool = is_wanted and loader.persistent_workers
+        if is_kept:
+            self._idle = ring
+        return is_kept
 
     def pickle(self, loader: Any, why: Exception) -> bool:
         """Have batches go as bytes from now on; False where they raise this error, too."""
@@ -270,8 +269,9 @@ class Rings:
 
     def close(self) -> None:
         """End the workers that wait for the next epoch."""
-        while self._idle:
-            self._idle.pop().close()
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.close()
 
 
 # ---- the settings of the Loader ----
