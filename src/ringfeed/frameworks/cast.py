@@ -60,7 +60,7 @@ def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = Non
     if asked is None:
         return {}
     where = f"{method}(cast=...): "
-    paired = zip(spec.leaves, _paired(spec.tree, asked, "sample", where), strict=True)
+    paired = zip(spec.leaves, _paired(spec.tree, asked, f"{where}sample"), strict=True)
     found = {
         number: _checked(cast, leaf, where)
         for number, (leaf, cast) in enumerate(paired)
@@ -76,19 +76,18 @@ def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = Non
     }
 
 
-def _paired(model: Any, asked: Any, path: str, where: str) -> Iterator[Cast | None]:
+def _paired(model: Any, asked: Any, where: str) -> Iterator[Cast | None]:
     """What was asked for each leaf of a sample's tree of Arrays, or of a branch of it."""
     if asked is None:
         yield from (None for _ in Spec(model).leaves)
     elif isinstance(model, Array):
-        yield _cast_of(asked, where + path)
+        yield _cast_of(asked, where)
     elif isinstance(asked, (str, Cast)):
-        yield from _every_uint8(model, _cast_of(asked, where + path), where + path)
+        yield from _every_uint8(model, _cast_of(asked, where), where)
     else:
-        for (below, branch), part in zip(
-            parts_of(model, path), _parts(model, asked, where + path), strict=True
-        ):
-            yield from _paired(branch, part, below, where)
+        branches = zip(parts_of(model, where), _parts(model, asked, where), strict=True)
+        for (below, branch), part in branches:
+            yield from _paired(branch, part, below)
 
 
 def _every_uint8(model: Any, cast: Cast, where: str) -> list[Cast | None]:
@@ -173,14 +172,11 @@ def _checked(cast: Cast, leaf: Leaf, where: str) -> Cast:
     channels = leaf.shape[-1] if leaf.shape else None
     if cast.channels not in (None, channels):
         got = f"is cast with {cast.channels} numbers of mean or std"
-        if channels is None:
-            raise error_of(where, got, "one number, as it has no channels", "give one")
-        raise error_of(
-            where,
-            got,
-            f"one number or {channels}, as it has channels (its last axis)",
-            "give as many",
-        )
+        expected, remedy = "one number, as it has no channels", "give one"
+        if channels is not None:
+            expected = f"one number or {channels}, as it has channels (its last axis)"
+            remedy = "give as many"
+        raise error_of(where, got, expected, remedy)
     if cast.channels is not None and len(leaf.shape) - 1 in leaf.variable:
         raise error_of(
             where,

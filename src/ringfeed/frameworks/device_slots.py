@@ -65,26 +65,23 @@ class DeviceSlots:
 
     def give_back_passed(self) -> None:
         """Give back the slots whose copies have passed, without waiting."""
-        self._give_back(0, lambda event: event.query())
+        self._give_back(0, waits=False)
 
     def wait(self, most: int = 0) -> None:
         """Wait until at most ``most`` copies are in flight, and give the other slots back."""
+        self._give_back(most, waits=True)
 
-        def has_passed(event: Event) -> bool:
-            event.synchronize()
-            return True
+    def _give_back(self, most: int, *, waits: bool) -> None:
+        """Give slots back, up to a copy that has not passed, though the device fails.
 
-        self._give_back(most, has_passed)
-
-    def _give_back(self, most: int, has_passed: Callable[[Event], bool]) -> None:
-        """Give slots back, up to a copy that has not passed.
-
-        If the device fails, all of them are; then the first of its errors is raised.
+        The first of its errors is raised at the end.
         """
         first: Exception | None = None
         while len(self._copies) > most and (copy := self._oldest()) is not None:
             try:
-                if not has_passed(copy[1]):
+                if waits:
+                    copy[1].synchronize()
+                elif not copy[1].query():
                     break
             except Exception as error:  # noqa: BLE001 - whatever a framework raises
                 first = first or error
