@@ -8,6 +8,7 @@ parts of the slot, and all else comes out of the pickle. Imports no torch.
 
 from __future__ import annotations
 
+import importlib
 import io
 import mmap
 import os
@@ -17,11 +18,11 @@ from collections import deque
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ringfeed import _parts
 from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def _named(kind: type) -> Any:
     if "<locals>" in kind.__qualname__:
         message = f"it has an object of {kind.__qualname__}, a class that no other process can find"
         raise UnsendableError(message)
-    return _parts.named, (kind.__module__, kind.__qualname__)
+    return _class_of, (kind.__module__, kind.__qualname__)
 
 
 # ---- in the consumer ----
@@ -306,3 +307,7 @@ def _as_tensor(flat: AnyArray, dtype: Any, *layout: Any) -> Any:
 
     size = torch.empty(0, dtype=dtype).element_size()
     return torch.from_numpy(flat[: len(flat) // size * size]).view(dtype).as_strided(*layout)
+
+
+def _class_of(module: str, name: str) -> Any:
+    return attrgetter(name)(importlib.import_module(module))
