@@ -343,7 +343,7 @@ def tuned_without_room(**settings: Any) -> list[Any]:
         assert engine is not None
         refuse("ENOSPC", "fallocate", argument=(1, 0xFFFFFFFF, 0))
         with monkeypatched(
-            tuner, look=lambda _: tuner._go(tuner.setting.having("slots", 4), "four slots")
+            tuner, look=lambda _: tuner._go(tuner.setting._replace(slots=4), "four slots")
         ):
             while len(tuner.history) < 2:
                 seen += check(next(iterator))

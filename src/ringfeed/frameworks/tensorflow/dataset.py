@@ -202,7 +202,7 @@ def _element(epochs: Epochs, batches: Batches, *, is_flagged: bool) -> Element:
         batch = batches.pack(tensors[is_flagged:])
         return epoch_id, (tensors[0], batch) if is_flagged else batch
 
-    return element  # type: ignore[no-any-return]
+    return element
 
 
 def _until_end(flagged: tf.data.Dataset) -> tf.data.Dataset:
