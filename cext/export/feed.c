@@ -208,8 +208,7 @@ static enum rf_reply next_of(struct rf_feed *feed, int64_t epoch_id, struct rf_h
     enum rf_answer answer = take(feed, epoch_id, handout);
     if (answer == RF_STOPPED) /* Python may be ending */
         return failed(error, CLOSED);
-    return answer == RF_TAKEABLE ? RF_REPLY_BATCH
-                                 : ask(feed, RF_TAKE, &epoch_id, handout, error);
+    return answer == RF_TAKEABLE ? RF_REPLY_BATCH : ask(feed, RF_TAKE, &epoch_id, handout, error);
 }
 
 static enum rf_reply next(uint64_t number, int64_t epoch_id, struct rf_handout *handout,

@@ -98,7 +98,7 @@ class HostLoader:
                 f"{MIN_SLOTS}; give it slots="
             )
             raise ValueError(message)
-        rank = loader._asked.shard  # noqa: SLF001 - only the loader's repr says so otherwise
+        rank = loader._order.shard  # noqa: SLF001 - only the loader's repr says so otherwise
         if rank.sources and rank.world_size > 1:
             raise ValueError(
                 f"{where}: make_loader has shard='auto', which found {rank} for the training that "
