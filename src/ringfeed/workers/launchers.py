@@ -98,7 +98,13 @@ class Forker(Launcher):
         ours, theirs = channels.pair()
         with theirs, suppress(ConnectionError):  # it has ended: `ours` is closed, too
             channels.send(parent.channel, {"do": "fork_worker"}, (theirs.fileno(),))
-        worker = self._arrived(ours, parent)
+        try:
+            worker = self._arrived(ours, parent)
+        except ClosedError:
+            # It is ended before it forks: what it forks now would be an orphan, and stay a zombie
+            # where orphans come to this process.
+            self._end_forkserver()
+            raise
         self.holds_dataset = self.holds_dataset and worker.told["holds_dataset"]
         return worker
 
@@ -112,10 +118,14 @@ class Forker(Launcher):
         wait_s = max(self._timeout_s, least_s)
         deadline = time.monotonic() + wait_s
         told: dict[str, Any] = {}
-        while time.monotonic() < deadline and not self._is_stopping:
+        while time.monotonic() < deadline:
+            # A process that is forked already is taken, so that the pool ends and buries it.
+            is_last = self._is_stopping
             try:
                 message, fds = channels.receive(channel, LOOK_S)
             except TimeoutError:
+                if is_last:
+                    raise ClosedError(CLOSED) from None
                 if parent.is_dead():
                     # What it has forked, and not told of, has the channel, too.
                     raise channels.PeerGoneError from None
@@ -128,8 +138,6 @@ class Forker(Launcher):
                 process = WorkerProcess(message["pid"], fds[0], channel, parent=parent)
                 process.told = told
                 return process
-        if self._is_stopping:
-            raise ClosedError(CLOSED)
         raise TimeoutError(wait_s)
 
     def _end_forkserver(self) -> tuple[str, dict[str, Any]]:
