@@ -190,20 +190,23 @@ def check_on_keras_device() -> None:
     from ringfeed.frameworks import torch as adapter  # noqa: PLC0415 - of this backend alone
 
     read: list[tuple[str, str]] = []
-    real = adapter._cast
+    real = adapter._caster
 
-    def spy(cast: Cast, tensor: Any) -> Any:
-        read.append((tensor.device.type, str(tensor.dtype)))
-        return real(cast, tensor)
+    def spy(cast: Cast, device: Any) -> Any:
+        def cast_here(tensor: Any) -> Any:
+            read.append((tensor.device.type, str(tensor.dtype)))
+            return real(cast, device)(tensor)
 
-    adapter._cast = spy
+        return cast_here
+
+    adapter._caster = spy
     try:
         with make(IMAGES, batch_size=8) as loader, keras.device("meta"):
             (x,) = next(batches_of(loader.to_keras(cast=FULL)))
             assert (x.device.type, str(x.dtype)) == ("meta", "torch.float32")
             assert "held" not in loader.slot_states()
     finally:
-        adapter._cast = real
+        adapter._caster = real
     assert read == [("meta", "torch.uint8")]
 
 

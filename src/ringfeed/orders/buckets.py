@@ -259,6 +259,12 @@ class Buckets(Sampler):
         """
         self._edges, self._rows = edges, sizes
         self._world_size, self._uneven = world_size, uneven
+        # For each edge, where the samples lie that are as long as those on both sides of it.
+        begins, ends, inner = edges.copy(), edges.copy(), edges[1:-1]
+        same = 1 + np.flatnonzero(self._lengths[inner - 1] == self._lengths[inner])
+        begins[same] = np.searchsorted(self._lengths, self._lengths[edges[same]], "left")
+        ends[same] = np.searchsorted(self._lengths, self._lengths[edges[same]], "right")
+        self._alike = [*zip(begins.tolist(), ends.tolist(), strict=True)]
         full, rests = np.divmod(np.diff(edges), sizes * world_size)
         # The first full step of each bucket, before the steps are mixed, and the end of all.
         self._steps = np.concatenate([[0], np.cumsum(full)])
@@ -295,9 +301,9 @@ class Buckets(Sampler):
         start, stop = self._edges[bucket : bucket + 2]
         if stop - start > self._rows[bucket] or self._world_size > 1:
             places = self._mixed("bucket", places, start, stop - start, epoch)
-        for first, end in {self._alike(start), self._alike(stop)}:
+        for first, end in {*self._alike[bucket : bucket + 2]}:
             those = (places >= first) & (places < end)
-            if those.any():
+            if first < end and those.any():
                 places[those] = self._mixed("alike", places[those], first, end - first, epoch)
         return self._members[places]
 
@@ -319,14 +325,6 @@ class Buckets(Sampler):
             rows = self._rests[bucket] // self._world_size
             first = self._edges[bucket + 1] - self._rests[bucket]
         return bucket, first + rank * rows + np.arange(rows)
-
-    def _alike(self, edge: int) -> tuple[int, int]:
-        """Return where the samples that are as long as those on both sides of an edge lie."""
-        lengths = self._lengths
-        if not 0 < edge < lengths.size or lengths[edge - 1] != lengths[edge]:
-            return edge, edge
-        first, end = (np.searchsorted(lengths, lengths[edge], side) for side in ("left", "right"))
-        return int(first), int(end)
 
     def _mixed(self, purpose: str, places: Indices, first: int, count: int, epoch: int) -> Indices:
         """Return what comes to some places of the group of ``count`` from place ``first`` on."""
