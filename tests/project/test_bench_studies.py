@@ -36,6 +36,13 @@ RUNS = [
     Study("convert", ("--quick",), ("224 HWC", "1024 CHW", "in place", "numpy"), writes="--out"),
     Study("counting", ("--child",), (".",)),
     Study(
+        "dlio",
+        ("--quick", "--case", "resized", "--loader", "ringfeed"),
+        ('"samples": 6', "au_of_epochs", "dlio_commit", "commit"),
+        ("dlio_benchmark", "mpi4py", "torch"),
+        writes="--out",
+    ),
+    Study(
         "first_batch",
         ("--quick", "--contenders", "forkserver", "--workers", "1"),
         ("first_s",),
