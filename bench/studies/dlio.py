@@ -73,7 +73,7 @@ from harness.machine import conditions, versions
 
 BENCH = Path(__file__).parents[1]
 FILES, FILE_SIZE = 24, 146_600_628
-QUICK_FILES, QUICK_FILE_SIZE = 6, 1_000_000
+QUICK_FILES, QUICK_FILE_SIZE = 12, 1_000_000
 WORKERS, AHEAD = 2, 4
 EPOCHS, ROUNDS = 2, 5
 KEPT_PERCENT = 90.0

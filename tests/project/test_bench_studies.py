@@ -38,7 +38,7 @@ RUNS = [
     Study(
         "dlio",
         ("--quick", "--case", "resized", "--loader", "ringfeed"),
-        ('"samples": 6', "au_of_epochs", "dlio_commit", "commit"),
+        ('"samples": 12', "au_of_epochs", "dlio_commit", "commit"),
         ("dlio_benchmark", "mpi4py", "torch"),
         writes="--out",
     ),
