@@ -416,8 +416,8 @@ bench-insight: .venv/with-pictures ## memory against the kernel, the conversion,
 	$(PY) bench/studies/streams.py $(if $(QUICK),--quick --out build/streams.jsonl)
 
 # Frameworks that see a GPU are yours to install into .venv: tensorflow[and-cuda], torch, jax[cuda12]. What is missing is said.
-bench-gpu: .venv/with-pictures ## all that needs a GPU: copies, steps and `fit`, pinned and not, beside each framework's own way
-	$(PY) bench/studies/device_copy.py --render
+bench-gpu: .venv/with-pictures ## all that needs a GPU, in ten minutes: copies, steps, photographs and `fit`, beside each framework's own way
+	$(PY) bench/studies/gpu.py --render
 
 recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
 	$(PY) bench/studies/recovery.py $(if $(QUICK),--quick)

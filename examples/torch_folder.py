@@ -2,7 +2,7 @@
 
 Run it as it stands: python torch_folder.py (needs torch, pillow and scikit-learn, whose digits it
 writes into a folder first). Workers decode the files to uint8 and import no torch. The transforms
-run on whole batches, in the training process or on the GPU: torchvision is not needed.
+run on whole batches, in the training process or on the GPU (not tried on a GPU yet): torchvision is not needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batches on a GPU, by each framework: one module a framework, each run in a process of its own.
 
-    common           the dataset, the figures, and what a module must have: `Gpu`, `why_not`, `CONTENDERS`, `feed`
+    common           the datasets, the figures, and what a module must have: `Gpu`, `why_not`, `feed`
     by_torch, by_tensorflow, by_jax, by_keras
 
 Each contender gives batches twice: where the CPU has them, for a copy alone; and on the device, for

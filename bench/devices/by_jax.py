@@ -1,8 +1,10 @@
-"""JAX: `to_jax(device)`, and `device_put` of NumPy batches, one ahead of the step."""
+"""JAX: `to_jax(device)`, and `device_put` one ahead of the step, of ringfeed's batches or of torch's DataLoader."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import set_forkserver_preload
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,10 +13,7 @@ import jax.numpy as jnp
 from devices.common import PAGEABLE, PINNED, Feed, Scale, loader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-PUT = "device_put, one ahead"
-CONTENDERS = (PINNED, PAGEABLE, PUT)
+    from collections.abc import Callable, Iterable, Iterator
 
 
 def why_not() -> str:
@@ -56,19 +55,40 @@ class Gpu:
 
 @contextmanager
 def feed(contender: str, scale: Scale, device: str = "gpu") -> Iterator[Feed]:
-    """The batches of a contender; the rival has its batches from a loader's workers, as copies."""
+    """The batches of a contender; the rival in memory has a copy of each batch of a loader."""
     place = jax.devices(device)[0]
-    with (
-        loader(scale, pin=contender == PINNED) as host,
-        loader(scale, pin=contender == PINNED) as fed,
-    ):
-        yield Feed(host, _put(fed, place) if contender == PUT else fed.to_jax(place))
+    if contender.startswith("DataLoader"):
+        from devices.by_torch import data_loader  # noqa: PLC0415 - the others need no torch
+
+        set_forkserver_preload(["torch"])
+        # Not forked: JAX has threads. The tensors lie in shared memory, which NumPy looks at.
+        batches = data_loader(scale, multiprocessing_context="forkserver")
+        arrays = _Each(batches, lambda batch: batch.numpy())
+        yield Feed(arrays, _put(arrays, place))
+        return
+    with loader(scale, pin=contender == PINNED) as made:
+        if contender in {PINNED, PAGEABLE}:
+            next(iter(made.to_jax(place)))  # which has JAX register the slots
+            yield Feed(made, made.to_jax(place))
+        else:
+            yield Feed(made, _put(_Each(made, lambda batch: batch.copy()), place))
+
+
+@dataclass
+class _Each:
+    """What becomes of each batch; an epoch begins when it is asked for, and not before."""
+
+    batches: Iterable[Any]
+    change: Callable[[Any], Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.change, self.batches)
 
 
 def _put(batches: Iterable[Any], place: Any) -> Iterator[Any]:
     ahead = None
     for batch in batches:
-        coming = jax.device_put(batch.copy(), place)
+        coming = jax.device_put(batch, place)
         if ahead is not None:
             yield ahead
         ahead = coming

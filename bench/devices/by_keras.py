@@ -1,22 +1,22 @@
-"""`fit` on a GPU, on whichever backend Keras has: `to_keras()` from pinned and pageable slots, and a PyDataset."""
+"""`fit` on a GPU, on whichever backend Keras has: `to_keras()`, a PyDataset, and one batch again and again."""
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import repeat
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from devices.common import PAGEABLE, PINNED, SLOTS, WORKERS, Pictures, Scale, registered
+from devices.common import SLOTS, WORKERS, Scale, dataset_of, loader, of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PYDATASET = "PyDataset, threads"
-CONTENDERS = (PINNED, PAGEABLE, PYDATASET)
 CLASSES = 10
 COMPILING, EPOCHS = 2, 3
 
@@ -33,11 +33,22 @@ def why_not() -> str:
     return asked()
 
 
-class Labelled(Pictures):
-    """Pictures with classes."""
+class Labelled:
+    """Samples with classes."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.samples, self.count = dataset_of(scale), scale.steps * scale.rows
+
+    def __len__(self) -> int:
+        return self.count
 
     def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index), index % CLASSES
+        return self.samples[index], index % CLASSES
+
+    def read_into(self, index: int, out: Any) -> None:
+        """Write the sample into its row of the slot."""
+        self.samples.read_into(index, out[0])
+        out[1][...] = index % CLASSES
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
@@ -72,7 +83,7 @@ class Clock(keras.callbacks.Callback):  # type: ignore[misc]  # as above
 def build_model(scale: Scale) -> Any:
     """A convolutional network, small enough that its input shows."""
     keras.utils.set_random_seed(0)
-    layers: list[Any] = [keras.Input(scale.shape)]
+    layers: list[Any] = [keras.Input(scale.shape), keras.layers.Permute((2, 3, 1))]
     layers += [
         keras.layers.Conv2D(filters, 3, 2, padding="same", activation="relu")
         for filters in (16, 32, 64)
@@ -85,30 +96,36 @@ def build_model(scale: Scale) -> Any:
 
 
 @contextmanager
-def fed(contender: str, scale: Scale) -> Iterator[tuple[Any, int]]:
-    """What `fit` takes, and the batches of an epoch."""
+def fed(contender: str, scale: Scale) -> Iterator[Any]:
+    """What `fit` takes."""
     if contender == PYDATASET:
-        batches = Batches(scale)
-        yield batches, len(batches)
+        yield Batches(scale)
         return
-    import ringfeed  # noqa: PLC0415 - the rival runs without it
+    with loader(scale, Labelled(scale)) as batches:
+        yield batches.to_keras()
 
-    settings: dict[str, Any] = {
-        "batch_size": scale.rows,
-        "workers": WORKERS,
-        "slots": SLOTS,
-        "timeout_s": 120,
-    }
-    with registered(
-        ringfeed.Loader(Labelled(scale), **settings), pin=contender == PINNED
-    ) as batches:
-        yield batches.to_keras(), len(batches)
+
+def step_s(model: Any, data: Any, scale: Scale, **settings: Any) -> float:
+    """The seconds of a batch in whole epochs of `fit`, once all is compiled."""
+    clock = Clock()
+    epochs = COMPILING + EPOCHS
+    model.fit(data, epochs=epochs, callbacks=[clock], shuffle=False, verbose=0, **settings)
+    return median(np.diff(clock.ends_s[COMPILING - 1 :])) / scale.steps
+
+
+def same_again(batch: Any) -> Any:
+    """One batch of memory without end."""
+    if keras.backend.backend() != "tensorflow":
+        return (same for same in repeat(batch))  # Keras takes a generator, and no other iterator
+    import tensorflow as tf  # noqa: PLC0415 - which copies what a generator gives
+
+    return tf.data.Dataset.from_tensors(batch).repeat()
 
 
 def measure(contender: str, scale: Scale) -> dict[str, Any]:
-    """The seconds of a batch in whole epochs of `fit`, once all is compiled."""
-    model, clock = build_model(scale), Clock()
-    with fed(contender, scale) as (data, count):
-        model.fit(data, epochs=COMPILING + EPOCHS, callbacks=[clock], shuffle=False, verbose=0)
-    epochs_s = np.diff(clock.ends_s[COMPILING - 1 :]).tolist()
-    return {"per_batch_s": median(epochs_s) / count, "epochs_s": epochs_s, "batches": count}
+    """A step of `fit`, fed; and one with the same batch of memory again and again."""
+    model = build_model(scale)
+    with fed(contender, scale) as data:
+        fed_s = step_s(model, data, scale)
+    alone = same_again(Batches(scale)[0])
+    return of_steps(step_s(model, alone, scale, steps_per_epoch=scale.steps), fed_s, scale)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from devices.common import PAGEABLE, PINNED, SLOTS, Feed, Pictures, Scale, loader
+from devices.common import SLOTS, Feed, Scale, dataset_of, loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GENERATOR = "from_generator"
-CONTENDERS = (PINNED, PAGEABLE, GENERATOR)
 
 
 def why_not() -> str:
@@ -72,14 +71,11 @@ def feed(contender: str, scale: Scale, device: str = "gpu") -> Iterator[Feed]:
         ).prefetch(SLOTS)
         yield Feed(batches, batches.apply(to_device))
         return
-    with (
-        loader(scale, pin=contender == PINNED) as host,
-        loader(scale, pin=contender == PINNED) as fed,
-    ):
-        yield Feed(host.to_tf_dataset(), fed.to_tf_dataset().apply(to_device))
+    with loader(scale) as made:
+        yield Feed(made.to_tf_dataset(), made.to_tf_dataset().apply(to_device))
 
 
 def _batches(scale: Scale) -> Iterator[Any]:
-    pictures = Pictures(scale)
+    pictures = dataset_of(scale)
     for first in range(0, len(pictures), scale.rows):
         yield np.stack([pictures[index] for index in range(first, first + scale.rows)])

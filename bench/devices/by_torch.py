@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from devices.common import PAGEABLE, PINNED, SLOTS, WORKERS, Feed, Pictures, Scale, loader
+from devices.common import PAGEABLE, PINNED, WORKERS, Feed, Scale, dataset_of, loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-CONTENDERS = (PINNED, PAGEABLE, "DataLoader, pin_memory", "DataLoader")
 
 
 def why_not() -> str:
@@ -52,21 +50,23 @@ class Gpu:
 def feed(contender: str, scale: Scale, device: str = "cuda") -> Iterator[Feed]:
     """The batches of a contender."""
     if contender in {PINNED, PAGEABLE}:
-        with (
-            loader(scale, pin=contender == PINNED) as host,
-            loader(scale, pin=contender == PINNED) as fed,
-        ):
-            yield Feed(host.to_torch(), fed.to_torch(device))
+        with loader(scale, pin=contender == PINNED) as made:
+            next(iter(made.to_torch(device)))  # which has torch register the slots
+            yield Feed(made.to_torch(), made.to_torch(device))
         return
-    settings: dict[str, Any] = {
-        "num_workers": WORKERS,
-        "persistent_workers": True,
-        "prefetch_factor": SLOTS // WORKERS,
-    }
-    batches = torch.utils.data.DataLoader(
-        Pictures(scale), scale.rows, pin_memory=contender.endswith("pin_memory"), **settings
-    )
+    batches = data_loader(scale, pin_memory=contender.endswith("pin_memory"))
     yield Feed(batches, _moved(batches, device))
+
+
+def data_loader(scale: Scale, **settings: Any) -> Any:
+    """The DataLoader of torch, with workers that stay and two batches ahead each, its default."""
+    return torch.utils.data.DataLoader(
+        dataset_of(scale),  # type: ignore[arg-type] # a dataset by its methods
+        scale.rows,
+        num_workers=WORKERS,
+        persistent_workers=True,
+        **settings,
+    )
 
 
 def _moved(batches: Iterable[Any], device: str) -> Iterator[Any]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
+import tempfile
 import time
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 ALWAYS = ("ringfeed", "numpy", "pillow")
+KILLED_S = 10.0
 
 
 def conditions(*, quick: bool) -> dict[str, Any]:
@@ -29,17 +34,36 @@ def conditions(*, quick: bool) -> dict[str, Any]:
 def printed_by(
     command: list[str], timeout_s: float, environment: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """What a fresh process prints in its last line, as JSON; or an error in its place."""
-    try:
-        ended = subprocess.run(  # noqa: S603 - the bench's own files
-            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment
+    """What a fresh process prints in its last line, as JSON; or an error in its place.
+
+    What it has started is killed when it ends, or at the end of its time.
+    """
+    # Files and no pipes: a worker that outlives its parent holds a pipe open, and its reader up.
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(  # noqa: S603 - the bench's own files
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return {"error": "no end within its time"}
-    if ended.returncode:
-        return {"error": ended.stderr.strip()[-500:]}
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return {"error": f"no end within {timeout_s:.0f} s"}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for good
+                process.wait(KILLED_S)
+        output.seek(0)
+        errors.seek(0)
+        if status:
+            said = errors.read().strip()[-500:]
+            return {"error": said or f"exit status {status}, without a word"}
+        found: dict[str, Any] = json.loads(output.read().splitlines()[-1])
+        return found
 
 
 def machine() -> dict[str, Any]:
@@ -51,6 +75,16 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
     }
+
+
+@cache
+def gpu() -> dict[str, str]:
+    """Name and driver of the first NVIDIA GPU, as nvidia-smi has them; empty without one."""
+    asked = shutil.which("nvidia-smi")
+    query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+    said = _output_of(asked, *query) if asked else ""
+    name, _, driver = said.partition("\n")[0].rpartition(", ")
+    return {"gpu": name, "driver": driver} if name else {}
 
 
 def _line_of(file: str, name: str) -> str:

@@ -22,6 +22,7 @@ def where(records: list[dict[str, Any]]) -> str:
         f"{machine['cores']} cores",
         memory,
         machine.get("gpu"),
+        f"driver {machine['driver']}" if "driver" in machine else "",
         f"Linux {machine['kernel']}",
     )
     words = ", ".join(filter(None, [*place, machine.get("libc")]))

@@ -2,13 +2,14 @@
 
     python bench/report/tables.py bench/results/fit_step-2026-11-21.jsonl   # or those of named files
 
-A file's name says which bench it is from: fit_step, elements, device_copy or growth, then a hyphen.
+A file's name says which bench it is from: fit_step, elements, gpu or growth, then a hyphen.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import growth
 from report import page, plot
 from report.report import COUNT, TIME, TIMES, digits, quantity, table
 from report.results import Results, read
-from studies import device_copy, elements, fit_step
+from studies import elements, fit_step, gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 BENCH = Path(__file__).parents[1]
 README = BENCH / "README.md"
 Records = list[dict[str, Any]]
-DEVICE_FIGURES = ("gigabytes_per_s", "copy_s", "step_alone_s", "step_s", "hidden", "per_batch_s")
 
 
 def fit_step_table(records: Records) -> str:
@@ -74,41 +74,63 @@ def elements_table(records: Records) -> str:
     return _page(records, ["", "an element", "from_generator takes", "promised", ""], rows)
 
 
-def device_copy_table(records: Records) -> str:
-    """A row for each framework and contender: a copy alone, a fed step, what it hides; and a batch in `fit`."""
-    results, rows = Results(records), []
-    for framework in device_copy.MODULES:
-        case = f"device/{framework}"
-        for name in results.contenders(case):
-            found = {figure: results.median(case, name, figure) for figure in DEVICE_FIGURES}
-            rate, hidden = found["gigabytes_per_s"], found["hidden"]
-            of_fit = (
-                results.spread(case, name, "per_batch_s")
-                if found["per_batch_s"] is not None
-                else None
-            )
-            rows.append(
-                [
-                    f"{framework}: {name}",
-                    "-" if rate is None else f"{digits(rate)} GB/s",
-                    *(
-                        quantity(found[figure], TIME)
-                        for figure in ("copy_s", "step_alone_s", "step_s")
-                    ),
-                    "-" if hidden is None else f"{100 * max(hidden, 0.0):.0f} %",
-                    quantity(found["per_batch_s"], TIME, of_fit),
-                ]
-            )
-    heads = [
-        "",
-        "a copy alone",
-        "which takes",
-        "the step alone",
-        "a fed step",
-        "of the copy hidden",
-        "a batch in `fit`",
+def gpu_table(records: Records) -> str:
+    """A row for each case and contender, in the order of the script; then what is missing, and what was left out."""
+    results = Results(records)
+    rows = [
+        [f"{case}: {name}", *_of_gpu(results, f"gpu/{case}", name)]
+        for case, name in gpu.ROWS
+        if name in results.contenders(f"gpu/{case}")
     ]
-    return _page(records, heads, rows)
+    heads = ["", "a copy alone", "which takes", "the step alone", "a fed step", "the GPU waits"]
+    heads += ["of the copy hidden", "a batch without a step", "images a second"]
+    ran = [record for record in records if "figures" in record]
+    parts = [_page(ran, heads, rows)] if ran else []
+    for key, said in (
+        ("error", "Failed"),
+        ("missing", "Not measured yet"),
+        ("left_out", "Left out"),
+    ):
+        reasons: dict[str, Counter[str]] = {}
+        for record in (record for record in records if key in record):
+            name = f"{record['case'].removeprefix('gpu/')}: {record['contender']}"
+            reason = record[key].strip().splitlines()[-1]
+            reasons.setdefault(reason, Counter())[name] += 1
+        if reasons:
+            lines = [
+                f"- {reason}: {'; '.join(_counted(times))}" for reason, times in reasons.items()
+            ]
+            parts.append("\n".join([f"{said}:\n", *lines]))
+    return "\n\n".join(parts)
+
+
+def _counted(times: Counter[str]) -> list[str]:
+    """Names, and how many times each was left out where it was more than once."""
+    return [f"{name} ({count} times)" if count > 1 else name for name, count in times.items()]
+
+
+def _of_gpu(results: Results, case: str, name: str) -> list[str]:
+    rate, copy, alone, fed, idle, hidden, alone_input, images = (
+        results.median(case, name, figure)
+        for figure in (
+            "gigabytes_per_s",
+            "copy_s",
+            "step_alone_s",
+            "step_s",
+            "idle",
+            "hidden",
+            "input_s",
+            "images_per_s",
+        )
+    )
+    return [
+        "-" if rate is None else f"{digits(rate)} GB/s",
+        *(quantity(time, TIME) for time in (copy, alone)),
+        quantity(fed, TIME, results.spread(case, name, "step_s")),
+        *("-" if part is None else f"{100 * max(part, 0.0):.0f} %" for part in (idle, hidden)),
+        quantity(alone_input, TIME),
+        "-" if images is None else f"{images:,.0f}",
+    ]
 
 
 def _page(records: Records, heads: list[str], rows: list[list[str]]) -> str:
@@ -126,7 +148,7 @@ def _page(records: Records, heads: list[str], rows: list[list[str]]) -> str:
 MARKS: dict[str, Callable[[Records], str]] = {
     "fit_step": fit_step_table,
     "elements": elements_table,
-    "device_copy": device_copy_table,
+    "gpu": gpu_table,
     "growth": growth.render,
 }
 

@@ -117,10 +117,11 @@ class Photographs:
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         """Return the sample in memory of its own."""
         out = np.empty((3, SIDE, SIDE), np.float32)
-        self._augment(index, out)
+        self.write_to(index, out)
         return out, index
 
-    def _augment(self, index: int, out: np.ndarray) -> None:
+    def write_to(self, index: int, out: np.ndarray) -> None:
+        """Write the picture to memory."""
         rng = np.random.default_rng((SEED, index))
         self.write(Path(self.paths[index]).read_bytes(), rng, out)
 
@@ -130,7 +131,7 @@ class PhotographsIntoSlots(Photographs):
 
     def read_into(self, index: int, out: Any) -> None:
         """Write the sample into its row of the slot."""
-        self._augment(index, out[0])
+        self.write_to(index, out[0])
         out[1][...] = index
 
 

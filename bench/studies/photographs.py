@@ -21,13 +21,10 @@ one JSON line; a table comes last.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import importlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -41,7 +38,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.machine import conditions, versions
+from harness.machine import conditions, printed_by, versions
 from harness.proctree import descendants, memory_of_tree, usage_of_tree
 from studies.photograph_loaders import ALL, PART, SIDE, packages_of
 from workloads.photographs import PHOTOGRAPHS, _photographs_of
@@ -139,28 +136,9 @@ def run_contender(name: str, folder: Path, epochs: int) -> dict[str, Any]:
 
 def measured(script: Path, name: str, folder: Path, more: list[str]) -> dict[str, Any]:
     """Measure one contender in a fresh process that cannot outstay its time, with all that it started."""
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(  # noqa: S603 - the bench's own file
-            [sys.executable, str(script), "--one", name, "--folder", str(folder), *more],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
-        )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(MOST_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        output.seek(0)
-        errors.seek(0)
-        lines = [line for line in output.read().splitlines() if line.startswith("{")]
-        if lines:
-            found: dict[str, Any] = json.loads(lines[-1])
-            return found
-        said = errors.read().strip().splitlines()
-        return {"error": said[-1] if said else f"no end within {MOST_S} s"}
+    command = [sys.executable, str(script), "--one", name, "--folder", str(folder), *more]
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    return printed_by(command, MOST_S, os.environ | quiet)
 
 
 def table(rows: dict[str, list[dict[str, Any]]]) -> str:

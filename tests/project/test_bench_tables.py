@@ -80,50 +80,36 @@ def test_an_element_is_held_against_from_generator() -> None:
     )
 
 
-def device(framework: str, contender: str, repetition: int, **figures: Any) -> dict[str, Any]:
-    """Return a line of device_copy.py."""
-    when = {"time": "2026-11-20T12:00:00+0000", "machine": {**MACHINE, "gpu": "GPU"}}
-    case = {"case": f"device/{framework}", "contender": contender, "repetition": repetition}
-    return {**COMMON, **when, **case, "figures": figures}
+def of_gpu(case: str, contender: str, repetition: int, **figures: Any) -> dict[str, Any]:
+    """Return a line of gpu.py."""
+    when = {"time": "2026-11-20T12:00:00+0000"}
+    when["machine"] = {**MACHINE, "gpu": "GPU", "driver": "580.1"}
+    facts = {"case": f"gpu/{case}", "contender": contender, "repetition": repetition}
+    return {**COMMON, **when, **facts, "figures": figures}
 
 
-def test_copies_are_shown_registered_and_not() -> None:
-    """The rate of a copy alone, the fed step beside the one without, what it hides, and a batch in `fit`."""
-    pinned = {
-        "copy_s": 7e-4,
-        "gigabytes_per_s": 55.0,
-        "step_alone_s": 1e-2,
-        "step_s": 1.05e-2,
-        "hidden": 0.93,
-    }
-    late = {
-        "copy_s": 4e-3,
-        "gigabytes_per_s": 9.6,
-        "step_alone_s": 1e-2,
-        "step_s": 4e-2,
-        "hidden": -6.5,
-    }
+def test_what_a_gpu_was_measured_with_is_shown_in_the_order_of_the_script() -> None:
+    """Copies, steps, what they wait for and hide; `fit` has steps alone; failures are named."""
+    copies = {"copy_s": 7e-4, "gigabytes_per_s": 55.0, "step_alone_s": 1e-2, "input_s": 2e-3}
+    steps = {"step_alone_s": 1e-3, "idle": 0.5, "images_per_s": 32_000.0}
     records = [
-        device("fit on jax", "ringfeed, pinned", 0, per_batch_s=2e-3),
-        device("fit on jax", "ringfeed, pinned", 1, per_batch_s=4e-3),
-        device("torch", "ringfeed, pinned", 0, **pinned),
-        device("torch", "DataLoader", 0, **late),
-        {
-            **COMMON,
-            "machine": MACHINE,
-            "case": "device/jax",
-            "contender": "ringfeed, pinned",
-            "error": "out of memory",
-        },
+        of_gpu("fit on jax", "ringfeed", 0, step_s=2e-3, **steps),
+        of_gpu("fit on jax", "ringfeed", 1, step_s=4e-3, **steps),
+        of_gpu("torch", "DataLoader", 0, step_s=4e-2, idle=0.75, **copies),
+        of_gpu("torch", "ringfeed, pinned", 0, step_s=1.05e-2, idle=0.05, hidden=0.93, **copies),
+        {"case": "gpu/jax", "contender": "ringfeed, pinned", "error": "Traceback\nout of memory\n"},
     ]
-    assert tables.device_copy_table(records) == (
-        "CPU, 2 cores, GPU, Linux 6.1; numpy 2.4.6; commit 0123456789ab; medians of 2 repetitions "
-        "(least - most); 2026-11-20.\n\n|  | a copy alone | which takes | the step alone | a fed "
-        "step | of the copy hidden | a batch in `fit` |\n| --- | ---: | ---: | ---: | ---: | ---: "
-        "| ---: |\n| torch: ringfeed, pinned | 55.0 GB/s | 700 µs | 10.0 ms | 10.5 ms | 93 % | - "
-        "|\n| torch: DataLoader | 9.60 GB/s | 4.00 ms | 10.0 ms | 40.0 ms | 0 % | - |\n| fit on "
-        "jax: ringfeed, pinned | - | - | - | - | - | 3.00 ms (2.00 - 4.00) |\n\n- device/jax: out "
-        "of memory"
+    assert tables.gpu_table(records) == (
+        "CPU, 2 cores, GPU, driver 580.1, Linux 6.1; numpy 2.4.6; commit 0123456789ab; medians of "
+        "2 repetitions (least - most); 2026-11-20.\n\n|  | a copy alone | which takes | the step "
+        "alone | a fed step | the GPU waits | of the copy hidden | a batch without a step | images "
+        "a second |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| torch: ringfeed, pinned | 55.0 GB/s | 700 µs | 10.0 ms | 10.5 ms (10.5 - 10.5) | 5 % | "
+        "93 % | 2.00 ms | - |\n"
+        "| fit on jax: ringfeed | - | - | 1.00 ms | 3.00 ms (2.00 - 4.00) | 50 % | - | - | 32,000 "
+        "|\n"
+        "| torch: DataLoader | 55.0 GB/s | 700 µs | 10.0 ms | 40.0 ms (40.0 - 40.0) | 75 % | - | "
+        "2.00 ms | - |\n\nFailed:\n\n- out of memory: jax: ringfeed, pinned"
     )
 
 
@@ -151,5 +137,5 @@ def test_each_file_goes_to_its_own_place(
     assert tables.main(["run-2026-11-20.jsonl"]) == 1
     assert capsys.readouterr().err == (
         "run-2026-11-20.jsonl: expected a name that begins with one of fit_step, elements, "
-        "device_copy, growth and a hyphen\n"
+        "gpu, growth and a hyphen\n"
     )

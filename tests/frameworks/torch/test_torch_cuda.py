@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,15 +18,15 @@ from datasets import Oracle, check, flat
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 adapter = importlib.import_module("ringfeed.frameworks.torch")
+faketorch = importlib.import_module("faketorch")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from faketorch import Fake
 
+BENCH = str(Path(__file__).parents[3] / "bench")
 LENGTH, ROWS = 60, 8
 NO_GPU = "torch sees no CUDA device on this machine"
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
-POISON = 85
 
 
 def oracle(**settings: Any) -> ringfeed.Loader:
@@ -41,136 +40,10 @@ def told(batch: Any) -> list[int]:
     return check(tuple(tensor.cpu().numpy() for tensor in batch))
 
 
-# ---- streams that are none ----
-
-
-class Stream:
-    """Does what it is given when an event that comes later is waited for."""
-
-    def __init__(self, device: Any = None) -> None:
-        self.device = device
-        self.jobs: list[Any] = []
-
-    def run(self, count: int) -> None:
-        """Do the first of the jobs, up to a number counted from the beginning."""
-        for position in range(count):
-            job, self.jobs[position] = self.jobs[position], None
-            if job is not None:
-                job()
-
-    def query(self) -> bool:
-        """Whether all is done."""
-        return all(job is None for job in self.jobs)
-
-    def wait_event(self, event: Event) -> None:
-        """Wait for the event: at once, since nothing is late here."""
-        event.synchronize()
-
-    def synchronize(self) -> None:
-        """Do all."""
-        self.run(len(self.jobs))
-
-
-class Event:
-    """A place in a stream."""
-
-    def __init__(self, **options: Any) -> None:
-        assert options == {"blocking": True}
-        self.place: tuple[Stream, int] | None = None
-
-    def record(self, stream: Stream) -> None:
-        """Be here."""
-        self.place = stream, len(stream.jobs)
-
-    def query(self) -> bool:
-        """Nothing passes by itself."""
-        assert self.place is not None
-        stream, count = self.place
-        return all(job is None for job in stream.jobs[:count])
-
-    def synchronize(self) -> None:
-        """Have it pass."""
-        assert self.place is not None
-        stream, count = self.place
-        stream.run(count)
-
-
-class Fake:
-    """What torch.cuda and tensors do of it."""
-
-    def __init__(self) -> None:
-        self.streams: list[Stream] = []
-        self.current = self.default = Stream()
-        self.recorded: list[tuple[int, Stream]] = []  # (address, stream)
-        self.fail_at = 0  # the number of the copy
-        self.cuda = fakecuda.FakeCuda()
-
-    def stream(self, device: Any) -> Stream:
-        """Make a stream, of a GPU that has a number."""
-        assert device == torch.device("cuda", 1)
-        self.streams.append(Stream(device))
-        return self.streams[-1]
-
-    @contextlib.contextmanager
-    def use(self, stream: Stream) -> Iterator[None]:
-        """Make a stream the current one."""
-        before, self.current = self.current, stream
-        yield
-        self.current = before
-
-    @contextlib.contextmanager
-    def on(self, device: Any) -> Iterator[None]:
-        """Make the GPU with a number the current one."""
-        assert device == torch.device("cuda", 1)
-        yield
-
-    def to(self, tensor: Any, device: Any, *, non_blocking: bool) -> Any:
-        """Copy by the current stream, which reads late and keeps nothing alive, as a GPU does."""
-        assert (device, non_blocking) == (torch.device("cuda", 1), True)
-        assert self.current in self.streams
-        self.fail_at -= 1
-        if self.fail_at == 0:
-            raise RuntimeError("CUDA out of memory")
-        copy = torch.full_like(tensor, POISON)
-        address, into = tensor.data_ptr(), copy.numpy()
-        self.current.jobs.append(lambda: np.copyto(into, _at(address, into)))
-        return copy
-
-
-def _check(code: int) -> None:
-    if code:
-        raise RuntimeError(f"CUDA error ({code})")
-
-
-def _at(address: int, like: Any) -> Any:
-    """Return an array over memory that nothing holds."""
-    raw = (ctypes.c_uint8 * like.nbytes).from_address(address)
-    return np.frombuffer(raw, like.dtype).reshape(like.shape)
-
-
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Have torch find two GPUs, the second of them current."""
-    found = Fake()
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: found.cuda)
-    monkeypatch.setattr(torch.cuda, "check_error", _check)
-    monkeypatch.setattr(torch.cuda, "device", found.on)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "Stream", found.stream)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", found.use)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: found.current)
-    # A bound method would be none of a tensor.
-    copied = lambda tensor, *to, **how: found.to(tensor, *to, **how)  # noqa: E731, PLW0108
-    monkeypatch.setattr(torch.Tensor, "to", copied)
-    monkeypatch.setattr(
-        torch.Tensor,
-        "record_stream",
-        lambda tensor, stream: found.recorded.append((tensor.data_ptr(), stream)),
-    )
-    return found
+    return faketorch.install(monkeypatch)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -194,7 +67,7 @@ def test_copies_on_a_stream_of_its_own(fake: Fake, device: Any, slots: int) -> N
 
 def test_the_stream_that_waits_is_the_one_that_is_current(fake: Fake) -> None:
     """Whatever stream the program is on at the time of a next() can use the batch."""
-    own = Stream()
+    own = faketorch.Stream()
     with oracle() as loader:
         epochs = iter(loader.to_torch("cuda"))
         with fake.use(own):
@@ -249,6 +122,27 @@ def test_slots_that_cannot_be_registered_are_copied_all_the_same(fake: Fake) -> 
             batches = [told(batch) for batch in loader.to_torch("cuda")]
         assert flat(batches) == list(range(LENGTH))
     fake.cuda.check_paired(1)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("contender", ["ringfeed, pinned", "ringfeed, pageable"])
+def test_the_bench_measures_slots_that_are_registered_and_others(
+    fake: Fake, contender: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are registered ahead of the first copy, or never; what is measured are the pictures."""
+    monkeypatch.syspath_prepend(BENCH)
+    common, by_torch = map(importlib.import_module, ("devices.common", "devices.by_torch"))
+    few = {"rows": 4, "samples": 8, "copies": 3, "steps": 4, "warm_up": 2, "step_s": 1e-3}
+    scale = common.Scale(shape=(8, 8, 3), width=8, **few)
+    slots = common.SLOTS if contender.endswith("pinned") else 0
+    with by_torch.feed(contender, scale, "cuda") as feed:
+        assert len(fake.cuda.registered) == slots
+        first = next(iter(feed.device)).numpy()
+        np.testing.assert_array_equal(first, common.Pictures(scale).pictures[:4])
+        found = common.figures(by_torch.Gpu("cpu", scale), feed, scale)
+        assert min(found[name] for name in ("copy_s", "step_alone_s", "step_s", "input_s")) > 0
+    fake.cuda.check_paired(slots)
 
 
 # ---- what is refused ----
