@@ -6,6 +6,7 @@ It costs no batch, no error and no count.
 from __future__ import annotations
 
 import weakref
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import points
 import ringfeed
 from ahead import loader_with
+from ringfeed.orders.prioritized import pack
 
 
 class Numbers:
@@ -242,3 +244,62 @@ def test_ctrl_c_in_iter_leaves_the_place_that_was_loaded() -> None:
         if found != expected:
             wrong[hit.where] = found[:4]
     assert wrong == {}
+
+
+class Many(Numbers):
+    """So many that a sum is added up anew only where a number below it has changed."""
+
+    def __len__(self) -> int:
+        return 400
+
+
+UPDATES: list[Any] = [([7], [900.0]), ([203, 20], [900.0, 500.0])]
+
+
+def many_drawn() -> ringfeed.orders.PrioritizedSampler:
+    """Return a sampler of 24 of them."""
+    return ringfeed.orders.PrioritizedSampler(len(Many()), num_samples=24)
+
+
+def drawn_by(updates: list[Any]) -> list[int]:
+    """Return the draws of an epoch that follows some updates."""
+    sampler = many_drawn()
+    for update in updates:
+        sampler.update(*update)
+    return sampler.bind(None, 0).epoch(0).take(len(sampler)).tolist()
+
+
+def draws_about(point: int) -> tuple[points.Points, list[int], list[int]]:
+    """Read an epoch with Ctrl-C at a point of its second `next`, between two updates of priorities.
+
+    Returns the draws that came, and those that should: by the updates ahead of each.
+    """
+    hit, sampler = points.Points(point), many_drawn()
+    found: list[Any] = []
+    expected: list[int] = []
+    with loader_of(Many(), sampler=sampler, slots=2, copy=True) as loader:
+        batches = iter(loader)
+        for count, update in enumerate(UPDATES):
+            with suppress(KeyboardInterrupt), hit if count else nullcontext():
+                found.append(next(batches)[1:])
+            state = sampler.state_dict()
+            made = int(state["first"]) + state["draws"].size
+            expected += drawn_by(UPDATES[:count])[len(expected) : made]
+            sampler.update(*update)
+        found += [batch[1:] for batch in batches]
+    draws = [draw for indices, weights in found for draw in pack(indices, weights).tolist()]
+    return hit, draws, expected + drawn_by(UPDATES)[len(expected) :]
+
+
+def test_an_update_between_ctrl_c_and_the_next_call() -> None:
+    """Draws that were made by then come as they were made, and all others follow the update."""
+    counting, found, expected = draws_about(points.ALL)
+    assert found == expected
+    wrong, made = {}, set()
+    for point in counting.moments():
+        hit, found, expected = draws_about(point)
+        made.add(tuple(expected))
+        if found != expected:
+            wrong[hit.where] = found
+    assert wrong == {}
+    assert len(made) == 2

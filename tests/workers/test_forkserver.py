@@ -657,6 +657,49 @@ def test_orphans_of_a_forkserver_are_buried() -> None:
     assert found == ("[]\n", "", 0)
 
 
+ORDERED_LAST = """
+import ctypes, os, signal, time
+from contextlib import suppress
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # as above
+import ringfeed, leftovers
+from datasets import Oracle
+backend, when = "BACKEND", "WHEN"
+before = leftovers.present()
+with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend=backend) as loader:
+    for batch in loader: pass
+    launcher = loader._runner.engine.pool._launcher
+    forkserver = launcher._forkserver
+    launcher.request_stop()  # as another thread's close() does
+    if when == "late":
+        os.kill(forkserver.pid, signal.SIGSTOP)
+    try:
+        launcher.start().end(60)
+        print("forked")
+    except ringfeed.ClosedError as error:
+        print(error)
+        with suppress(ProcessLookupError):
+            os.kill(forkserver.pid, signal.SIGCONT)
+        # Its second child dies soon, and would be buried there if it lived on.
+        children, end_s = f"/proc/{forkserver.pid}/task/{forkserver.pid}/children", time.monotonic() + 60
+        while not forkserver.is_dead() and time.monotonic() < end_s:
+            if len(open(children).read().split()) == 2:
+                forkserver.kill()
+del batch, launcher, loader
+print(leftovers.since(before))
+"""
+ANSWERS = {"at once": "forked", "late": "this loader is closed; make a new one"}
+
+
+@pytest.mark.parametrize("backend", ["process", "fork"])
+@pytest.mark.parametrize("when", ANSWERS)
+def test_a_worker_that_is_ordered_as_its_loader_closes_is_no_zombie(
+    backend: str, when: str
+) -> None:
+    """A worker that is forked already is taken, and a forkserver that has not forked yet is ended."""
+    found = run_script(ORDERED_LAST.replace("BACKEND", backend).replace("WHEN", when))
+    assert found == (f"{ANSWERS[when]}\n[]\n", "", 0)
+
+
 SLOW_NURSERY = """
 import os, ringfeed, sys, threading, time
 from datasets import Oracle, Unhurried

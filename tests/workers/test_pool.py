@@ -406,6 +406,38 @@ def test_every_number_of_descriptors(method: Any) -> None:
     assert outcomes[-1] == 8
 
 
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", ["process", "fork"])
+def test_no_room_for_the_descriptor_of_a_worker(
+    method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose pidfd the consumer cannot take is an error that says so, and is gone."""
+    arrived = forkserver.Forker._arrived
+
+    def full(*given: Any) -> Any:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)  # the lowest number that is free
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            return arrived(*given)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    with ringfeed.Loader(Oracle(8), batch_size=4, workers=1, backend=method) as loader:
+        with monkeypatch.context() as patched:
+            patched.setattr(forkserver.Forker, "_arrived", full)
+            with pytest.raises(
+                ringfeed.WorkerError, match=r"^no worker can be started: .* RLIMIT_NOFILE"
+            ) as caught:
+                iter(loader)
+        assert str(caught.value.__cause__) == (
+            "[Errno 24] no room for the descriptors of a message"
+        )
+        del caught
+        assert drain(loader) == list(range(8))
+
+
 # ---- versions of a dataset ----
 
 
