@@ -14,6 +14,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
+import ringfeed
 from points import ALL, Points
 from ringfeed.keras.pydataset import DatasetFeed
 from ringfeed.loader import runner_of
@@ -54,6 +55,7 @@ def check_pass(feed: DatasetFeed, number: int) -> int:
     Returns how many points it has.
     """
     runner, before = runner_of(feed.loader), feed.dataset.ended
+    ranks = runner.position.shard.world_size
     hook, left = Points(number), Points(number)
     batches = iter(feed.loader)
     seen = [read(next(batches)) for _ in range(BEFORE)]
@@ -62,9 +64,9 @@ def check_pass(feed: DatasetFeed, number: int) -> int:
         with suppress(KeyboardInterrupt), points:
             _ = call and call()
         where = f"{number}: {hook.where}; {left.where}"
-        assert feed.loader.state_dict()["samples"] == BEFORE, where
+        assert feed.loader.state_dict()["samples"] == BEFORE * ranks, where
     seen += map(read, batches)
-    assert [index for _, index in seen] == [*range(BATCHES)], where
+    assert [index for _, index in seen] == [*range(0, BATCHES, ranks)], where
     shown = [ended for ended, _ in seen]
     assert shown == sorted(shown), where
     assert {*shown} <= {before, feed.dataset.ended}, where
@@ -72,17 +74,19 @@ def check_pass(feed: DatasetFeed, number: int) -> int:
     return ALL - hook.left
 
 
-def test_a_hook_amid_a_pass() -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_hook_amid_a_pass(ranks: int) -> None:
     """At each point: the rest of the pass is as the hook has made the dataset, or as it was.
 
-    The next is as it is.
+    The next is as it is. A rank has its part of both.
     """
-    feed = DatasetFeed(Counting(), backend="thread", workers=1, timeout_s=PATIENCE_S)
+    shard = ringfeed.Shard(0, ranks)
+    feed = DatasetFeed(Counting(), backend="thread", workers=1, timeout_s=PATIENCE_S, shard=shard)
     with feed.loader:
         for number in range(1, 1 + check_pass(feed, ALL)):
             check_pass(feed, number)
         assert [read(batch) for batch in feed.loader] == [
-            [feed.dataset.ended, index] for index in range(BATCHES)
+            [feed.dataset.ended, index] for index in range(0, BATCHES, ranks)
         ]
 
 

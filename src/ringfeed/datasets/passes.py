@@ -35,7 +35,7 @@ class Pass(Epoch):
     def __init__(self, numbers: Sequence[int] | Indices, begin: int = 0) -> None:
         """Begin at a position."""
         self._numbers = numbers if isinstance(numbers, range) else np.asarray(numbers, np.int64)
-        self.given = begin
+        self.begun = self.given = begin
 
     def take(self, count: int) -> Indices:
         """Return the next numbers."""
@@ -43,9 +43,13 @@ class Pass(Epoch):
         self.given += len(taken)
         return taken
 
-    def rest(self, begin: int) -> Iterator[int]:
-        """Give all numbers from position ``begin`` on."""
-        return map(int, self._numbers[begin:])
+    def go_to(self, count: int) -> None:
+        """Give the numbers once more that come after the first ``count`` since the beginning."""
+        self.given = self.begun + count
+
+    def rest(self, count: int) -> Iterator[int]:
+        """Give all numbers that come after the first ``count`` since the beginning."""
+        return map(int, self._numbers[self.begun + count :])
 
 
 class PassOrder(Sampler):
@@ -101,10 +105,6 @@ class PassOrder(Sampler):
         if count is None:
             return ENDLESS
         return self._order.bind(count, self.seed).epoch(number).take(count)
-
-    def go_to(self, position: int) -> None:
-        """Give the numbers from this position on, once more."""
-        self.now.given = position
 
 
 class Passes:

@@ -99,7 +99,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         self._batches = None if save_freq == "epoch" else _checked(save_freq)
         self._directory = BackupDirectory(backup_dir, keeps_two=double_checkpoint)
         self._fit: FitRun
-        # The states at the start of the first `fit`, and at that of the loader's epoch.
+        # The states at the start of the first `fit`, and at that of the loader's epoch and Keras'.
         self._random: dict[str, Any] = {}
         self._unsaved = 0  # batches
         self._resumed: Backup | None = None  # until the epoch begins that it is amid
@@ -132,7 +132,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         logs: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> None:
         """Go on amid an epoch, or note how a whole one begins."""
-        fit, backup = self._fit, self._resumed
+        fit, backup, states = self._fit, self._resumed, self._random
         # `fit` has read it, and the next `fit` begins at an epoch of its own.
         self.model._initial_epoch = None  # noqa: SLF001
         fit.begin(epoch, 0 if backup is None else backup.facts["step"])
@@ -140,9 +140,12 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             self._resumed = None
             # Other callbacks, and Keras, have begun this epoch a second time.
             assign(self.model, backup.arrays)
-            set_random_states(self._random["epoch"])
-        elif fit.begins_order:
-            self._random["epoch"] = random_states()
+            # An older backup has none of Keras' epoch.
+            set_random_states(states.get("keras", states["epoch"]))
+            return
+        states["keras"] = random_states()
+        if fit.begins_order:
+            states["epoch"] = states["keras"]
 
     def on_train_batch_end(
         self,
@@ -202,7 +205,11 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             "is_over": self.delete_checkpoint and bool(model.stop_training),
             "validation_epoch": coming,
             "validation_seed": seed,
-            "random": self._random | {"now": random_states()},
+            "random": {
+                **self._random,
+                "epoch": self._random["epoch"] | self._fit.drawn,
+                "now": random_states(),
+            },
             "variables": describe(model),
             **self._fit.loader_facts(step),
         }
@@ -316,8 +323,12 @@ class FitRun:
     @property
     def begins_order(self) -> bool:
         """Whether Keras' epoch begins one of the data that no earlier run has begun."""
-        call = self.call
-        return begins_epoch(self.iterator) and not (call is not None and call.restored)
+        return begins_epoch(self.iterator) and not (self.call and self.call.restored)
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What Keras' order was drawn from; a hook may have drawn before it."""
+        return getattr(self._adapter, "drawn", {})
 
     def count(self, step: int) -> int:
         """Count what was trained on up to a step; return how many batches that is."""

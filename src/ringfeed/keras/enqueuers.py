@@ -356,12 +356,13 @@ class _Epochs:
         self._feed = feed
         self._order = order
         self._made_of = made_of
+        self._begun = order.begin
         self._taking = threading.RLock()  # a signal handler may come in again
         self._begin()
 
     def _begin(self) -> None:
         _check_some(self._order.dataset)
-        self._batches = iter(self._feed.loader)
+        self._batches: Any = iter(self._feed.loader)
         self._gave_some = False
 
     def take(self) -> Any:
@@ -374,7 +375,7 @@ class _Epochs:
                     self._end()
                     continue
                 self._gave_some = True
-                self._order.begin = self._feed.position
+                self._order.begin = self._begun + self._batches.progress.finished_batches
                 return batch
 
     def _end(self) -> None:

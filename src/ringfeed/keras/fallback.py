@@ -12,11 +12,11 @@ dataset that raises does so again.
 from __future__ import annotations
 
 import logging
+import random
 import sys
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -68,6 +68,8 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         self._own_enqueuer: Any = self.enqueuer
         self.enqueuer: Any = None
         self._pass_epoch = 0  # in which the newest pass began
+        self.drawn: dict[str, Any] = {}
+        """The random state that the newest order was drawn from."""
         self._redraws = False  # whether the next pass is that one once more
         self._rest: Iterator[int] | None = None
         self.left = ""
@@ -102,12 +104,12 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     @property
     def dataset_feed(self) -> DatasetFeed | None:
         """The feed, as long as the ring serves."""
-        return None if self._ring is None else self._feed
+        return self._ring and self._feed
 
     @property
     def call(self) -> Call | None:
         """Where Keras is in the passes; None where it reads them itself."""
-        return None if self._ring is None else self._ring.call
+        return self._ring and self._ring.call
 
     @property
     def epoch_numbers(self) -> list[int] | None:
@@ -145,11 +147,9 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     def get_jax_iterator(self) -> Iterator[Any]:
         """One pass in JAX's arrays over the slots for compiled steps, else in NumPy arrays."""
         asking = frame_above(1)
-        for_keras = isinstance(asking.f_locals.get("self"), EpochIterator)
-        is_compiled = for_keras and not runs_eagerly(asking)
-        over_ring = (
-            LoaderAdapter.get_jax_iterator if is_compiled else LoaderAdapter.get_numpy_iterator
-        )
+        over_ring = LoaderAdapter.get_numpy_iterator
+        if isinstance(asking.f_locals.get("self"), EpochIterator) and not runs_eagerly(asking):
+            over_ring = LoaderAdapter.get_jax_iterator
         return self._walk(over_ring, super().get_jax_iterator)
 
     def get_torch_dataloader(self) -> Any:
@@ -170,8 +170,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
                 raise error
             self._rest = feed.rest(ring.call.done)
             self._fall_back(error)
-            batches: Iterable[Any] = own()
-            return batches
+            return iter(own())
 
         return with_fallback(iter(over_ring(ring)), go_on)
 
@@ -182,19 +181,17 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         """
         rest, self._rest = self._rest, None
         if rest is None:
-            found: Iterator[Any] = super()._get_iterator()
-            return found
-        batches = (self.py_dataset[number] for number in rest)
-        wanted = (
-            batches if self.enqueuer is None else (batch for batch in batches if batch is not None)
-        )
+            return iter(super()._get_iterator())
+        batches = map(self.py_dataset.__getitem__, rest)
+        keeps_none = self.enqueuer is None
+        wanted = (batch for batch in batches if keeps_none or batch is not None)
         return map(self._standardize_batch, wanted)
 
     def pass_numbers(self) -> Sequence[int]:
         """Return the numbers of the next pass: what Keras' own generators would ask for."""
         if not self._redraws:
             self._pass_epoch = vars(self).get("_epoch", 0)
-        self._redraws = False
+        self._redraws, self.drawn = False, {"python": random.getstate()}
         numbered = object.__new__(OWN)
         vars(numbered).update(
             vars(self), py_dataset=_Numbers(self.py_dataset), class_weight=None, enqueuer=None
@@ -211,22 +208,15 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_begin()
-        feed = self._counted("on_epoch_begin")
-        if feed is not None and (feed.has_hooks or feed.has_processes):
-            feed.reload()  # Keras forks processes now
+        if self._feed is not None:
+            # Keras forks processes now.
+            self._feed.count("on_epoch_begin", reloads=self._feed.has_processes)
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_end()
-        feed = self._counted("on_epoch_end")
-        if feed is not None and feed.has_hooks:
-            feed.reload()
-
-    def _counted(self, hook: str) -> DatasetFeed | None:
-        """Count a hook that has run; return the feed, as long as the ring serves."""
         if self._feed is not None:
-            self._feed.hooks.count(hook)
-        return self.dataset_feed
+            self._feed.count("on_epoch_end")
 
 
 class _Numbers:
@@ -287,12 +277,11 @@ def with_fallback(
     batches: Iterable[Any], go_on: Callable[[RingfeedError], Iterable[Any]]
 ) -> Iterator[Any]:
     """Give batches; at an error of the ring, those that ``go_on`` finds for the rest."""
+    rest: Iterable[Any] = ()
     try:
         yield from batches
     except RingfeedError as error:
         rest = go_on(error)
-    else:
-        return
     yield from rest
 
 
@@ -353,12 +342,11 @@ def _form_of(batches: list[Any]) -> tuple[Spec, int]:
 # ---- what is known of a dataset, and said ----
 
 
-@dataclass
-class Known:
+class Known(NamedTuple):
     """How often the hooks of a dataset have run, in all calls of Keras; what was said of it."""
 
-    counts: Counts = field(default_factory=Counts)
-    said: set[str] = field(default_factory=set)
+    counts: Counts
+    said: set[str]
 
 
 _known: dict[int, Known] = {}
@@ -366,7 +354,7 @@ _known: dict[int, Known] = {}
 
 def _known_of(dataset: Any) -> Known:
     if id(dataset) not in _known:
-        _known[id(dataset)] = Known()
+        _known[id(dataset)] = Known(Counts(), set())
         weakref.finalize(dataset, _known.pop, id(dataset)).atexit = False
     return _known[id(dataset)]
 
@@ -376,8 +364,10 @@ def how_fed(feed: DatasetFeed) -> tuple[str, str]:
     plan = feed.loader.plan
     kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
     workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
-    how = f"runs over ringfeed: {workers}, {plan.slots} slots"
-    return how, f", {show_bytes(plan.total)} of shared memory"
+    return (
+        f"runs over ringfeed: {workers}, {plan.slots} slots",
+        f", {show_bytes(plan.total)} of shared memory",
+    )
 
 
 def say_fed(feed: DatasetFeed) -> None:

@@ -67,28 +67,15 @@ class DatasetFeed:
         hooked.hooks |= {
             name for name in HOOKS if callable(getattr(dataset, "__dict__", {}).get(name))
         }
-        self.has_hooks = bool(hooked.hooks)
         self.hooks = Hooks(hooked, self.loader.timeout_s)
         """Counts the hooks, which Keras runs."""
-
-    @property
-    def position(self) -> int:
-        """How many batches of the pass were taken.
-
-        For a dataset without end it is the number of the next batch.
-        """
-        engine = self._runner.engine
-        return self._order.now.given - (0 if engine is None else engine.waiting)
 
     def rest(self, done: int | None) -> Iterator[int] | None:
         """Give the numbers of the pass under way after ``done`` that this run has taken.
 
         None where no pass has begun: then all of one is to come.
         """
-        now = self._runner.position.running
-        if now is None or done is None:
-            return None
-        return self._order.now.rest(now.begun.samples + done)
+        return None if done is None else self._order.now.rest(done)
 
     def run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it; the workers see what it changed.
@@ -98,22 +85,24 @@ class DatasetFeed:
         hook = getattr(self.dataset, name, None)
         if hook is not None:
             hook()
-        self.hooks.count(name)
-        if self.has_hooks or name == "on_epoch_begin":  # callbacks have run since the last epoch
-            self.reload()
+        # Callbacks have run since the last epoch.
+        self.count(name, reloads=name == "on_epoch_begin")
 
-    def reload(self) -> None:
-        """Have what was not taken yet read from the dataset as it is now."""
-        if not self.loader.plan.workers:
+    def count(self, name: str, *, reloads: bool = False) -> None:
+        """Count a hook that has run, and have what was not taken yet read from the dataset anew.
+
+        ``reloads``: where the dataset has no hooks, too.
+        """
+        self.hooks.count(name)
+        if not ((self.hooks or reloads) and self.loader.plan.workers):
             return
         runner = self._runner
         with runner.lock:
             engine, pending = runner.engine, runner.unfinished
-            if engine is None or engine.pool.failure is not None:
-                return
-            if pending is None and (not engine.waiting or self._is_unchanged(engine)):
-                return
-            (pending or self._plan_rest)()
+            if pending is not None:
+                pending()
+            elif engine is not None and engine.waiting and not self._is_unchanged(engine):
+                self._plan_rest()
 
     def _is_unchanged(self, engine: Engine) -> bool:
         """Whether worker processes have the dataset as it is; threads may have read it before."""
@@ -122,21 +111,24 @@ class DatasetFeed:
         except RingfeedError:  # which is raised in its place
             return False
 
-    def _plan_rest(self, rest_at: int | None = None) -> None:
-        """Plan the pass under way anew from a position on, or from that of the last batch taken.
+    def _plan_rest(self, done: int | None = None) -> None:
+        """Plan the pass under way anew after so many batches of this rank, or after the last taken.
 
         What Ctrl-C leaves of it comes ahead of the next batch.
         """
-        runner, order = self._runner, self._order
-        engine, now = runner.engine, runner.position.running
+        runner, numbers = self._runner, self._order.now
+        engine, now, shard = runner.engine, runner.position.running, runner.position.shard
         if engine is None or engine.pool.failure is not None or now is None:
             return
-        rest_at = self.position if rest_at is None else rest_at
-        runner.unfinished = partial(self._plan_rest, rest_at)
+        if done is None:
+            done = engine.ring.plan_taken - now.progress.planned_before
+            done -= engine.intake.kept is not None
+        runner.unfinished = partial(self._plan_rest, done)
         engine.ring.begin(0)  # nothing is taken meanwhile
         engine.cancel()
-        order.go_to(rest_at)
-        runner.unfinished = self._plan_rest  # from here on the position is what the order gives
+        numbers.go_to(done * shard.step)
+        now.progress.planned_before = engine.ring.plan_taken - done
+        runner.unfinished = self._plan_rest  # from here on the ring counts what is taken
         try:
             changed = engine.pool.change(runner.source.dataset)
             if changed is not None:
@@ -144,12 +136,12 @@ class DatasetFeed:
         except RingfeedError as error:  # the next batch says so
             engine.intake.error, engine.intake.error_epoch_id = error, runner.epoch_id
         engine.begin(
-            order.now,
+            shard.part_of(numbers),
             now.begun.epoch,
             runner.epoch_id,
             now.progress,
-            pure=order.pure,
-            done=rest_at - now.begun.samples,
+            pure=self._order.pure,
+            done=done,
         )
         runner.unfinished = None
 

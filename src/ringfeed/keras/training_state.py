@@ -151,7 +151,7 @@ def check_random_states(states: dict[str, Any]) -> None:
     """Raise some error for what no random numbers can go on from; nothing is changed."""
     before = random_states()
     try:
-        for name in ("start", "epoch", "now"):
+        for name in {*states, "start", "epoch", "now"}:
             set_random_states(states[name])
     finally:
         set_random_states(before)

@@ -162,8 +162,7 @@ def _open_anew(kept: Collection[int], *, apart: bool) -> None:
                 own = os.open(f"/proc/self/fd/{fd}", flags)
                 os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
             elif not apart or not (
-                fd in {0, 1, 2}
-                or any(is_kind(kind) for is_kind in (stat.S_ISREG, stat.S_ISFIFO, stat.S_ISSOCK))
+                fd in {0, 1, 2} or stat.S_IFMT(kind) in {stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK}
             ):
                 continue
             os.dup2(own, fd, inheritable=False)

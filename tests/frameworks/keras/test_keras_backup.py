@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import random
 import zipfile
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,16 @@ class WithBegin(WithState):
 
     def on_epoch_begin(self) -> None:
         self.rows = np.roll(self.rows, 3)
+
+
+class Draws(Few):
+    """Both hooks shuffle the rows by global random numbers."""
+
+    def on_epoch_begin(self) -> None:
+        self.rows = np.array(random.sample(self.rows.tolist(), ROWS))
+
+    def on_epoch_end(self) -> None:
+        self.rows = np.random.permutation(self.rows)  # noqa: NPY002 - as users do
 
 
 class Hooked(Few):
@@ -122,6 +133,12 @@ WAYS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "install": (Few, {}),
     "install, threads": (lambda: Few(workers=2), {}),
     "install, part of a pass": (Few, {"steps_per_epoch": 2, "epochs": 5}),
+    "feed of hooks that draw": (lambda: over_feed(Draws()), {}),
+    "part of a pass of hooks that draw": (
+        lambda: over_feed(Draws()),
+        {"steps_per_epoch": 2, "epochs": 5},
+    ),
+    "install, hooks that draw": (Draws, {}),
     "initial epoch": (over_loader, {"initial_epoch": 1, "epochs": 4}),
     "validation": (over_loader, {"validation": lambda: over_loader(batch_size=25)}),
 }
@@ -202,11 +219,21 @@ FREQUENCIES = dict.fromkeys(WAYS, 3) | {
     "iterable": 1,
     "batches of None": 1,
     "part of a pass that hooks change": 1,
+    "feed of hooks that draw": 1,
+    "part of a pass of hooks that draw": 1,
+    "install, hooks that draw": 1,
     "install": 1,
     "install, part of a pass": 1,
     "validation": "epoch",
 }
-AT_ONCE = {"loader", "feed", "install", "iterable", "part of a pass that hooks change"}
+AT_ONCE = {
+    "loader",
+    "install, hooks that draw",
+    "feed",
+    "install",
+    "iterable",
+    "part of a pass that hooks change",
+}
 FREQUENCIES |= {"several at once": 1, "feed with a state": "epoch"}
 
 
