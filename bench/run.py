@@ -17,7 +17,7 @@ from harness.job import Job
 from harness.measuring import add_options, carry_out, repetitions_of
 from report.page import insert
 from report.plot import missing, plot
-from report.report import figures, render, small_table
+from report.report import figures, render
 from report.results import Results, read
 from workloads.cases import CASES, chosen_cases, contenders_of, names_of
 
@@ -106,7 +106,7 @@ def left_out(options: argparse.Namespace) -> Iterator[str]:
 
 
 def publish(file: str) -> int:
-    """Put the tables of a results file into the bench's page, the project's first page, and that of figures."""
+    """Put the tables of a results file into the bench's page and that of figures."""
     full = sorted((HERE / "results").glob("run-*.jsonl"))
     if not file and not full:
         print(
@@ -122,7 +122,6 @@ def publish(file: str) -> int:
     seen = f"\n\n![time per batch, by workload]({{}}plots/{drawn.name})" if drawn else ""
     for page, text in (
         (HERE / "README.md", render(results) + seen.format("")),
-        (HERE.parent / "README.md", small_table(results)),
         (HERE.parent / "docs" / "figures.md", figures(results) + seen.format("../bench/")),
     ):
         done = (

@@ -14,10 +14,13 @@ import time
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ALWAYS = ("ringfeed", "numpy", "pillow")
-KILLED_S = 10.0
+KILLED_S, LOOK_S = 10.0, 0.02
 
 
 def conditions(*, quick: bool) -> dict[str, Any]:
@@ -32,11 +35,15 @@ def conditions(*, quick: bool) -> dict[str, Any]:
 
 
 def printed_by(
-    command: list[str], timeout_s: float, environment: dict[str, str] | None = None
+    command: list[str],
+    timeout_s: float,
+    environment: dict[str, str] | None = None,
+    look: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """What a fresh process prints in its last line, as JSON; or an error in its place.
 
-    What it has started is killed when it ends, or at the end of its time.
+    What it has started is killed when it ends, or at the end of its time. `look` is called with its
+    number, again and again, as long as it runs.
     """
     # Files and no pipes: a worker that outlives its parent holds a pipe open, and its reader up.
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -49,7 +56,11 @@ def printed_by(
             start_new_session=True,
         )
         try:
-            status = process.wait(timeout_s)
+            until_s = time.monotonic() + timeout_s
+            while look and process.poll() is None and time.monotonic() < until_s:
+                look(process.pid)
+                time.sleep(LOOK_S)
+            status = process.wait(max(until_s - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             return {"error": f"no end within {timeout_s:.0f} s"}
         finally:

@@ -96,6 +96,25 @@ def _bars(times: dict[str, float], case: str, panel: Axes) -> None:
     panel.set_xlabel("seconds per batch")
 
 
+def draw_photographs(results: Results, file: Path) -> None:
+    """A bar for each loader: photographs a second, the most on top."""
+    rates = {
+        name: results.median("photographs", name, "images_per_s") or 0.0
+        for name in results.contenders("photographs")
+    }
+    names = sorted(rates, key=lambda name: rates[name])
+    figure, panels = _panels(1, PANEL_IN + BAR_IN * len(names), columns=1)
+    for panel in panels:
+        colours = [
+            OURS if "ringfeed" in name else IDEAL if "bare" in name else OTHERS for name in names
+        ]
+        bars = panel.barh(names, [rates[name] for name in names], color=colours)
+        panel.bar_label(bars, [f" {rates[name]:,.0f}" for name in names])
+        panel.set_xlim(0, 1.1 * max(rates.values()))
+        panel.set_xlabel("photographs a second: decoded, cropped, flipped, normalised")
+    _save(figure, file)
+
+
 def draw_growth(results: Results, file: Path) -> None:
     """A panel for each axis: the median, and a band from the least to the most."""
     names = [
@@ -141,13 +160,13 @@ def _line(results: Results, name: str, panel: Axes) -> None:
     panel.set_ylabel("seconds")
 
 
-def _panels(count: int, height_in: float) -> tuple[Figure, Iterable[Axes]]:
+def _panels(count: int, height_in: float, columns: int = COLUMNS) -> tuple[Figure, Iterable[Axes]]:
     """A figure with so many panels, each so high."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - the bench's tables do without
 
-    rows = -(-count // COLUMNS)
+    rows = -(-count // columns)
     figure = Figure((10.0, rows * height_in), layout="constrained")
-    axes = figure.subplots(rows, COLUMNS, squeeze=False).flat
+    axes = figure.subplots(rows, columns, squeeze=False).flat
     panels = list(axes)
     for panel in panels[count:]:
         panel.remove()
@@ -162,7 +181,11 @@ def _save(figure: Figure, file: Path) -> None:
         figure.savefig(file, format="svg", metadata={"Date": None})
 
 
-DRAWN: dict[str, Callable[[Results, Path], None]] = {"run": draw_bench, "growth": draw_growth}
+DRAWN: dict[str, Callable[[Results, Path], None]] = {
+    "run": draw_bench,
+    "growth": draw_growth,
+    "photographs": draw_photographs,
+}
 
 
 def plot(source: Path, folder: Path = PLOTS) -> Path | None:
@@ -180,6 +203,7 @@ def plot(source: Path, folder: Path = PLOTS) -> Path | None:
 
 def _has_any(results: Results) -> bool:
     cases = [
+        "photographs",
         *THROUGHPUT,
         *FIT,
         *(f"{name}/{point}" for name, axis in AXES.items() for point in axis.points),

@@ -1,4 +1,4 @@
-"""Results as markdown: tables for the screen and for three pages, nothing in them typed by hand."""
+"""Results as markdown: tables for the screen and for two pages, nothing in them typed by hand."""
 
 from __future__ import annotations
 
@@ -277,13 +277,8 @@ def render(results: Results) -> str:
     return "\n\n".join(sections)
 
 
-def small_table(results: Results) -> str:
-    """The table for the first page: time per batch, and how many times ringfeed's that is; and where it was had."""
-    return f"{_per_batch(results)}\n\n{conditions(results)}"
-
-
 def figures(results: Results) -> str:
-    """What the page of figures has: that table, epochs of `fit`, and where they were had."""
+    """What the page of figures has: time per batch and how many times ringfeed's that is; epochs of `fit`; and where they were had."""
     return "\n\n".join(
         filter(None, [_per_batch(results), small_fit_table(results), conditions(results)])
     )

@@ -20,7 +20,7 @@ import growth
 from report import page, plot
 from report.report import COUNT, TIME, TIMES, digits, quantity, table
 from report.results import Results, read
-from studies import elements, fit_step, gpu
+from studies import elastic, elements, fit_step, gpu, keras_training, neighbour, photographs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +133,16 @@ def _of_gpu(results: Results, case: str, name: str) -> list[str]:
     ]
 
 
+def _study(study: Any) -> Callable[[Records], str]:
+    """A study's own table."""
+    return lambda records: _about(records, study.table(records))
+
+
 def _page(records: Records, heads: list[str], rows: list[list[str]]) -> str:
+    return _about(records, table(heads, rows))
+
+
+def _about(records: Records, shown: str) -> str:
     day = f"; {records[0]['time'][:10]}" if "time" in records[0] else ""
     errors = [
         f"- {record.get('case', 'a run')}: {record['error']}"
@@ -142,7 +151,7 @@ def _page(records: Records, heads: list[str], rows: list[list[str]]) -> str:
     ]
     repetitions = 1 + max(record.get("repetition", 0) for record in records)
     conditions = f"{page.where(records)}; medians of {repetitions} repetitions (least - most){day}."
-    return "\n\n".join([conditions, table(heads, rows), *errors])
+    return "\n\n".join([conditions, shown, *errors])
 
 
 MARKS: dict[str, Callable[[Records], str]] = {
@@ -150,6 +159,10 @@ MARKS: dict[str, Callable[[Records], str]] = {
     "elements": elements_table,
     "gpu": gpu_table,
     "growth": growth.render,
+    "photographs": _study(photographs),
+    "neighbour": _study(neighbour),
+    "keras_training": _study(keras_training),
+    "elastic": _study(elastic),
 }
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import pickle
@@ -38,8 +38,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.machine import conditions, versions
 from harness.proctree import workers
+from harness.turns import installed, parser_of, take_turns
+from report import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -289,68 +290,71 @@ def judged(name: str, legs: list[Leg], uncut: list[list[int]]) -> dict[str, Any]
     steps = found.pop("steps")
     numbers = [*chain(*steps)]
     sizes = {leg.size for leg in legs}
-    return found | {
+    found |= {
         "same_batches": steps == uncut if len(sizes) == 1 else None,
         "lost": len({*range(NUMBERS)} - {*numbers}),
         "doubled": len(numbers) - len({*numbers}),
     }
+    return {"figures": found}
 
 
 def main() -> None:
     """Run all cases of all contenders."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--contender", nargs="+", choices=[*CONTENDERS])
-    parser.add_argument("--out", type=Path, help="where the lines go besides")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser = parser_of(__doc__, CONTENDERS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--leg", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--state", type=Path, nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        run_rank(asked.one, asked.rank, Leg(*asked.leg), asked.folder, *asked.state or [None])
+        run_rank(*asked.one, asked.rank, Leg(*asked.leg), asked.folder, *asked.state or [None])
         sys.stdout.flush()
         os._exit(0)  # some rivals' threads do not end
-    names = [
-        name
-        for name in asked.contender or CONTENDERS
-        if importlib.util.find_spec(CONTENDERS[name][0])
-    ]
-    required = tuple((CONTENDERS[name][0], "") for name in names)
-    facts = conditions(quick=asked.quick) | {"versions": versions(required)}
-    rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name in names:
-        uncut = run_case(name, [Leg(1, None)])["steps"]
-        for cut in QUICK_CUTS if asked.quick else CUTS:
-            for case, legs in cases(cut).items():
-                had = judged(name, legs, uncut)
-                rows.setdefault(case, {}).setdefault(name, []).append(had)
-                line = {"contender": name, "case": case, "cut": cut} | had
-                print(json.dumps(line), flush=True)
-                if asked.out:
-                    with asked.out.open("a") as file:
-                        file.write(json.dumps(facts | line) + "\n")
-    print(table(rows, names))
+    names = [name for name in asked.contender if installed([CONTENDERS[name][0]])]
+    uncut = {name: run_case(name, [Leg(1, None)])["steps"] for name in names}
+    cuts = [cases(cut) for cut in (QUICK_CUTS if asked.quick else CUTS)]
+    asked.repetitions = 1
+    records = take_turns(
+        asked,
+        {f"{case}, cut {number}": names for number, cut in enumerate(cuts) for case in cut},
+        1,
+        tuple(CONTENDERS[name][0] for name in names),
+        lambda case, name: judged(name, _legs(cuts, case), uncut[name]),
+    )
+    print(table(records))
 
 
-def table(rows: dict[str, dict[str, list[dict[str, Any]]]], names: list[str]) -> str:
-    """Return a line for each case, and what the states took."""
-    lines = [f"{'':26}" + "".join(f"{name:>34}" for name in names)]
-    for case, by_name in rows.items():
-        lines.append(f"{case:26}" + "".join(f"{_verdict(by_name[name]):>34}" for name in names))
+def _legs(cuts: list[dict[str, list[Leg]]], case: str) -> list[Leg]:
+    name, _, number = case.rpartition(", cut ")
+    return cuts[int(number)][name]
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Return a row for each case, whatever the cut, and what the states took."""
+    had: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for record in records:
+        of_case = had.setdefault(record["case"].rpartition(", cut ")[0], {})
+        of_case.setdefault(record["contender"], []).append(record)
+    names = list(dict.fromkeys(record["contender"] for record in records))
+    rows = [[case, *(_verdict(by_name[name]) for name in names)] for case, by_name in had.items()]
     for key, show in (("state_bytes", "{:,.0f}"), ("next_s", "{:.2f}")):
-        cells = []
-        for name in names:
-            values = [had[key] for by_name in rows.values() for had in by_name[name] if key in had]
-            cells.append(f"{show.format(median(values)) if values else '-':>34}")
-        lines.append(f"{key:26}" + "".join(cells))
-    return "\n".join(lines)
+        figures = {
+            name: [
+                record["figures"][key]
+                for record in records
+                if record["contender"] == name and "figures" in record
+            ]
+            for name in names
+        }
+        rows.append(
+            [key, *(show.format(median(figures[name])) if figures[name] else "-" for name in names)]
+        )
+    return report.table(["", *names], rows)
 
 
-def _verdict(had: list[dict[str, Any]]) -> str:
-    if errors := {one["error"] for one in had if "error" in one}:
-        return min(errors)[:32]
+def _verdict(records: list[dict[str, Any]]) -> str:
+    if errors := {one["error"] for one in records if "error" in one}:
+        return min(errors)[:60]
+    had = [one["figures"] for one in records]
     lost, doubled = sum(one["lost"] for one in had), sum(one["doubled"] for one in had)
     if lost or doubled:
         return f"lost {lost}, doubled {doubled}"

@@ -7,11 +7,12 @@ makes photographs several times faster than the steps take them.
 
     step              the median time of a step, over that of the same steps with a batch that is
                       there already and no loader ("headspace") in the same repetition
-    launch_us         how late a launch is: its 50th, 99th and 99.9th percentile, in microseconds
+    p50_us, p99_us,   how late a launch is: its 50th, 99th and 99.9th percentile
+    p999_us
     trainer_cpu_ms    CPU of the training process a step, its threads included
 
-Each contender of `photograph_loaders.py` runs in a fresh process, in turns; with `--pinned` the
-training thread has one core, and all other threads and processes have the other ones. Each run
+Each contender of `photograph_loaders.py` runs in a fresh process, in turns, and once more "pinned":
+the training thread has one core, and all other threads and processes have the other ones. Each run
 leaves one JSON line; medians come last.
 """
 
@@ -36,10 +37,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.machine import conditions
 from harness.proctree import descendants
+from harness.turns import installed, parser_of, said_by, take_turns
+from report import report
+from report.results import Results
 from studies.photograph_loaders import ALL, SIDE, packages_of
-from studies.photographs import FILES, QUICK_FILES, measured, write_files
+from studies.photographs import FILES, MOST_S, QUICK_FILES, RIVALS, write_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +51,8 @@ STEPS, QUICK_STEPS, REPETITIONS, WARM = 500, 60, 5, 20
 BATCH, LAUNCHES, APART_S, ASLEEP_S = 4, 200, 20e-6, 5e-3
 BLOCK = bytes(8192)
 HEADSPACE = "headspace"
+PINNED = "neighbour, pinned"
+CASES = "neighbour", PINNED
 LEFT_OUT = {"two bare processes"}
 
 
@@ -103,64 +108,49 @@ def run_contender(name: str, folder: Path, steps: int, *, pinned: bool) -> dict[
     return {
         "step_ms": round(median(took) * 1e3, 4),
         "mean_step_ms": round(sum(took) / len(took) * 1e3, 4),
-        "launch_us": [round(float(one), 2) for one in (p50, p99, p999)],
+        "p50_us": round(float(p50), 2),
+        "p99_us": round(float(p99), 2),
+        "p999_us": round(float(p999), 2),
         "trainer_cpu_ms": round((time.process_time() - used) / steps * 1e3, 3),
     }
 
 
+def table(records: list[dict[str, Any]]) -> str:
+    """Return medians; a step is compared with headspace's of the same repetition."""
+    results = Results(records)
+    figures = ("p50_us", "p99_us", "p999_us", "trainer_cpu_ms")
+    rows = []
+    for case in dict.fromkeys(record["case"] for record in records):
+        for name in results.contenders(case):
+            step = median(results.ratios(case, name, HEADSPACE, "step_ms"))
+            cells = [f"{results.median(case, name, one) or 0:.2f}" for one in figures]
+            rows.append([f"{case}: {name}", f"{step:.3f}", *cells])
+    return report.table(["", "step over headspace", *figures], rows)
+
+
 def main() -> None:
     """Let all contenders take turns beside the steps."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--pinned", action="store_true")
-    parser.add_argument("--contender", nargs="+", help="these alone", choices=[*ALL])
-    parser.add_argument("--repetitions", type=int)
-    parser.add_argument("--out", type=Path, help="where the lines go besides")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    contenders = [name for name in ALL if name not in LEFT_OUT]
+    parser = parser_of(__doc__, contenders, CASES)
     parser.add_argument("--steps", type=int, default=STEPS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        found = run_contender(asked.one, asked.folder, asked.steps, pinned=asked.pinned)
-        print(json.dumps(found), flush=True)
+        case, name = asked.one
+        pinned = case == PINNED
+        print(json.dumps(run_contender(name, asked.folder, asked.steps, pinned=pinned)), flush=True)
         os._exit(0)  # some rivals' threads do not end
-    facts = conditions(quick=asked.quick)
-    chosen = asked.contender or [name for name in ALL if name not in LEFT_OUT]
-    names = [HEADSPACE] + [
-        name
-        for name in chosen
-        if all(importlib.util.find_spec(one.partition(".")[0]) for one in packages_of(name))
-    ]
-    steps = ["--steps", str(QUICK_STEPS if asked.quick else STEPS)]
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    names = [HEADSPACE, *(one for one in asked.contender if installed(packages_of(one)))]
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        write_files(folder, QUICK_FILES if asked.quick else FILES)
-        for number in range(asked.repetitions or (1 if asked.quick else REPETITIONS)):
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                had = measured(Path(__file__), name, folder, steps + ["--pinned"] * asked.pinned)
-                rows[name].append(had)
-                line = {"contender": name, "repetition": number, "pinned": asked.pinned} | had
-                print(json.dumps(line), flush=True)
-                if asked.out:
-                    with asked.out.open("a") as file:
-                        file.write(json.dumps(facts | line) + "\n")
-    show(rows)
-
-
-def show(rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Print medians; a step is compared with headspace's of the same repetition."""
-    free = rows[HEADSPACE]
-    print(f"{'':44}{'step':>8}{'late 50 %':>11}{'99 %':>9}{'99.9 %':>9}{'CPU ms':>9}")
-    for name, had in rows.items():
-        pairs = [(one, bare) for one, bare in zip(had, free, strict=True) if "error" not in one]
-        if pairs:
-            step = median(one["step_ms"] / bare["step_ms"] for one, bare in pairs)
-            late = [median(one["launch_us"][place] for one, _ in pairs) for place in range(3)]
-            cpu = median(one["trainer_cpu_ms"] for one, _ in pairs)
-            cells = f"{late[0]:11.1f}{late[1]:9.1f}{late[2]:9.1f}{cpu:9.2f}"
-            print(f"{name:44}{step:8.3f}{cells}")
+        write_files(Path(made), QUICK_FILES if asked.quick else FILES)
+        words = ["--folder", made, "--steps", str(QUICK_STEPS if asked.quick else STEPS)]
+        records = take_turns(
+            asked,
+            dict.fromkeys(asked.case, names),
+            REPETITIONS,
+            RIVALS,
+            lambda *both: said_by(__file__, [*words, "--one", *both], MOST_S),
+        )
+    print(table(records))
 
 
 if __name__ == "__main__":

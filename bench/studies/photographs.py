@@ -31,15 +31,16 @@ import tempfile
 import time
 from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.machine import conditions, printed_by, versions
 from harness.proctree import descendants, memory_of_tree, usage_of_tree
+from harness.turns import installed, parser_of, said_by, take_turns
+from report import report
+from report.results import Results
 from studies.photograph_loaders import ALL, PART, SIDE, packages_of
 from workloads.photographs import PHOTOGRAPHS, _photographs_of
 
@@ -47,6 +48,16 @@ FILES, QUICK_FILES, BATCH = 2048, 256, 64
 SIZE = (500, 375)
 REPETITIONS, EPOCHS = 5, 3
 MOST_S = 180
+CASE = "photographs"
+RIVALS = (
+    "torch",
+    "tensorflow",
+    "grain",
+    "spdl",
+    "turboloader",
+    "nvidia-dali-cuda130",
+    "simplejpeg",
+)
 
 
 def write_files(folder: Path, count: int) -> None:
@@ -134,89 +145,49 @@ def run_contender(name: str, folder: Path, epochs: int) -> dict[str, Any]:
     }
 
 
-def measured(script: Path, name: str, folder: Path, more: list[str]) -> dict[str, Any]:
-    """Measure one contender in a fresh process that cannot outstay its time, with all that it started."""
-    command = [sys.executable, str(script), "--one", name, "--folder", str(folder), *more]
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    return printed_by(command, MOST_S, os.environ | quiet)
-
-
-def table(rows: dict[str, list[dict[str, Any]]]) -> str:
+def table(records: list[dict[str, Any]]) -> str:
     """Return the medians, the fastest first."""
+    results = Results(records)
     names = ("images_per_s", "cpu_s", "trainer_cpu_s", "memory_mb", "first_s", "p99_gap_ms")
-    lines = [f"{'':44}" + "".join(f"{name:>15}" for name in names) + "  same batches"]
-    ended = {name: [row for row in had if "error" not in row] for name, had in rows.items()}
-    figures = {
-        name: {key: median(row[key] for row in had) for key in names}
-        for name, had in ended.items()
-        if had
-    }
-    for name in sorted(figures, key=lambda one: -figures[one]["images_per_s"]):
+    rows = []
+    for name in fastest_first(results):
         shown = f"{name} (decodes the part)" if name in PART and "part" not in name else name
-        same = "yes" if len({row["digest"] for row in ended[name]}) == 1 else "no"
-        cells = "".join(f"{figures[name][key]:15,.2f}" for key in names)
-        lines.append(f"{shown:44}{cells}  {same}")
-    return "\n".join(lines)
+        cells = [f"{results.median(CASE, name, key) or 0:,.2f}" for key in names]
+        rows.append([shown, *cells, "yes" if same_batches(results, name) else "no"])
+    return report.table(["", *names, "same batches"], rows)
+
+
+def fastest_first(results: Results) -> list[str]:
+    """Return the contenders by their images a second."""
+    names = results.contenders(CASE)
+    return sorted(names, key=lambda one: -(results.median(CASE, one, "images_per_s") or 0))
+
+
+def same_batches(results: Results, name: str) -> bool:
+    """Return whether a contender's first epoch was the same in all repetitions."""
+    return len({*results.values(CASE, name, "digest").values()}) == 1
 
 
 def main() -> None:
     """Let all contenders take turns."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--contender", nargs="+", help="these alone", choices=[*ALL])
-    parser.add_argument("--repetitions", type=int)
-    parser.add_argument("--out", type=Path, help="where the lines go besides")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser = parser_of(__doc__, ALL)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(run_contender(asked.one, asked.folder, asked.epochs)), flush=True)
+        print(json.dumps(run_contender(*asked.one, asked.folder, asked.epochs)), flush=True)
         os._exit(0)  # some rivals' threads do not end
-    facts = conditions(quick=asked.quick)
-    epochs = ["--epochs", str(1 if asked.quick else EPOCHS)]
-    repetitions = asked.repetitions or (1 if asked.quick else REPETITIONS)
-    names = [
-        name
-        for name in asked.contender or ALL
-        if all(importlib.util.find_spec(one.partition(".")[0]) for one in packages_of(name))
-    ]
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    names = [name for name in asked.contender if installed(packages_of(name))]
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        write_files(folder, QUICK_FILES if asked.quick else FILES)
-        for number in range(repetitions):
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                had = measured(Path(__file__), name, folder, epochs)
-                rows[name].append(had)
-                line = json.dumps(
-                    {"contender": name, "repetition": number, "load": os.getloadavg()[0]} | had
-                )
-                print(line, flush=True)
-                if asked.out:
-                    with asked.out.open("a") as file:
-                        file.write(json.dumps(facts | json.loads(line)) + "\n")
-    print(
-        json.dumps(
-            {
-                "versions": versions(
-                    tuple(
-                        (one, "")
-                        for one in (
-                            "torch",
-                            "tensorflow",
-                            "grain",
-                            "spdl",
-                            "turboloader",
-                            "simplejpeg",
-                        )
-                    )
-                )
-            }
+        write_files(Path(made), QUICK_FILES if asked.quick else FILES)
+        words = ["--folder", made, "--epochs", str(1 if asked.quick else EPOCHS)]
+        records = take_turns(
+            asked,
+            {CASE: names},
+            REPETITIONS,
+            RIVALS,
+            lambda _, name: said_by(__file__, [*words, "--one", name], MOST_S),
         )
-    )
-    print(table(rows))
+    print(table(records))
 
 
 if __name__ == "__main__":

@@ -347,7 +347,7 @@ def test_times_have_three_digits(
     assert report.quantity(value, report.TIME, spread) == text
 
 
-def test_small_table_compares_with_ringfeed() -> None:
+def test_figures_compare_with_ringfeed() -> None:
     """A row for each contender, a column for each workload, ratios to ringfeed, and where it was had."""
     results = Results(
         [
@@ -358,7 +358,7 @@ def test_small_table_compares_with_ringfeed() -> None:
             record("torch-arrays", 0, per_batch_s=1e-4),
         ]
     )
-    assert report.small_table(results) == (
+    assert report.figures(results) == (
         "| time per batch (over ringfeed) | ready 1 kB batch | 32 JPEG photographs |\n"
         "| --- | ---: | ---: |\n"
         "| ringfeed | 5.00 µs | 27.0 ms |\n"

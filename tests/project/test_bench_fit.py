@@ -107,7 +107,6 @@ def test_an_epoch_stands_beside_its_bounds() -> None:
     page = report.render(results)
     assert report.fit_table(results) in page
     assert report.small_fit_table(results) in report.figures(results)
-    assert report.small_fit_table(results) not in report.small_table(results)
 
 
 def test_an_epoch_near_its_largest_bound_keeps_the_promise() -> None:

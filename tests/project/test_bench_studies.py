@@ -57,6 +57,13 @@ RUNS = [
     Study("forks", ("--forks", "2"), ("huge_bytes", "private_bytes")),
     Study("forms", ("--quick",), ("detection", "encoded", "ragged, total"), writes="--out"),
     Study(
+        "keras_training",
+        ("--quick", "--case", "epoch", "killed", "--contender", 'feed(memory="100MB")'),
+        ("epoch_s", "longest_s", "weights", "commit"),
+        ("PIL", "sklearn", "skimage", "tensorflow"),
+        writes="--out",
+    ),
+    Study(
         "leaves", ("--quick",), ("np.int64", "NamedTuple", "dict of 20 np.float32"), writes="--out"
     ),
     Study("paths", ("--quick",), ("ringfeed, spawn", "Frozen"), writes="--out"),
@@ -70,7 +77,7 @@ RUNS = [
     Study(
         "neighbour",
         ("--quick", "--contender", "ringfeed, Pillow"),
-        ("headspace", "launch_us", "trainer_cpu_ms", "commit"),
+        ("headspace", "p99_us", "trainer_cpu_ms", "commit"),
         ("PIL", "sklearn", "skimage"),
         writes="--out",
     ),

@@ -1,0 +1,78 @@
+"""Put what users feel into the project's README: `python bench/report/first_screen.py`.
+
+From the newest full results of `studies/photographs.py` and `studies/keras_training.py`; nothing in it
+is typed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
+from report import page, plot
+from report.report import table
+from report.results import Results, read
+from studies import keras_training, photographs
+from studies.photograph_loaders import PART, WHOLE
+
+BENCH = Path(__file__).parents[1]
+README = BENCH.parent / "README.md"
+MARK = "figures"
+SCRIPTS = "`python bench/studies/photographs.py` and `python bench/studies/keras_training.py`"
+OURS, OURS_OF_PART = "ringfeed", "ringfeed, the part alone"
+
+
+def newest(name: str) -> Path:
+    """A study's newest file."""
+    return max((BENCH / "results").glob(f"{name}-*.jsonl"))
+
+
+def photographs_lines(results: Results) -> str:
+    """How many photographs a second, ours and the best rival's, of those that decode alike."""
+    ours, rival = _rates(results, OURS, WHOLE)
+    ours_of_part, rival_of_part = _rates(results, OURS_OF_PART, PART)
+    return (
+        f"Photographs to normalised batches on two cores: {ours}; {rival}. Where only the part that is "
+        f"kept is decoded: {ours_of_part}; {rival_of_part}."
+    )
+
+
+def _rates(results: Results, mine: str, alike: dict[str, Any]) -> tuple[str, str]:
+    rates = {
+        name: round(results.median(photographs.CASE, name, "images_per_s") or 0)
+        for name in results.contenders(photographs.CASE)
+        if name in alike
+    }
+    theirs = {
+        name: rate for name, rate in rates.items() if not name.startswith(("ringfeed", "two"))
+    }
+    best = max(theirs, key=lambda name: theirs[name])
+    times = rates[mine] / theirs[best]
+    return f"{mine} {rates[mine]:,} a second", f"the next, {best}, {theirs[best]:,} ({times:.2f}x)"
+
+
+def text_of(of_photographs: list[dict[str, Any]], of_training: list[dict[str, Any]]) -> str:
+    """The block between the marks."""
+    heads = ["one Keras training", *keras_training.CONTENDERS[1:]]
+    shown = [f"`{head}`" if "(" in head else head for head in heads]
+    where = f"{page.where([*of_training, *of_photographs])}; {of_training[0]['time'][:10]}"
+    blocks = (
+        "![photographs a second, by loader](bench/plots/photographs.svg)",
+        photographs_lines(Results(of_photographs)),
+        table(shown, keras_training.rows(of_training)),
+        f"By {SCRIPTS}, which say what is measured; medians of fresh processes in turns. {where}.",
+    )
+    return "\n\n".join(blocks)
+
+
+def main() -> None:
+    """Draw the plot, and write the block."""
+    plot.plot(newest("photographs"))
+    page.put(README, MARK, text_of(*map(read, map(newest, ("photographs", "keras_training")))))
+
+
+if __name__ == "__main__":
+    main()
