@@ -8,10 +8,11 @@
 Each repetition is a fresh process; the contenders take turns. It imports what its dataset needs,
 and is timed from the loader's construction to its first batch, without the pause. `first_s` is the
 process's first loader, `second_s` another one, made while the first is open, `import_s` the import
-of the loader's class ahead of both. "forkserver, alone" has no warm forkserver. All modules are
-compiled before, as installed ones are. `cpu_s` is what the process and all below it have computed
-for the first; `memory_bytes` the memory of all processes below it, without shared memory; a page
-that several share is divided among them. The last lines give the medians as a table.
+of the loader's class ahead of both. "forkserver, alone" has no warm forkserver; "torch door" is
+`ringfeed.torch.DataLoader`. All modules are compiled before, as installed ones are. `cpu_s` is what
+the process and all below it have computed for the first; `memory_bytes` the memory of all processes
+below it, without shared memory; a page that several share is divided among them. The last lines give
+the medians as a table.
 
     array         two arrays
     script        a class of the script itself
@@ -45,7 +46,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench,
 from harness import proctree
 from harness.machine import commit, machine, versions
 
-CONTENDERS = ("spawn", "forkserver", "forkserver, alone", "fork", "torch fork", "grain")
+CONTENDERS = (
+    "spawn",
+    "forkserver",
+    "forkserver, alone",
+    "fork",
+    "torch fork",
+    "torch door",
+    "grain",
+)
 ALONE = {"forkserver, alone": {"RINGFEED_WARM_S": "0"}}
 TIMEOUT_S = 300
 
@@ -100,7 +109,7 @@ def dataset_of(case: str, contender: str) -> Any:
     if case == "array":
         if contender == "grain":
             return [*zip(values, np.arange(512), strict=True)]
-        if contender != "torch fork":
+        if not contender.startswith("torch"):
             return values, np.arange(512)
         import torch  # noqa: PLC0415 - as above
 
@@ -135,6 +144,14 @@ def _torch(dataset: Any, _contender: str, workers: int, size: int | None) -> Mad
     return loader, began_s, loader.__iter__
 
 
+def _door(dataset: Any, _contender: str, workers: int, size: int | None) -> Made:
+    from ringfeed.torch import DataLoader  # noqa: PLC0415 - as above
+
+    began_s = time.perf_counter()
+    loader = DataLoader(dataset, batch_size=size, num_workers=workers)
+    return loader, began_s, loader.__iter__
+
+
 def _grain(dataset: Any, _contender: str, workers: int, size: int | None) -> Made:
     import grain  # noqa: PLC0415 - as above
     from absl import flags  # noqa: PLC0415 - as above
@@ -162,6 +179,7 @@ Made = tuple[
 ]  # a loader, when its construction began, and what begins an epoch
 MAKERS: dict[str, Callable[[Any, str, int, int | None], Made]] = {
     "torch fork": _torch,
+    "torch door": _door,
     "grain": _grain,
 }
 
@@ -172,6 +190,8 @@ def repetition(case: str, contender: str, workers: int, pause_s: float) -> dict[
     began_s = time.perf_counter()
     if contender == "torch fork":
         import torch.utils.data  # noqa: F401, PLC0415 - not in the time
+    elif contender == "torch door":
+        from ringfeed.torch import DataLoader  # noqa: F401, PLC0415 - likewise
     elif contender == "grain":
         import grain  # noqa: F401, PLC0415 - likewise
     else:
