@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import time
 import weakref
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -150,7 +149,7 @@ def test_a_loader_that_runs(tmp_path: Path) -> None:
     with loader_with(Oracle(200, sleep_s=0.002), batch_size=8, **settings) as loader:
         with loader.trace(path) as trace:
             for _ in loader:
-                for _ in range(2):  # the first may have begun before this batch was held
+                for _turn in range(2):  # the first look may have begun before this batch was held
                     looked_ns = trace._looked_ns
                     wait_until(lambda before_ns=looked_ns: trace._looked_ns > before_ns)
             stats = loader.stats()
