@@ -106,7 +106,7 @@ def left_out(options: argparse.Namespace) -> Iterator[str]:
 
 
 def publish(file: str) -> int:
-    """Put the tables of a results file into the bench's page and that of figures."""
+    """Put the tables of a results file into the page of figures and, where it has all workloads, into the bench's."""
     full = sorted((HERE / "results").glob("run-*.jsonl"))
     if not file and not full:
         print(
@@ -116,14 +116,18 @@ def publish(file: str) -> int:
         return 1
     source = Path(file) if file else full[-1]
     results = Results(read(source))
-    drawn = plot(source)
-    if missing():
-        print(missing())
-    seen = f"\n\n![time per batch, by workload]({{}}plots/{drawn.name})" if drawn else ""
-    for page, text in (
-        (HERE / "README.md", render(results) + seen.format("")),
-        (HERE.parent / "docs" / "figures.md", figures(results) + seen.format("../bench/")),
-    ):
+    pages = {HERE.parent / "docs" / "figures.md": figures(results)}
+    if missing_cases := [case for case in CASES if not results.contenders(case)]:
+        print(
+            f"{HERE / 'README.md'}: left as it is, {source.name} lacks {', '.join(missing_cases)}"
+        )
+    else:
+        drawn = plot(source)
+        if missing():
+            print(missing())
+        seen = f"\n\n![time per batch, by workload](plots/{drawn.name})" if drawn else ""
+        pages[HERE / "README.md"] = render(results) + seen
+    for page, text in pages.items():
         done = (
             f"rendered from {source.name}"
             if insert(page, MARK, text)

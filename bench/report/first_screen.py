@@ -22,6 +22,10 @@ BENCH = Path(__file__).parents[1]
 README = BENCH.parent / "README.md"
 MARK = "figures"
 SCRIPTS = "`python bench/studies/photographs.py` and `python bench/studies/keras_training.py`"
+MEMORY = (
+    "Memory is what all processes have above the same training on one batch. `memory=` fixes the slots; "
+    "each worker process has its interpreter and its sample besides."
+)
 OURS, OURS_OF_PART = "ringfeed", "ringfeed, the part alone"
 
 
@@ -32,37 +36,37 @@ def newest(name: str) -> Path:
 
 def photographs_lines(results: Results) -> str:
     """How many photographs a second, ours and the best rival's, of those that decode alike."""
-    ours, rival = _rates(results, OURS, WHOLE)
-    ours_of_part, rival_of_part = _rates(results, OURS_OF_PART, PART)
     return (
-        f"Photographs to normalised batches on two cores: {ours}; {rival}. Where only the part that is "
-        f"kept is decoded: {ours_of_part}; {rival_of_part}."
+        "Two cores make batches of normalised photographs from JPEG files. "
+        f"{_rates(results, OURS, WHOLE)} Where loaders decode only the part that they keep: "
+        f"{_rates(results, OURS_OF_PART, PART)}"
     )
 
 
-def _rates(results: Results, mine: str, alike: dict[str, Any]) -> tuple[str, str]:
+def _rates(results: Results, mine: str, alike: dict[str, Any]) -> str:
     rates = {
         name: round(results.median(photographs.CASE, name, "images_per_s") or 0)
         for name in results.contenders(photographs.CASE)
         if name in alike
     }
-    theirs = {
-        name: rate for name, rate in rates.items() if not name.startswith(("ringfeed", "two"))
-    }
-    best = max(theirs, key=lambda name: theirs[name])
-    times = rates[mine] / theirs[best]
-    return f"{mine} {rates[mine]:,} a second", f"the next, {best}, {theirs[best]:,} ({times:.2f}x)"
+    rivals = [name for name in rates if not name.startswith(("ringfeed", "two bare"))]
+    best = max(rivals, key=lambda name: rates[name])
+    return (
+        f"ringfeed: {rates[mine]:,} a second; the next loader ({best}): {rates[best]:,}; that is "
+        f"{rates[mine] / rates[best]:.2f} times as many."
+    )
 
 
 def text_of(of_photographs: list[dict[str, Any]], of_training: list[dict[str, Any]]) -> str:
     """The block between the marks."""
-    heads = ["one Keras training", *keras_training.CONTENDERS[1:]]
-    shown = [f"`{head}`" if "(" in head else head for head in heads]
+    heads = ["one training in Keras", *keras_training.CONTENDERS[1:]]
+    shown = [f"ringfeed: `{head}`" if "(" in head else head for head in heads]
     where = f"{page.where([*of_training, *of_photographs])}; {of_training[0]['time'][:10]}"
     blocks = (
         "![photographs a second, by loader](bench/plots/photographs.svg)",
         photographs_lines(Results(of_photographs)),
         table(shown, keras_training.rows(of_training)),
+        MEMORY,
         f"By {SCRIPTS}, which say what is measured; medians of fresh processes in turns. {where}.",
     )
     return "\n\n".join(blocks)

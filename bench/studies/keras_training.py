@@ -58,10 +58,10 @@ CASES = {
     "resumed": (THREADS, PROCESSES, INSTALL, FEED),
 }
 TITLES = {
-    "memory": "memory of its input, at the peak",
+    "memory": "memory for its input, at the peak",
     "epoch": "an epoch",
-    "killed": "a worker is killed: the longest wait",
-    "resumed": "killed, and begun again: the first batch after",
+    "killed": "a worker is killed: longest wait",
+    "resumed": "killed and started again: first batch",
 }
 
 # ---- in the fresh process ----
@@ -145,8 +145,7 @@ def watch_of(case: str) -> Any:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             del logs
             self.ended_s.append(time.perf_counter())
-            half = self.params["steps"] // 2
-            amid = (self.epoch, batch) == (1, SAVE_FREQ * (half // SAVE_FREQ) + SAVE_FREQ // 2)
+            amid = (self.epoch, batch) == (1, killed_at(self.params["steps"]))
             if case == "memory":
                 time.sleep(SLOW_STEP_S)
             elif case in {"killed", "stopped"} and amid:
@@ -226,12 +225,25 @@ def cell(results: Results, case: str, contender: str) -> str:
         return took
     undisturbed = results.values("epoch", contender, "weights").values()
     same = {*results.values(case, contender, "weights").values()} == {*undisturbed}
-    again = results.median(case, contender, "again") if case == "resumed" else 0
+    again = _trained_twice(results, contender) if case == "resumed" else 0
     return (
         took
         + (f", {again:.0f} batches twice" if again else "")
         + (", the same weights" if same else ", other weights")
     )
+
+
+def _trained_twice(results: Results, contender: str) -> float:
+    """Count the batches after the backup that a resumed run trained beyond those that were left."""
+    whole = results.median("epoch", contender, "batches") or 0
+    killed = killed_at(round(whole / EPOCHS)) + whole / EPOCHS + 1
+    left = whole - killed // SAVE_FREQ * SAVE_FREQ
+    return (results.median("resumed", contender, "batches") or 0) - left
+
+
+def killed_at(steps: int) -> int:
+    """Return the batch of the second epoch at whose end something is killed: amid two backups."""
+    return SAVE_FREQ * (steps // 2 // SAVE_FREQ) + SAVE_FREQ // 2
 
 
 def table(records: list[dict[str, Any]]) -> str:
@@ -261,10 +273,6 @@ def run(folder: Path, case: str, contender: str) -> dict[str, Any]:
         said_by(__file__, [*words, "stopped", contender], MOST_S)
     had = said_by(__file__, [*words, case, contender], MOST_S, watch=case == "memory")
     shutil.rmtree(folder / BACKUP, ignore_errors=True)
-    if case == "resumed" and "figures" in had:
-        steps = len([*folder.glob("*.jpg")]) // BATCH
-        left = 2 * steps - SAVE_FREQ * (steps // 2 // SAVE_FREQ)
-        had["figures"]["again"] = had["figures"]["batches"] - left
     return had
 
 

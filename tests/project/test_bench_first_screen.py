@@ -1,0 +1,79 @@
+"""README's first screen is made of the lines of two studies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from report import first_screen
+from report.results import Results
+from studies import keras_training
+
+PLACE = {
+    "time": "2026-11-28T12:00:00+0000",
+    "machine": {"cpu": "CPU", "cores": 2, "kernel": "6.1"},
+    "versions": {"keras": "3.15.1"},
+    "commit": "0123456789ab",
+}
+
+
+def line(case: str, contender: str, **figures: Any) -> dict[str, Any]:
+    """A line of a study."""
+    return {**PLACE, "case": case, "contender": contender, "repetition": 0, "figures": figures}
+
+
+PROCESSES, FEED = keras_training.PROCESSES, keras_training.FEED
+TRAINING = [
+    line("memory", keras_training.MODEL, peak_bytes=800e6),
+    line("memory", FEED, peak_bytes=1000e6),
+    line("epoch", PROCESSES, epoch_s=5.0, weights="a", batches=96),
+    line("epoch", FEED, epoch_s=2.0, weights="a", batches=96),
+    {**PLACE, "case": "killed", "contender": PROCESSES, "repetition": 0, "error": "hangs"},
+    line("killed", FEED, longest_s=0.2, weights="a"),
+    line("resumed", PROCESSES, first_s=2.0, weights="b", batches=64),
+    line("resumed", FEED, first_s=1.0, weights="a", batches=56),
+]
+PHOTOGRAPHS = [
+    line("photographs", name, images_per_s=rate)
+    for name, rate in (
+        ("ringfeed", 1800.0),
+        ("Grain", 700.0),
+        ("two bare processes", 2000.0),
+        ("torch", 900.4),
+        ("ringfeed, the part alone", 2100.0),
+        ("DALI, CPU", 1000.0),
+    )
+]
+
+
+def test_what_each_contender_had() -> None:
+    """Memory is above that of one batch; weights are compared with the undisturbed run's; an error is told."""
+    found = {row[0]: [row[2], row[4]] for row in keras_training.rows(TRAINING)}
+    assert found == {
+        "memory for its input, at the peak": ["-", "200 MB"],
+        "an epoch": ["5.00 s", "2.00 s"],
+        "a worker is killed: longest wait": ["hangs", "200 ms, the same weights"],
+        "killed and started again: first batch": [
+            "2.00 s, 8 batches twice, other weights",
+            "1.00 s, the same weights",
+        ],
+    }
+
+
+def test_a_ratio_is_the_quotient_of_what_is_shown() -> None:
+    """The best rival is one that decodes alike, and no bare process."""
+    assert first_screen.photographs_lines(Results(PHOTOGRAPHS)) == (
+        "Two cores make batches of normalised photographs from JPEG files. ringfeed: 1,800 a second; the "
+        "next loader (torch): 900; that is 2.00 times as many. Where loaders decode only the part that "
+        "they keep: ringfeed: 2,100 a second; the next loader (DALI, CPU): 1,000; that is 2.10 times as "
+        "many."
+    )
+
+
+def test_the_block_says_where_and_when() -> None:
+    """The commit and the day stand at its end."""
+    text = first_screen.text_of(PHOTOGRAPHS, TRAINING)
+    assert text.endswith("CPU, 2 cores, Linux 6.1; keras 3.15.1; commit 0123456789ab; 2026-11-28.")
+    assert (
+        "| one training in Keras | Keras, threads | Keras, processes | ringfeed: `install()` |"
+        in text
+    )
