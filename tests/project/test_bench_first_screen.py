@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from report import first_screen
-from report.results import Results
-from studies import keras_training
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+
+from report import first_screen  # noqa: E402
+from report.results import Results  # noqa: E402
+from studies import keras_training  # noqa: E402
 
 PLACE = {
     "time": "2026-11-28T12:00:00+0000",
