@@ -8,9 +8,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-from report import first_screen  # noqa: E402
-from report.results import Results  # noqa: E402
-from studies import keras_training  # noqa: E402
+from report import first_screen
+from report.results import Results
+from studies import keras_training
 
 PLACE = {
     "time": "2026-11-28T12:00:00+0000",
