@@ -257,12 +257,13 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
 # `nodes` are clusters of Ray on this machine, which take all of it: by themselves, at the end.
-SAMPLES := system ring orders spec datasets
+SAMPLES := system ring orders spec
+DATASETS := datasets
 CHANGES := reading transport
 PROCESSES := workers monitor tools
 RUNS := engine
 ELSEWHERE := frameworks/shared sharing ray
-CORE := $(SAMPLES) $(CHANGES) $(PROCESSES) $(RUNS) $(ELSEWHERE)
+CORE := $(SAMPLES) $(DATASETS) $(CHANGES) $(PROCESSES) $(RUNS) $(ELSEWHERE)
 MOST := system ring spec transport workers monitor tools
 OLDEST := $(firstword $(OTHERS))
 NEWEST := $(lastword $(OTHERS))
@@ -278,15 +279,19 @@ $(1): $(FIRST:%=%$(2))
 	    $(if $(filter $(2),$(MAIN)),$(CHOICE)) $(PASSED:%=--passed=%/$(1)) $(4) $(3:%=tests/%)
 endef
 # Those that take longest come first, so that none is alone at the end.
-PARTS := keras core-runs tensorflow core-samples core-processes core-changes core-elsewhere deaths dropin limits project machine
+PARTS := keras keras-runs core-runs tensorflow core-samples core-datasets core-processes core-changes core-elsewhere deaths dropin limits project machine
 OTHER_PARTS := $(OTHERS:%=core-%) $(NEWEST:%=transport-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 $(eval $(call part,project,$(MAIN),project))
 $(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow frameworks/jax))
-$(eval $(call part,keras,$(MAIN),frameworks/keras))
+# Whole trainings are a part of their own: with the rest they were the last to end, alone.
+KERAS_RUNS := $(patsubst %,frameworks/keras/test_keras_%.py,backup exit iterables kills profiled soak)
+$(eval $(call part,keras,$(MAIN),frameworks/keras,$(KERAS_RUNS:%=--ignore=tests/%)))
+$(eval $(call part,keras-runs,$(MAIN),$(KERAS_RUNS)))
 $(eval $(call part,dropin,$(MAIN),keras))
 $(eval $(call part,torch,$(MAIN),torch frameworks/torch))
 $(eval $(call part,core-samples,$(MAIN),$(SAMPLES)))
+$(eval $(call part,core-datasets,$(MAIN),$(DATASETS)))
 $(eval $(call part,core-changes,$(MAIN),$(CHANGES)))
 $(eval $(call part,core-processes,$(MAIN),$(PROCESSES)))
 $(eval $(call part,core-runs,$(MAIN),$(RUNS)))
