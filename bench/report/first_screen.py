@@ -65,7 +65,7 @@ def _rates(results: Results, mine: str, alike: dict[str, Any]) -> str:
 
 
 def _repetitions(*files: list[dict[str, Any]]) -> str:
-    return " or ".join(str(1 + max(line["repetition"] for line in lines)) for lines in files)
+    return " and of ".join(str(1 + max(line["repetition"] for line in lines)) for lines in files)
 
 
 def text_of(of_photographs: list[dict[str, Any]], of_training: list[dict[str, Any]]) -> str:
@@ -78,7 +78,7 @@ def text_of(of_photographs: list[dict[str, Any]], of_training: list[dict[str, An
         photographs_lines(Results(of_photographs)),
         table(shown, keras_training.rows(of_training)),
         CAPTION,
-        f"{SCRIPTS.format(_repetitions(of_training, of_photographs))} {where}.",
+        f"{SCRIPTS.format(_repetitions(of_photographs, of_training))} {where}.",
     )
     return "\n\n".join(blocks)
 
