@@ -17,6 +17,7 @@ import numpy as np
 
 from ringfeed._callers import callers_depth
 from ringfeed._checks import error_of
+from ringfeed._classes import class_names
 from ringfeed.spec.array import (
     CONTAINERS,
     USER_DTYPE,
@@ -88,7 +89,7 @@ def from_array(value: object, where: str) -> AnyArray | None:
     """Return an array or array-like as a plain ndarray, over the same memory; else None."""
     if type(value) is np.ndarray:
         return value
-    if isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ndarray) and "numpy.MaskedArray" in class_names(value):
         remedy = "return value.filled(...) in its place"
         raise error_of(where, "is a masked array", "a plain array", remedy)
     if isinstance(value, CONTAINERS) or not has_array(value):
