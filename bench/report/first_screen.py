@@ -23,14 +23,14 @@ README = BENCH.parent / "README.md"
 MARK = "figures"
 ALSO = ("torch", "Grain")  # what most readers have now, beside the next loader
 CAPTION = (
-    "The training: 1,024 JPEG files, decoded by Pillow to batches of 32 (19 MB), two workers, a backup "
-    "every 10 batches. Memory is that of all processes, less that of the same training on one fixed "
-    "batch; `memory=` limits the slots alone, and each worker adds its interpreter and the batch that it "
-    "makes."
+    "1,024 JPEG files in batches of 32 (19 MB), two workers, a backup every 10 batches. Memory is that "
+    "of all processes, minus that of the same training on one fixed batch. `memory=` limits the slots; "
+    "each worker adds its interpreter and one batch."
 )
 SCRIPTS = (
-    "`python bench/studies/photographs.py` and `python bench/studies/keras_training.py` measure this. "
-    "Each figure is the median of {} runs; each run is a new process, and the loaders take turns."
+    "`python bench/studies/photographs.py` and `python bench/studies/keras_training.py` measure this: "
+    "medians of {} runs, each in a new process. {}; "
+    "[versions and all figures](bench/README.md); commit {}; {}."
 )
 OURS, OURS_OF_PART = "ringfeed", "ringfeed, the part alone"
 
@@ -43,9 +43,9 @@ def newest(name: str) -> Path:
 def photographs_lines(results: Results) -> str:
     """How many photographs a second, ours and the best rival's, of those that decode alike."""
     return (
-        "Two cores decode, crop, flip and normalise photographs. Where all loaders run the same Python "
-        f"code: {_rates(results, OURS, WHOLE)} Where each decodes only the crop that it keeps: "
-        f"{_rates(results, OURS_OF_PART, PART)}"
+        "Photographs a second on two cores (decode, crop, flip, normalise). With the same Python code "
+        f"for each: {_rates(results, OURS, WHOLE)} With decoders that read only the crop, which is less "
+        f"work: {_rates(results, OURS_OF_PART, PART)}"
     )
 
 
@@ -57,28 +57,33 @@ def _rates(results: Results, mine: str, alike: dict[str, Any]) -> str:
     }
     rivals = [name for name in rates if not name.startswith(("ringfeed", "two bare"))]
     best = max(rivals, key=lambda name: rates[name])
-    others = "; ".join(f"{name} {rates[name]:,}" for name in ALSO if name in rates)
+    others = [name for name in (best, *ALSO) if name in rates]
+    shown = "; ".join(f"{name} {rates[name]:,}" for name in dict.fromkeys(others))
     return (
-        f"ringfeed makes {rates[mine]:,} a second, the next loader ({best}) {rates[best]:,}. ringfeed is "
-        f"{rates[mine] / rates[best]:.2f} times as fast{f' ({others})' if others else ''}."
+        f"ringfeed {rates[mine]:,}; {shown}. ringfeed is {rates[mine] / rates[best]:.2f} times as fast "
+        "as the next."
     )
 
 
 def _repetitions(*files: list[dict[str, Any]]) -> str:
-    return " and of ".join(str(1 + max(line["repetition"] for line in lines)) for lines in files)
+    return " and ".join(str(1 + max(line["repetition"] for line in lines)) for lines in files)
 
 
 def text_of(of_photographs: list[dict[str, Any]], of_training: list[dict[str, Any]]) -> str:
     """The block between the marks."""
     heads = ["one training in Keras", *keras_training.CONTENDERS[1:]]
     shown = [f"ringfeed: `{head}`" if "(" in head else head for head in heads]
-    where = f"{page.where([*of_training, *of_photographs])}; {of_training[0]['time'][:10]}"
     blocks = (
         "![photographs a second, by loader](bench/plots/photographs.svg)",
         photographs_lines(Results(of_photographs)),
         table(shown, keras_training.rows(of_training)),
         CAPTION,
-        f"{SCRIPTS.format(_repetitions(of_photographs, of_training))} {where}.",
+        SCRIPTS.format(
+            _repetitions(of_photographs, of_training),
+            page.machine_of(of_training[0]),
+            page.commits_of([*of_training, *of_photographs]),
+            of_training[0]["time"][:10],
+        ),
     )
     return "\n\n".join(blocks)
 

@@ -10,12 +10,16 @@ if TYPE_CHECKING:
 
 def where(records: list[dict[str, Any]]) -> str:
     """Machine, versions and every commit of a run, as one sentence without its end."""
-    first = records[0]
-    machine = first.get("machine", first)
     found: dict[str, str] = {}
     for record in records:
         found |= record.get("versions", {})
     packages = ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
+    return f"{machine_of(records[0])}; {packages}; commit {commits_of(records)}"
+
+
+def machine_of(record: dict[str, Any]) -> str:
+    """The machine of a run."""
+    machine = record.get("machine", record)
     memory = f"{machine['memory_bytes'] / 1e9:.0f} GB" if "memory_bytes" in machine else ""
     place = (
         machine["cpu"],
@@ -25,9 +29,12 @@ def where(records: list[dict[str, Any]]) -> str:
         f"driver {machine['driver']}" if "driver" in machine else "",
         f"Linux {machine['kernel']}",
     )
-    words = ", ".join(filter(None, [*place, machine.get("libc")]))
-    commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
-    return f"{words}; {packages}; commit {commits}"
+    return ", ".join(filter(None, [*place, machine.get("libc")]))
+
+
+def commits_of(records: list[dict[str, Any]]) -> str:
+    """The commits that a run was made at."""
+    return ", ".join(dict.fromkeys(record["commit"] for record in records))
 
 
 def marks(name: str) -> tuple[str, str]:

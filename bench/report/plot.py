@@ -42,6 +42,24 @@ COLOURS = {
     CONTENDERS["ideal"].title: IDEAL,
     **dict.fromkeys(BOUNDS, IDEAL),
 }
+# What is drawn of the photographs, by how it decodes: README's reader has no use for all designs.
+PHOTOGRAPHS = {
+    "the same Python code decodes each file": {
+        "ringfeed": "ringfeed",
+        "two bare processes": "no loader: two bare processes",
+        "Keras, threads": "Keras, threads",
+        "SPDL, a process and a pool for each worker": "SPDL, processes",
+        "SPDL, threads": "SPDL, threads",
+        "torch": "torch",
+        "Grain": "Grain",
+    },
+    "decoders that read only the crop": {
+        "ringfeed, the part alone": "ringfeed",
+        "DALI, CPU": "DALI, CPU",
+        "TurboLoader": "TurboLoader",
+        "tf.data": "tf.data",
+    },
+}
 SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ringfeed",
@@ -97,21 +115,26 @@ def _bars(times: dict[str, float], case: str, panel: Axes) -> None:
 
 
 def draw_photographs(results: Results, file: Path) -> None:
-    """A bar for each loader: photographs a second, the most on top."""
+    """A panel for those that decode alike, a bar for each loader: photographs a second, the most on top."""
     rates = {
         name: results.median("photographs", name, "images_per_s") or 0.0
         for name in results.contenders("photographs")
     }
-    names = sorted(rates, key=lambda name: rates[name])
-    figure, panels = _panels(1, PANEL_IN + BAR_IN * len(names), columns=1)
-    for panel in panels:
+    figure, panels = _panels(
+        len(PHOTOGRAPHS), PANEL_IN + BAR_IN * max(map(len, PHOTOGRAPHS.values()))
+    )
+    for (title, alike), panel in zip(PHOTOGRAPHS.items(), panels, strict=True):
+        names = sorted(alike.keys() & rates.keys(), key=lambda name: rates[name])
         colours = [
             OURS if "ringfeed" in name else IDEAL if "bare" in name else OTHERS for name in names
         ]
-        bars = panel.barh(names, [rates[name] for name in names], color=colours)
+        bars = panel.barh(
+            [alike[name] for name in names], [rates[name] for name in names], color=colours
+        )
         panel.bar_label(bars, [f" {rates[name]:,.0f}" for name in names])
-        panel.set_xlim(0, 1.1 * max(rates.values()))
-        panel.set_xlabel("photographs a second: decoded, cropped, flipped, normalised")
+        panel.set_xlim(0, 1.25 * max(rates.values()))
+        panel.set_title(title, loc="right")
+        panel.set_xlabel("photographs a second")
     _save(figure, file)
 
 

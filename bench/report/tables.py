@@ -2,7 +2,7 @@
 
     python bench/report/tables.py bench/results/fit_step-2026-11-21.jsonl   # or those of named files
 
-A file's name says which bench it is from: fit_step, elements, gpu or growth, then a hyphen.
+A file's name says which bench it is from: one of `MARKS`, then a hyphen.
 """
 
 from __future__ import annotations

@@ -58,10 +58,10 @@ CASES = {
     "resumed": (THREADS, PROCESSES, INSTALL, FEED),
 }
 TITLES = {
-    "memory": "most memory that its input takes",
-    "epoch": "an epoch",
-    "killed": "a worker is killed: longest wait",
-    "resumed": "the run is killed and started again: first batch",
+    "memory": "peak memory of the input",
+    "epoch": "one epoch",
+    "killed": "a worker is killed: longest wait for a batch",
+    "resumed": "the run is killed and started again",
 }
 
 # ---- in the fresh process ----
@@ -215,7 +215,7 @@ def cell(results: Results, case: str, contender: str) -> str:
         if (one["case"], one["contender"]) == (case, contender)
     ]
     if errors or not results.contenders(case) or contender not in results.contenders(case):
-        return min(errors, default="-" if case != "killed" else "no worker process")
+        return min(errors, default="-" if case != "killed" else "no process to kill")
     if case == "memory":
         peak, bare = (results.median(case, one, "peak_bytes") for one in (contender, MODEL))
         return quantity((peak or 0.0) - (bare or 0.0), BYTES)
@@ -227,9 +227,9 @@ def cell(results: Results, case: str, contender: str) -> str:
     same = {*results.values(case, contender, "weights").values()} == {*undisturbed}
     again = _trained_twice(results, contender) if case == "resumed" else 0
     return (
-        took
-        + (f", trains {again:.0f} batches twice" if again else "")
-        + (", the same weights" if same else ", other weights")
+        (f"{took}; " if case == "killed" else "")
+        + (f"trains {again:.0f} batches twice; " if again else "")
+        + ("the same final weights" if same else "other final weights")
     )
 
 

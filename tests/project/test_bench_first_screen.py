@@ -53,12 +53,12 @@ def test_what_each_contender_had() -> None:
     """Memory is above that of one batch; weights are compared with the undisturbed run's; an error is told."""
     found = {row[0]: [row[2], row[4]] for row in keras_training.rows(TRAINING)}
     assert found == {
-        "most memory that its input takes": ["-", "200 MB"],
-        "an epoch": ["5.00 s", "2.00 s"],
-        "a worker is killed: longest wait": ["hangs", "200 ms, the same weights"],
-        "the run is killed and started again: first batch": [
-            "2.00 s, trains 8 batches twice, other weights",
-            "1.00 s, the same weights",
+        "peak memory of the input": ["-", "200 MB"],
+        "one epoch": ["5.00 s", "2.00 s"],
+        "a worker is killed: longest wait for a batch": ["hangs", "200 ms; the same final weights"],
+        "the run is killed and started again": [
+            "trains 8 batches twice; other final weights",
+            "the same final weights",
         ],
     }
 
@@ -66,17 +66,20 @@ def test_what_each_contender_had() -> None:
 def test_a_ratio_is_the_quotient_of_what_is_shown() -> None:
     """The best rival is one that decodes alike, and no bare process."""
     assert first_screen.photographs_lines(Results(PHOTOGRAPHS)) == (
-        "Two cores decode, crop, flip and normalise photographs. Where all loaders run the same Python "
-        "code: ringfeed makes 1,800 a second, the next loader (torch) 900. ringfeed is 2.00 times as fast "
-        "(torch 900; Grain 700). Where each decodes only the crop that it keeps: ringfeed makes 2,100 a "
-        "second, the next loader (DALI, CPU) 1,000. ringfeed is 2.10 times as fast."
+        "Photographs a second on two cores (decode, crop, flip, normalise). With the same Python code "
+        "for each: ringfeed 1,800; torch 900; Grain 700. ringfeed is 2.00 times as fast as the next. "
+        "With decoders that read only the crop, which is less work: ringfeed 2,100; DALI, CPU 1,000. "
+        "ringfeed is 2.10 times as fast as the next."
     )
 
 
 def test_the_block_says_where_and_when() -> None:
     """The commit and the day stand at its end."""
     text = first_screen.text_of(PHOTOGRAPHS, TRAINING)
-    assert text.endswith("CPU, 2 cores, Linux 6.1; keras 3.15.1; commit 0123456789ab; 2026-11-28.")
+    assert text.endswith(
+        "medians of 1 and 1 runs, each in a new process. CPU, 2 cores, Linux 6.1; [versions and all "
+        "figures](bench/README.md); commit 0123456789ab; 2026-11-28."
+    )
     assert (
         "| one training in Keras | Keras, threads | Keras, processes | ringfeed: `install()` |"
         in text
