@@ -23,6 +23,7 @@ ELSEWHERE = {
     "share",
     "streams",
     "torch",
+    "trainers",
     "waiting",
 }
 """Pages with tests of their own, which need more than a page says."""
