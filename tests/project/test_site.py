@@ -63,5 +63,5 @@ def test_every_page_is_found_from_the_first_one() -> None:
 def test_the_memory_of_a_pydataset_is_that_of_the_bench() -> None:
     """The row of figures is the one that `bench/report` has put into the bench's page."""
     bench = (paged.ROOT / "bench" / "README.md").read_text()
-    (row,) = [line for line in bench.splitlines() if line.startswith("| most memory that its")]
+    (row,) = [line for line in bench.splitlines() if line.startswith("| peak memory of the input")]
     assert row in paged.text_of("from-pydataset").splitlines()
