@@ -5,6 +5,7 @@ Everything else stands in pyproject.toml.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from glob import glob
@@ -15,27 +16,33 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
+# Where there is no Linux, workers are threads: the same C core over POSIX calls. On Linux this
+# variable has that built, so that it can be tested.
+LINUX = sys.platform == "linux" and os.environ.get("RINGFEED_PORTABLE") != "1"
+WAIT = "os/posix os/wait_linux" if LINUX else "os/posix os/wait_portable"
+PAGES = "os/pages_linux" if LINUX else "os/pages_portable os/processes_portable"
 # Each module with the C files that are compiled into it. One without a .pyx is a library that
 # TensorFlow opens; it is built without TensorFlow, and looks up there what it calls.
 SOURCES = {
-    "system._system": "os/descriptors os/pages os/wait",
+    "system._system": f"{WAIT} {PAGES}" + " os/descriptors_linux" * LINUX,
     "ring._ring": "segment slots plan bind take await cancel wake claim reap damage fork snapshot "
-    "os/wait os/pages export/dlpack export/feed export/feed_registry",
-    "monitor._snapshot": "snapshot os/pages os/wait",
+    f"export/dlpack export/feed export/feed_registry {WAIT} {PAGES}",
+    "monitor._snapshot": f"snapshot {WAIT} {PAGES}",
     "spec._fields": "",
     "spec._writer": "bytes/copy bytes/gather bytes/convert",
-    "spec._rows": "os/wait",
+    "spec._rows": WAIT,
     "spec._tensors": "",
     "spec._forms": "bytes/forms",
-    "datasets._changes": "os/wait",
-    "reading._claims": "os/wait",
+    "datasets._changes": WAIT,
+    "reading._claims": WAIT,
     "orders._permute": "bytes/permute",
     "engine._repeated": "",
     "engine._iterator": "",
     "frameworks._dlpack": "",
     "frameworks.tensorflow._feed": "",
-    "frameworks.tensorflow._tf_op": "export/tf_op",
 }
+if LINUX:  # it looks for TensorFlow's library by its name there; without it, Python calls
+    SOURCES["frameworks.tensorflow._tf_op"] = "export/tf_op"
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its
 # builder. -g0: what debuggers read would be two thirds of a wheel, and a third of the time to build
 # it.
@@ -48,8 +55,8 @@ COMPILE = [
     "-U_FORTIFY_SOURCE",
     "-D_FORTIFY_SOURCE=2",
 ]
-# What is relocated is read-only before any code runs.
-LINK = ["-pthread", "-Wl,-z,relro", "-Wl,-z,now"]
+# What is relocated is read-only before any code runs; other linkers have no such options.
+LINK = ["-pthread", *["-Wl,-z,relro", "-Wl,-z,now"] * LINUX]
 FLAGS = {
     # One rounding a step: a processor that multiplies and adds at once would differ from NumPy.
     "spec._writer": ["-ffp-contract=off"],
@@ -74,7 +81,7 @@ def extension(name: str, sources: str) -> Extension:
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*COMPILE, *FLAGS.get(name, [])],
         extra_link_args=LINK,
-        libraries=["dl"],
+        libraries=["dl"] * LINUX,
     )
 
 
@@ -105,8 +112,8 @@ class OfTracked(sdist):
         super().make_release_tree(base_dir, files)
 
 
-# Elsewhere the package still installs, so that `import ringfeed` can say what is missing.
+# On Windows the package still installs, so that `import ringfeed` can say what to do.
 setup(
-    ext_modules=[extension(*pair) for pair in SOURCES.items()] if sys.platform == "linux" else [],
+    ext_modules=[extension(*pair) for pair in SOURCES.items()] if sys.platform != "win32" else [],
     cmdclass={"build_ext": WithoutRunpath, "sdist": OfTracked},
 )

@@ -71,9 +71,11 @@ struct rf_ring {
 
 /* Write a fresh control block into zeroed memory of rf_control_size() bytes. */
 void rf_format(struct rf_control *control, const struct rf_geometry *geometry);
-/* Map a segment. Returns NULL with *why: errno, or EPROTO where magic, ABI or sizes differ. */
+/* Map a segment. `fresh`: the geometry of one that is made here, in zeroed memory, and that forked
+ * children of this process inherit; NULL for one that another process has made. Returns NULL with
+ * *why: errno, or EPROTO where magic, ABI or sizes differ. */
 struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size,
-                        int inherit, int *why);
+                        const struct rf_geometry *fresh, int *why);
 /* Make this process the consumer, planning at most `capacity` batches ahead. 0, or ENOMEM. */
 int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_attempts);
 /* Drop the mappings with the last reference. A forked child has private copies of the control block

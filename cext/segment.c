@@ -79,7 +79,7 @@ static void destroy(struct rf_ring *ring)
 }
 
 struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size,
-                        int inherit, int *why)
+                        const struct rf_geometry *fresh, int *why)
 {
     struct rf_ring *ring = calloc(1, sizeof *ring);
     *why = ENOMEM;
@@ -93,10 +93,12 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
     *why = EPROTO;
     if (control_size < sizeof(struct rf_control))
         goto failed;
-    ring->control = rf_map(control_fd, control_size, inherit);
+    ring->control = rf_map(control_fd, control_size, fresh != NULL);
     *why = errno;
     if (!ring->control)
         goto failed;
+    if (fresh)
+        rf_format(ring->control, fresh);
     ring->geometry = ring->control->geometry;
     *why = EPROTO;
     if (ring->control->magic != RF_MAGIC || ring->control->abi != RF_ABI ||
@@ -104,7 +106,7 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
         ring->control->seal != rf_seal_geometry(&ring->geometry) ||
         !fits(&ring->geometry, control_size, slots_size))
         goto failed;
-    ring->slots = rf_map(slots_fd, slots_size, inherit);
+    ring->slots = rf_map(slots_fd, slots_size, fresh != NULL);
     *why = errno;
     if (!ring->slots)
         goto failed;

@@ -15,6 +15,9 @@ struct rf_received {
     int fds[RF_MAX_FDS];
 };
 
+/* Make the two ends of a channel that keeps packets apart, close-on-exec. Returns 0 or an errno. */
+int rf_socket_pair(int *fds);
+
 /* Send a packet and `count` descriptors, at most RF_MAX_FDS, at once. Returns 0 or an errno: EAGAIN
  * where the peer does not read. */
 int rf_send(int end, const void *packet, size_t size, const int *fds, unsigned count);

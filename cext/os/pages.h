@@ -1,5 +1,4 @@
-/* Memory of files: its pages, and where they are mapped. With wait.h the only place that knows the
- * operating system.
+/* Memory of files: its pages, and where they are mapped. See wait.h for the two layers.
  *
  * A huge page is mapped as one where the mapping lies to its address as the file's offset to the
  * huge page, so that mappings of 2 MiB or more begin at a multiple of that: random reads then need
@@ -29,7 +28,8 @@ int rf_unpopulate(void *address, uint64_t size);
 bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size);
 
 /* Map `size` bytes of a file for reading and writing, shared; no child of this process inherits the
- * mapping unless `inherit`. NULL with errno on failure; EPROTO where the file is shorter. */
+ * mapping unless `inherit`. NULL with errno on failure; EPROTO where the file is shorter. In the
+ * portable layer each call gives fresh zeroed memory, whatever `fd` is. */
 void *rf_map(int fd, uint64_t size, int inherit);
 void rf_unmap(void *address, uint64_t size);
 

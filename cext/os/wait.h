@@ -1,17 +1,25 @@
-/* Sleeping, waking, and what ends a process: with pages.h the only place that knows
- * the operating system. */
+/* Sleeping, waking, and what ends a process: with pages.h and descriptors.h the only place that
+ * knows the operating system.
+ *
+ * Two layers have these functions, and one of them is compiled in: that of Linux, or the portable
+ * one (POSIX, as on macOS), where all sleepers are threads of one process, and what is for other
+ * processes is refused. posix.c has what both do alike. */
 #ifndef RF_WAIT_H
 #define RF_WAIT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
+
+/* Whether other processes can share memory with this one, and their deaths can be seen. */
+extern const bool rf_has_processes;
 
 /* CLOCK_MONOTONIC, in nanoseconds. */
 int64_t rf_now_ns(void);
 
 /* Sleep until woken, while *address == seen, at most until deadline_ns. Returns 0 (woken, or the
- * value differed), ETIMEDOUT or EINTR. Shared between processes. Where the kernel refuses to wait,
- * it answers 0 once a millisecond. */
+ * value differed), ETIMEDOUT or EINTR. On Linux it is shared between processes, and where the kernel
+ * refuses to wait, it answers 0 once a millisecond. The portable layer knows no EINTR. */
 int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns);
 
 /* Wake at most `count` sleepers. */

@@ -17,6 +17,7 @@ import pytest
 from ringfeed.engine.plan import make_plan
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import _ring
+from ringfeed.ring.mapping import open_ring
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Array, Spec
 
@@ -237,7 +238,7 @@ def test_a_foreign_segment_is_refused(both: Both, damage: tuple[int, bytes]) -> 
     """Another magic, ABI or size is refused before anything is read."""
     os.pwrite(both.segment.control_fd, damage[1], damage[0])
     with pytest.raises(ValueError, match="magic, ABI or sizes differ"):
-        both.segment.open()
+        open_ring(both.segment.control_fd, both.segment.slots_fd, both.segment.sizes)
 
 
 def test_a_bad_descriptor_is_an_error() -> None:

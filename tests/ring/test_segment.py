@@ -77,8 +77,9 @@ def test_every_page_is_there_before_it_is_written() -> None:
 
 @pytest.fixture
 def made() -> Iterator[Segment]:
-    """Return a fresh segment."""
+    """Return a fresh segment, which its maker has opened."""
     segment = Segment(PLAN.sizes)
+    segment.open()
     yield segment
     segment.close()
 
@@ -122,10 +123,10 @@ def test_a_header_of_another_version(made: Segment, place: int, kind: str) -> No
             continue  # an offset of 0 is as good as another
         os.pwrite(made.control_fd, struct.pack(kind, wrong), place)
         with pytest.raises(ValueError, match="no segment") as caught:
-            made.open()
+            open_ring(made.control_fd, made.slots_fd, made.sizes)
         assert str(caught.value) == NO_SEGMENT, wrong
     os.pwrite(made.control_fd, struct.pack(kind, before), place)
-    assert made.open().slots == 2
+    assert open_ring(made.control_fd, made.slots_fd, made.sizes).slots == 2
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -196,7 +197,7 @@ def test_no_room_is_a_plan_error(monkeypatch: pytest.MonkeyPatch, code: int) -> 
     def refuse(*_: object) -> None:
         raise OSError(code, "no room")
 
-    monkeypatch.setattr(segment.os, "posix_fallocate", refuse)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(ringfeed.PlanError) as caught:
         reserve("ringfeed-test", 2 * 10**6)
     assert (
@@ -212,7 +213,7 @@ def test_without_memfds_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(segment.os, "memfd_create", refuse)
+    monkeypatch.setattr(os, "memfd_create", refuse)
     with pytest.raises(ringfeed.PlanError) as caught:
         Segment(PLAN.sizes)
     assert str(caught.value) == (
@@ -228,7 +229,7 @@ def test_without_a_descriptor_it_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(segment.os, "memfd_create", refuse)
+    monkeypatch.setattr(os, "memfd_create", refuse)
     with pytest.raises(ringfeed.PlanError) as caught:
         reserve("ringfeed-test", 4096)
     assert str(caught.value) == (

@@ -31,8 +31,9 @@ IDLE = (0, None, 0, 0, 0, 0, 0, 0, 0, 0, False)
 
 @pytest.fixture
 def made() -> Iterator[Segment]:
-    """A fresh segment of 3 slots of 4 rows, for two workers."""
+    """A fresh segment of 3 slots of 4 rows, for two workers, which its maker has opened."""
     segment = Segment(PLAN.sizes)
+    segment.open()
     yield segment
     segment.close()
 

@@ -26,7 +26,6 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, check, flat, told
-from ringfeed.ring import segment
 from ringfeed.tools.discover import Target, processes
 from ringfeed.workers import process
 from watching import pids, run_script
@@ -214,7 +213,7 @@ def put_slots_in(folder: str) -> None:
             else create(name, flags)
         )
 
-    segment.os.memfd_create = make  # type: ignore[attr-defined]
+    os.memfd_create = make  # type: ignore[assignment]
 
 
 # ---- what is tried ----

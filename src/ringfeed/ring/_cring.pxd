@@ -124,10 +124,9 @@ cdef extern from "ring.h" nogil:
         rf_bool indices
 
     uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
-    void rf_format(rf_control *control, const rf_geometry *geometry)
     rf_ring *rf_open(
-        int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, int inherit,
-        int *why
+        int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size,
+        const rf_geometry *fresh, int *why
     )
     int rf_become_consumer(rf_ring *ring, uint32_t capacity, uint32_t max_attempts)
     void rf_reference(rf_ring *ring)
@@ -223,11 +222,6 @@ cdef extern from "export/feed.h" nogil:
         pass
 
     const rf_feed_calls rf_feed_calls_here "rf_feed_calls"
-
-
-cdef extern from "os/pages.h" nogil:
-    void *rf_map(int fd, uint64_t size, int inherit)
-    void rf_unmap(void *address, uint64_t size)
 
 
 cdef extern from "os/wait.h" nogil:

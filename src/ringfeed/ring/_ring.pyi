@@ -34,20 +34,6 @@ def control_size(slots: int, cells: int, ids: int) -> int: ...
 def window_size(capacity: int, rows: int) -> int: ...
 def now_ns() -> int: ...
 def note_takes(on: bool) -> None: ...
-def format_control(
-    fd: int,
-    size: int,
-    slots: int,
-    cells: int,
-    workers: int,
-    rows: int,
-    ids: int,
-    slot_size: int,
-    indices_at: int,
-    marks_at: int,
-    failures_at: int,
-    spin_ns: int,
-) -> None: ...
 
 @final
 class Ring:
@@ -57,7 +43,7 @@ class Ring:
         slots_fd: int,
         control_size: int,
         slots_size: int,
-        inherit: bool = False,
+        fresh: dict[str, int] | None = None,
     ) -> Self: ...
     def become_consumer(self, capacity: int, max_attempts: int) -> None: ...
     @property

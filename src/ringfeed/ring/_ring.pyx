@@ -99,31 +99,6 @@ def now_ns():
     return c.rf_now_ns()
 
 
-def format_control(
-    int fd,
-    uint64_t size,
-    uint32_t slots,
-    uint32_t cells,
-    uint32_t workers,
-    uint32_t rows,
-    uint32_t ids,
-    uint64_t slot_size,
-    uint64_t indices_at,
-    uint64_t marks_at,
-    uint64_t failures_at,
-    uint32_t spin_ns,
-):
-    """Write a fresh control block into the zeroed file `fd`."""
-    cdef c.rf_geometry geometry = c.rf_geometry(
-        slots, cells, workers, rows, ids, slot_size, indices_at, marks_at, failures_at, spin_ns
-    )
-    cdef void *address = c.rf_map(fd, size, 0)
-    if address == NULL:
-        raise MemoryError(f"cannot map the control block of {size} bytes")
-    c.rf_format(<c.rf_control *>address, &geometry)
-    c.rf_unmap(address, size)
-
-
 cdef int check_id(c.rf_ring *ring, uint32_t worker) except -1:
     if worker >= ring.geometry.ids:
         raise ValueError(f"worker {worker} of {ring.geometry.ids}")
@@ -135,6 +110,8 @@ cdef class Ring:
     """One process's hold on a segment.
 
     Views, leases and worker ends keep it mapped, also after `close`.
+
+    `fresh`: the fields of struct rf_geometry, for a segment that is made here.
     """
 
     def __cinit__(
@@ -143,10 +120,15 @@ cdef class Ring:
         int slots_fd,
         uint64_t control_size,
         uint64_t slots_size,
-        bint inherit=False,
+        fresh=None,
     ):
+        cdef c.rf_geometry geometry
+        cdef const c.rf_geometry *made = NULL
         cdef int why = 0
-        self.ring = c.rf_open(control_fd, slots_fd, control_size, slots_size, inherit, &why)
+        if fresh is not None:
+            geometry = fresh
+            made = &geometry
+        self.ring = c.rf_open(control_fd, slots_fd, control_size, slots_size, made, &why)
         if self.ring != NULL:
             return
         if why == EPROTO:

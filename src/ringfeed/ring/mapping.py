@@ -8,26 +8,27 @@ import resource
 from ringfeed.errors import PlanError
 from ringfeed.ring import _ring
 
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-
 
 def open_ring(
-    control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False
+    control_fd: int, slots_fd: int, sizes: tuple[int, int], fresh: dict[str, int] | None = None
 ) -> _ring.Ring:
-    """Map a segment into this process, and into its forked children if they ``inherit``.
+    """Map a segment into this process.
+
+    ``fresh``: the geometry of one that this process has just made, which its forked children
+    inherit.
 
     Raises ValueError for what is no segment of this version, PlanError where there is no room for
     it.
     """
     for fd in (control_fd, slots_fd):
-        if not _is_sealed(fd):
+        if fresh is None and not _is_sealed(fd):
             message = (
                 "this is no segment of ringfeed: its size is not sealed, so that reading it could "
                 "be a SIGBUS"
             )
             raise ValueError(message)
     try:
-        return _ring.Ring(control_fd, slots_fd, *sizes, inherit=inherit)
+        return _ring.Ring(control_fd, slots_fd, *sizes, fresh)
     except OSError as error:
         raise PlanError(no_map(sum(sizes), error.strerror)) from error
 
@@ -45,7 +46,8 @@ def no_map(size: int, why: str | None) -> str:
 
 def _is_sealed(fd: int) -> bool:
     """Whether it is a memfd whose size can no longer change."""
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
     try:
-        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
     except OSError:  # no memfd
         return False

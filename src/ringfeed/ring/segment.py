@@ -5,13 +5,11 @@ So nothing can be left behind.
 
 from __future__ import annotations
 
-import errno
-import os
 from typing import NamedTuple
 
-from ringfeed.errors import ClosedError, PlanError
+from ringfeed.errors import ClosedError
 from ringfeed.ring import _ring
-from ringfeed.ring.mapping import no_map, open_ring
+from ringfeed.ring.mapping import open_ring
 from ringfeed.system.machine import check_futex
 from ringfeed.system.memory import allocate, keep_standard_descriptors, reserve
 
@@ -51,7 +49,7 @@ class Segment:
     """
 
     def __init__(self, sizes: Sizes, spin_ns: int = 0, open_slots: int | None = None) -> None:
-        """Reserve and format everything, or raise PlanError and leave nothing.
+        """Reserve everything, or raise PlanError and leave nothing.
 
         ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than
             that.
@@ -62,9 +60,9 @@ class Segment:
         keep_standard_descriptors()
         self.control_size = _ring.control_size(sizes.slots, sizes.cells, sizes.ids)
         self.slots_size = sizes.slots * sizes.slot_size
+        self._geometry = {**sizes._asdict(), "spin_ns": spin_ns}
         self._control = reserve("ringfeed-control", self.control_size)
         try:
-            self._format(sizes, spin_ns)
             self.slot_size = sizes.slot_size
             self.reserved = set(range(sizes.slots if open_slots is None else open_slots))
             at_first = None if open_slots is None else open_slots * sizes.slot_size
@@ -82,12 +80,6 @@ class Segment:
     def slots_fd(self) -> int:
         """The descriptor of the slots; -1 once it is closed."""
         return self._slots.fileno()
-
-    def _format(self, sizes: Sizes, spin_ns: int) -> None:
-        try:
-            _ring.format_control(self.control_fd, self.control_size, *sizes, spin_ns)
-        except MemoryError as error:
-            raise PlanError(no_map(self.control_size, os.strerror(errno.ENOMEM))) from error
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -113,8 +105,8 @@ class Segment:
         ring.give_back(slot)
 
     def open(self) -> _ring.Ring:
-        """Return a mapping of the segment for this process, which its forked children inherit."""
-        return open_ring(self.control_fd, self.slots_fd, self.sizes, inherit=True)
+        """Format it, and map it into this process and into the children that it forks."""
+        return open_ring(self.control_fd, self.slots_fd, self.sizes, self._geometry)
 
     def close(self) -> None:
         """Close the descriptors; once."""

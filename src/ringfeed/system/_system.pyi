@@ -3,6 +3,7 @@ from typing import Any, Final, final
 
 from typing_extensions import Buffer, Self
 
+HAS_PROCESSES: Final[bool]
 PACKET: Final[int]
 
 @final

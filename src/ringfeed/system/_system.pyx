@@ -30,9 +30,7 @@ cdef extern from "<signal.h>" nogil:
 
 
 cdef extern from "<sys/socket.h>" nogil:
-    int AF_UNIX, SOCK_SEQPACKET, SOCK_CLOEXEC
     int SHUT_WR
-    int socketpair(int domain, int type, int protocol, int *fds)
     int shutdown(int end, int how)
 
 
@@ -50,6 +48,7 @@ cdef extern from "os/descriptors.h" nogil:
         int truncated
         int fds[RF_MAX_FDS]
 
+    int rf_socket_pair(int *fds)
     int rf_send(int end, const void *packet, size_t size, const int *fds, unsigned count)
     int rf_receive(int end, void *packet, size_t size, rf_received *received)
 
@@ -61,12 +60,16 @@ cdef extern from "os/pages.h" nogil:
 
 
 cdef extern from "os/wait.h" nogil:
+    const bint rf_has_processes
     uint32_t rf_fork_generation()
     void rf_end_child(int pid)
     int rf_futex_error()
     int rf_guard_start(int parent, int lifeline)
     int rf_keep_heap(int trim, int mmap)
 
+
+# Whether other processes can share memory with this one, and be watched: not in the portable layer.
+HAS_PROCESSES = bool(rf_has_processes)
 
 # Bytes. A longer message goes beside the packet, in a memfd: what a socket takes at once is not
 # ours to say.
@@ -173,8 +176,9 @@ def socket_pair():
     cdef Descriptor ours = Descriptor(), theirs = Descriptor()
     cdef int fds[2]
     # With the GIL, as no fork may come before `own`.
-    if socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds):
-        raise OSError(errno, os.strerror(errno))
+    cdef int error = rf_socket_pair(fds)
+    if error:
+        raise OSError(error, os.strerror(error))
     ours.own(fds[0])
     theirs.own(fds[1])
     return ours, theirs

@@ -13,7 +13,6 @@ from ringfeed.system import _system
 from ringfeed.system._system import Descriptor
 
 STDERR = 2
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 FEWER_SLOTS = "use fewer slots, or memory="
 _NO_CALL = (
     "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows "
@@ -44,7 +43,12 @@ def reserve(
 
     All of them are reserved, or as many as ``at_first`` says: the others before they are used.
     ``remedy`` is what the error tells the user to do where there is no room.
+
+    Where only this process uses it, the memory comes with its mapping, and the descriptor tells
+    only whether it is in use.
     """
+    if not _system.HAS_PROCESSES:
+        return Descriptor(os.open, os.devnull, os.O_RDWR)
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and size > limit:
         # Asked, as the kernel's answer may be SIGXFSZ.
@@ -65,7 +69,7 @@ def reserve(
         if at_first is None:
             _system.reserve_huge(fd, size)
         allocate(fd, 0, size if at_first is None else at_first, remedy)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except BaseException:
         memfd.close()  # now: the error's traceback keeps what this frame refers to
         raise
@@ -74,6 +78,8 @@ def reserve(
 
 def allocate(fd: int, offset: int, size: int, remedy: str = FEWER_SLOTS) -> None:
     """Have the kernel set memory of a memfd aside, or raise PlanError."""
+    if not _system.HAS_PROCESSES:
+        return
     try:
         os.posix_fallocate(fd, offset, size)
     except OSError as error:

@@ -37,10 +37,7 @@ struct rf_ring *open_as(const struct rf_geometry *geometry, int *why)
     uint64_t control_size = rf_control_size(geometry->slots, geometry->cells, geometry->ids);
     uint64_t slots_size = geometry->slots * geometry->slot_size;
     int control_fd = memfd_of(control_size), slots_fd = memfd_of(slots_size);
-    struct rf_control *control = rf_map(control_fd, control_size, 0);
-    rf_format(control, geometry);
-    rf_unmap(control, control_size);
-    struct rf_ring *ring = rf_open(control_fd, slots_fd, control_size, slots_size, 1, why);
+    struct rf_ring *ring = rf_open(control_fd, slots_fd, control_size, slots_size, geometry, why);
     close(control_fd);
     close(slots_fd);
     return ring;

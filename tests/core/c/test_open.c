@@ -22,7 +22,7 @@ static int answer_to(void (*spoil)(struct rf_control *control))
     struct rf_control *control = rf_map(control_fd, control_size, 0);
     rf_format(control, &geometry);
     spoil(control);
-    struct rf_ring *ring = rf_open(control_fd, slots_fd, control_size, slots_size, 1, &why);
+    struct rf_ring *ring = rf_open(control_fd, slots_fd, control_size, slots_size, NULL, &why);
     if (ring)
         rf_unreference(ring);
     rf_unmap(control, control_size);
@@ -92,9 +92,9 @@ static void open_short_files(struct rf_ring *ring)
     (void)ring;
     int why = 0;
     int control_fd = memfd_of(4096), slots_fd = memfd_of(4096);
-    if (rf_open(control_fd, slots_fd, 1 << 16, 4096, 1, &why) || why != EPROTO)
+    if (rf_open(control_fd, slots_fd, 1 << 16, 4096, NULL, &why) || why != EPROTO)
         _exit(1);
-    if (rf_open(memfd_of(0), slots_fd, 1 << 16, 4096, 1, &why) || why != EPROTO)
+    if (rf_open(memfd_of(0), slots_fd, 1 << 16, 4096, NULL, &why) || why != EPROTO)
         _exit(2);
 }
 
@@ -105,9 +105,9 @@ static void open_refuses_short_files(void) { CHECK(in_child(open_short_files, NU
 static void open_tells_the_errno(void)
 {
     int why = 0;
-    CHECK(!rf_open(-1, -1, 1 << 16, 4096, 1, &why));
+    CHECK(!rf_open(-1, -1, 1 << 16, 4096, NULL, &why));
     CHECK_EQ(why, EBADF);
-    CHECK(!rf_open(-1, -1, 16, 4096, 1, &why));
+    CHECK(!rf_open(-1, -1, 16, 4096, NULL, &why));
     CHECK_EQ(why, EPROTO);
 }
 
@@ -150,11 +150,9 @@ static void two_mappings_share_a_segment(void)
     struct rf_geometry geometry = good();
     uint64_t control_size = rf_control_size(3, 4, 2), slots_size = 3 * geometry.slot_size;
     int control_fd = memfd_of(control_size), slots_fd = memfd_of(slots_size), why;
-    struct rf_control *control = rf_map(control_fd, control_size, 0);
-    rf_format(control, &geometry);
-    rf_unmap(control, control_size);
-    struct rf_ring *consumer = rf_open(control_fd, slots_fd, control_size, slots_size, 1, &why);
-    struct rf_ring *worker = rf_open(control_fd, slots_fd, control_size, slots_size, 0, &why);
+    struct rf_ring *consumer =
+        rf_open(control_fd, slots_fd, control_size, slots_size, &geometry, &why);
+    struct rf_ring *worker = rf_open(control_fd, slots_fd, control_size, slots_size, NULL, &why);
     CHECK(consumer && worker && rf_become_consumer(consumer, 2, 1) == 0);
     CHECK(consumer->control != worker->control);
     bind_batches(consumer, 1, 10);

@@ -159,7 +159,7 @@ static struct scene begin(void)
     struct scene scene = {.control_fd = control_of(whole(), SEALED),
                           .slots_fd = memfd_of(slots_size)};
     int why;
-    scene.ring = rf_open(scene.control_fd, scene.slots_fd, whole(), slots_size, 1, &why);
+    scene.ring = rf_open(scene.control_fd, scene.slots_fd, whole(), slots_size, NULL, &why);
     char path[64];
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", scene.control_fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);

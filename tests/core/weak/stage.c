@@ -156,8 +156,7 @@ void stage_begin(const struct stage *stage)
     int why;
     control_memory = zeroed(control_size);
     slots_memory = zeroed(slots_size);
-    rf_format(control_memory, &geometry);
-    ring = rf_open(0, 1, control_size, slots_size, 0, &why);
+    ring = rf_open(0, 1, control_size, slots_size, &geometry, &why);
     if (!ring || rf_become_consumer(ring, stage->capacity, 2))
         abort();
     if (stage->window)

@@ -15,12 +15,7 @@
 
 #define NAP_NS 1000000
 
-int64_t rf_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
+const bool rf_has_processes = true;
 
 /* Sleep a moment, at most until the deadline; the caller looks again afterwards. */
 static int nap(int64_t deadline_ns)
@@ -63,27 +58,6 @@ int rf_futex_error(void)
     return syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0) < 0 ? errno : 0;
 }
 
-void rf_pause(void)
-{
-    for (int turn = 0; turn < 8; turn++) {
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("isb");
-#endif
-    }
-}
-
-void rf_yield(unsigned attempt)
-{
-    if (attempt < 16) {
-        sched_yield();
-        return;
-    }
-    struct timespec pause = {.tv_sec = 0, .tv_nsec = 50000};
-    nanosleep(&pause, NULL);
-}
-
 uint32_t rf_cpus(void)
 {
     cpu_set_t usable;
@@ -91,23 +65,6 @@ uint32_t rf_cpus(void)
         return (uint32_t)CPU_COUNT(&usable);
     long online = sysconf(_SC_NPROCESSORS_ONLN); /* more than the set has room for */
     return online > 0 ? (uint32_t)online : 1;
-}
-
-/* ---- forks ---- */
-
-static _Atomic uint32_t generation;
-static pthread_once_t watch_forks = PTHREAD_ONCE_INIT;
-
-static void child_was_forked(void)
-{
-    atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
-}
-static void start_watching(void) { pthread_atfork(NULL, NULL, child_was_forked); }
-
-uint32_t rf_fork_generation(void)
-{
-    pthread_once(&watch_forks, start_watching);
-    return atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
 /* ---- the end of a child ---- */

@@ -10,6 +10,11 @@ union rights {
     struct cmsghdr aligned;
 };
 
+int rf_socket_pair(int *fds)
+{
+    return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) ? errno : 0;
+}
+
 int rf_send(int end, const void *packet, size_t size, const int *fds, unsigned count)
 {
     union rights rights;
