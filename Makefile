@@ -10,7 +10,7 @@ SPACE := $() $()
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-cluster test test-all environments backends test-c test-sanitizers test-model test-weak test-sources lint docs format \
+.PHONY: help demo demo-cluster test test-all environments backends test-c test-sanitizers test-model test-weak test-portable test-sources lint docs format \
     bench bench-frameworks bench-gpu bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions upstream
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
@@ -198,7 +198,7 @@ test: ## the main Python with TensorFlow and Keras, the C core plain and under T
 test-all: ## what `make test` has left out: torch, JAX, Ray, other Pythons, long tests, all sanitizers, the model
 	$(say-pythons)
 	@$(MAKE) backends
-	$(call at-once,test-model $(if $(wildcard build/passed/test-c),,test-c) test-sanitizers test-weak torch $(PARTS) $(OTHER_PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed)
+	$(call at-once,test-model $(if $(wildcard build/passed/test-c),,test-c) test-sanitizers test-weak test-portable torch $(PARTS) $(OTHER_PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed)
 	@$(MAKE) nodes PASSED=build/passed
 
 # They are large (1.2 GB). What cannot be installed is said, and its tests are skipped.
@@ -247,6 +247,32 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 	@echo '#include <relacy/relacy.hpp>' >build/probe.cpp
 	@if $(CXX) -std=c++14 -fno-sized-deallocation -fsyntax-only build/probe.cpp 2>/dev/null; then $(MAKE) -C tests/core/weak test; \
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
+
+# What is built where there is no Linux, with a Python that lacks what macOS lacks; other packages are those of .venv.
+PORTABLE := build/portable
+$(PORTABLE)/made: build/sdist/made tests/support/macos.py | .venv/with-test
+	@echo "== Python $(MAIN): a wheel of the portable layer"
+	@rm -rf $(@D)
+	@mkdir -p $(@D)/tree
+	@tar -xzf build/sdist/*.gz -C $(@D)/tree --strip-components=1
+	@cd $(@D)/tree && RINGFEED_PORTABLE=1 $(CURDIR)/$(TOOLS)/bin/python -I $(hook) build_wheel .. >../log 2>&1 || { cd $(CURDIR); $(say-log); }
+	@$(PYTHON) -m venv --without-pip $(@D)/venv
+	@$(call install-in,$(@D)/venv) --no-deps $(@D)/*.whl
+	@cd $(@D)/venv/lib/python*/site-packages && cp $(CURDIR)/tests/support/macos.py . && echo import macos >macos.pth \
+	    && ls -d $(CURDIR)/.venv/lib/python*/site-packages >packages.pth
+	@touch $@
+
+# Frameworks have processes of their own, as below. One hash of all orders is that of Linux.
+test-portable: export LAYER := portable
+test-portable: $(PORTABLE)/made ## the layer of macOS, over POSIX calls alone: its C core under each sanitizer, and loaders whose workers are threads
+	$(MAKE) -C tests/core/c test
+	$(call sanitize,tsan:thread asan:address ubsan:undefined)
+	@hashes=$$(for python in $(PY) $(PORTABLE)/venv/bin/python; do $$python tests/support/one_hash.py || echo failed; done | sort -u); \
+	    echo "one hash: $$hashes"; expr "$$hashes" : '[0-9a-f]*$$' >/dev/null
+	@for folders in "portable ring spec orders datasets engine monitor" "frameworks/tensorflow frameworks/jax" frameworks/torch frameworks/keras; do \
+	    PYTHONPATH=tests/support timeout --kill-after=60 1200 $(PORTABLE)/venv/bin/python -m pytest -q -p without_linux -m "not long" \
+	    $$(printf 'tests/%s ' $$folders) || exit 1; \
+	done
 
 # A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
 # The main Python runs it, in parts of about the same length: one with fewer tests is also smaller, and so are the workers

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from ringfeed.spec.spec import Array, Spec
     from ringfeed.tools.plan_table import plan
 
-if sys.platform != "linux":
-    message = f"ringfeed needs Linux (memfd, futex, pidfd); this is {sys.platform}"
+if sys.platform == "win32":
+    message = "ringfeed needs Linux or macOS; this is Windows: install it in WSL, which is a Linux"
     raise ImportError(message)
 
 archive = getattr(__spec__ and __spec__.loader, "archive", None)

@@ -16,6 +16,7 @@ from ringfeed.engine.open_source import add_weights, open_readers, open_source
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.orders.making import DEFAULT_BATCH_SIZE, OrderParameters
+from ringfeed.system.machine import HAS_PROCESSES
 
 if TYPE_CHECKING:
     import os
@@ -236,9 +237,9 @@ class Loader(Generic[Batch_co]):
         )
         open_readers(source, options.concurrency, options.readers, max_attempts)
         if reseed and options.backend == "thread":
+            remedy = "backend='process'" if HAS_PROCESSES else "workers=0"
             message = (
-                "reseed=True seeds states that all threads share; use backend='process', or "
-                "ringfeed.rng()"
+                f"reseed=True seeds states that all threads share; use {remedy}, or ringfeed.rng()"
             )
             raise ValueError(message)
         with UsersErrors():  # of a first sample

@@ -163,6 +163,16 @@ def test_ringfeed_in_an_archive(tmp_path: Path) -> None:
     )
 
 
+def test_ringfeed_on_windows(tmp_path: Path) -> None:
+    """It says at once what to do there."""
+    script = tmp_path / "script.py"
+    script.write_text("import sys; sys.platform = 'win32'; import ringfeed\n")
+    assert run(script, tmp_path)[1].splitlines()[-1] == (
+        "ImportError: ringfeed needs Linux or macOS; this is Windows: install it in WSL, which is a "
+        "Linux"
+    )
+
+
 class Pathed(Oracle):
     """Fails where sys.path does not end so."""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import gc
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
-from ringfeed.system.machine import usable_cpus
+from ringfeed.system.machine import HAS_PROCESSES, usable_cpus
 from ringfeed.workers.pool import PoolConfig, make_pool
 
 if TYPE_CHECKING:
@@ -457,4 +458,5 @@ def memory_of(plan: Plan, engine: Engine | None) -> Memory:
         Held((now_ns - at_ns) / 1e9, tracker.where_taken(at_ns))
         for at_ns in engine.observer.held_since_ns()
     ]
-    return look(plan, descriptors, pool.pids(), held, pool.forkservers())
+    found = look(plan, descriptors, pool.pids(), held, pool.forkservers())
+    return found if HAS_PROCESSES else replace(found, reserved=sum(engine.segment.sizes))

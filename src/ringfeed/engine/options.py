@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._checks import check_choice, check_count, check_integer, check_seconds, is_auto
 from ringfeed.ring import _ring
-from ringfeed.system.machine import usable_cpus
+from ringfeed.system.machine import HAS_PROCESSES, check_shared, in_threads, usable_cpus
 
 if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
@@ -57,11 +57,15 @@ class Options:
         """
         self.remote = remote = None if isinstance(backend, str) else _remote(backend)
         if remote is not None:
+            check_shared("a bridge to a cluster", "leave backend= out")
             remote.check_fits(source, workers)
             backend = "process"
         check_choice("backend", backend, BACKENDS)
         self.start_method = backend if backend in {"spawn", "fork"} else "forkserver"
         self.backend = "thread" if backend == "thread" or source.local_only else "process"
+        if self.backend == "process" and workers != 0 and not HAS_PROCESSES:
+            in_threads()
+            self.backend = "thread"
         asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
         most_workers = _most_workers(workers, a_cpu=1 if remote else AUTO_WORKERS)

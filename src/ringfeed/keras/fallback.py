@@ -36,6 +36,7 @@ from ringfeed.keras.objects import leaves_of
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.spec.spec import Spec
+from ringfeed.system.machine import HAS_PROCESSES
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def _first_of(dataset: Any) -> list[Any]:
 
 
 def _has_processes(dataset: Any) -> bool:
-    return bool(dataset.workers > 0 and dataset.use_multiprocessing)
+    return bool(HAS_PROCESSES and dataset.workers > 0 and dataset.use_multiprocessing)
 
 
 def _feed_of(adapter: RingAdapter, seen: list[Any]) -> DatasetFeed:

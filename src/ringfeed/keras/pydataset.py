@@ -25,6 +25,7 @@ from ringfeed.engine.hooks import Hooks
 from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
+from ringfeed.system.machine import HAS_PROCESSES
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 """What a dataset may have of its own to draw from."""
-PROCESSES = ("process", "spawn", "fork")
+PROCESSES = ("process", "spawn", "fork") if HAS_PROCESSES else ()
 """The loader's backends whose workers have a dataset of their own."""
 MOST_LOOKED_AT = 1000  # batches, to find one that is not None
 
@@ -212,7 +213,7 @@ def open_feed(
         if options["spec"] is not None:
             raise
         backend = options["backend"]
-        look = of_copy if backend in {"process", "spawn"} else lambda given, use: use(given)
+        look = of_copy if backend in PROCESSES[:2] else lambda given, use: use(given)
         first = look(dataset, _first_of)
         if not holds_objects(first):
             raise

@@ -16,6 +16,7 @@ from ringfeed.sharing.names import bind, check_name, connect, hear, tell
 from ringfeed.sharing.terms import Cut, Terms, rank_of
 from ringfeed.spec.spec import Spec
 from ringfeed.system.interpreter import explained, start_interpreter
+from ringfeed.system.machine import check_shared
 from ringfeed.system.memory import keep_standard_descriptors
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
 
@@ -88,6 +89,7 @@ def share(  # noqa: PLR0913 - the public parameters
     """
     from ringfeed import __version__  # noqa: PLC0415 - as the package may be half imported
 
+    check_shared("share()", "give each training a Loader of its own")
     terms = Terms(__version__, check_name(name), ranks, mode, on_slow, patience_s, timeout_s)
     rank = rank_of(mode, rank, ranks)
     expected = None if spec is None else Spec(spec)

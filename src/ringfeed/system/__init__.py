@@ -9,6 +9,9 @@ The ring is one user of it among others.
     interpreter  a fresh interpreter in this one's surroundings, a child to multiprocessing
     channel      messages from process to process
 
+Where other processes cannot share memory with this one (`_system.HAS_PROCESSES`), memory is this
+process's own, and `machine.check_shared` refuses what needs another.
+
 All that it makes is owned from the call that makes it. No module here imports NumPy, so a worker's
 guard starts before NumPy does.
 """

@@ -4,6 +4,8 @@ Asked before anything starts.
 
 How much memory it has free stands in `monitor.free_memory`.
 
+check_shared()      whether this system has memory that processes share, and what lacks without
+in_threads()        said once: workers are threads here
 check_processes()   whether worker processes can be started and watched
 check_futex()       whether one process can wait for another
 reason()            why the kernel refused a process or a descriptor, and what to raise
@@ -16,6 +18,8 @@ import os
 import resource
 import signal
 import sys
+import warnings
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ringfeed.errors import WorkerError
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     import threading
     from typing import TypeGuard
 
+HAS_PROCESSES = _system.HAS_PROCESSES
 DESCRIPTORS = 12  # of all workers together, and what starting one takes for a moment
 DESCRIPTORS_A_WORKER = 3  # its channel, its pidfd, its stack
 _FILES, _TASKS, _SPACE = (
@@ -41,6 +46,29 @@ _SHORTAGES = {  # a thread's stack takes address space, and its want is told as 
 _REMEDY = "it takes Linux {release} or newer, and a container whose seccomp profile allows it"
 
 
+_ALONE = (
+    f"needs memory that processes share, which ringfeed has on Linux alone; here ({sys.platform})"
+)
+
+
+def check_shared(what: str, remedy: str) -> None:
+    """Raise WorkerError where no other process can share memory with this one."""
+    if not HAS_PROCESSES:
+        raise WorkerError(f"{what} {_ALONE} all runs in one process; {remedy}")
+
+
+@cache
+def in_threads() -> None:
+    """Say once that threads do what processes do on Linux."""
+    from ringfeed._callers import callers_depth  # noqa: PLC0415 - only where it is said
+
+    message = (
+        f"a worker process {_ALONE} workers are threads, with the same batches, orders and states; "
+        "backend='thread' says so without this line"
+    )
+    warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
+
+
 def check_processes(workers: int, own: int = 0) -> None:
     """Raise WorkerError unless so many worker processes can be started, watched and told.
 
@@ -49,6 +77,7 @@ def check_processes(workers: int, own: int = 0) -> None:
     There is no way round a missing pidfd: exit codes and heartbeats have called living workers
     dead, which then wrote into slots that were another's.
     """
+    check_shared("a worker process", "use backend='thread', or workers=0")
     _check_descriptors(workers, own)
     call, release = "pidfd_open", "5.3"
     try:
@@ -157,5 +186,5 @@ def usable_cpus() -> int:
     """Return how many CPUs this process may use; all there are, where it cannot be asked."""
     try:
         return len(os.sched_getaffinity(0))
-    except OSError:
+    except (OSError, AttributeError):  # macOS has no such call
         return os.cpu_count() or 1

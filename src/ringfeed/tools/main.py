@@ -205,8 +205,10 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def _top(chosen: argparse.Namespace) -> None:
+    from ringfeed.system.machine import check_shared  # noqa: PLC0415 - see below
     from ringfeed.tools import discover  # noqa: PLC0415 - of no use to the other commands
 
+    check_shared("a look at another process", "print(loader.stats()) in that process")
     if chosen.pid is None:
         _say(discover.running())
         return

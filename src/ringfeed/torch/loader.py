@@ -13,6 +13,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset
 from ringfeed._callers import callers_depth
 from ringfeed.datasets import peekable
 from ringfeed.datasets.states import UnfitError, encoded
+from ringfeed.system.machine import HAS_PROCESSES
 from ringfeed.torch.epoch import OWN, Epoch, without
 from ringfeed.torch.first_sample import start_method
 from ringfeed.torch.index_lists import NOTHING, IndexLists
@@ -76,7 +77,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
         super().__init__(*given, **named)
         self._rings = Rings()
         by_forkserver = self.num_workers and start_method(self) == "forkserver"
-        if by_forkserver and type(self.dataset) is not TensorDataset:
+        if by_forkserver and HAS_PROCESSES and type(self.dataset) is not TensorDataset:
             warm.expect("torch")
 
     # For help() and inspect.signature().
@@ -129,6 +130,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
             return True
         if self._rings.own_reason is None and isinstance(self.dataset, IterDataPipe | MapDataPipe):
             self._rings.leave_to_torch(self, "its dataset is a datapipe")
+        elif self._rings.own_reason is None and not HAS_PROCESSES:
+            self._rings.leave_to_torch(self, "no process can share memory with its workers here")
         return self._rings.own_reason is not None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from ringfeed.frameworks.tensorflow.forms import (
     values_spec,
 )
 from ringfeed.spec.spec import Spec
+from ringfeed.system.machine import HAS_PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -236,14 +237,19 @@ def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
 
 def _ops_for(info: LoaderInfo) -> Any:
     """The ops that take batches out of the ring in C; None where Python must copy them."""
-    if info.copy or any(
-        tf.as_dtype(leaf.dtype) == tf.string
-        or not leaf.dtype.isnative
-        or leaf.variable
-        or leaf.form
-        for leaf in info.spec.leaves
+    if (
+        info.copy
+        or not HAS_PROCESSES
+        or any(
+            tf.as_dtype(leaf.dtype) == tf.string
+            or not leaf.dtype.isnative
+            or leaf.variable
+            or leaf.form
+            for leaf in info.spec.leaves
+        )
     ):
-        # A copy is wanted, or TensorFlow has no such memory, or the op does not know its shape.
+        # A copy is wanted, or there is no op for this system, or TensorFlow has no such memory, or
+        # the op does not know its shape.
         return None
     try:
         return tensorflow_op.load_ops()
