@@ -26,6 +26,7 @@ import leftovers
 import ringfeed
 from datasets import Oracle, Reshuffling, Witness, check, drain, told
 from ringfeed.monitor._snapshot import Observer
+from ringfeed.system import _system
 from ringfeed.system import channel as channels
 from ringfeed.system.machine import show_limit
 from ringfeed.workers import fork, launchers
@@ -551,17 +552,34 @@ def test_a_forkserver_that_does_not_answer(method: Any) -> None:
     assert time.monotonic() - began < 120
 
 
+STRICT = """
+import os, threading, warnings
+import ringfeed
+# As another thread does that leaves a `catch_warnings` of its own meanwhile.
+os.register_at_fork(before=lambda: warnings.simplefilter("error"))
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+with ringfeed.Loader([1.0, 2.0, 3.0], batch_size=1, workers=1, backend="fork") as loader:
+    print([batch.item() for batch in loader])
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_fork_beside_threads_does_not_warn() -> None:
+    """Python's own warning of it, as an error, comes when the child is there, which nothing would end."""
+    assert run_script(STRICT) == ("[1.0, 2.0, 3.0]\n", "", 0)
+
+
 def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer hears why no worker could be forked."""
     here = os.getpid()
-    fork = os.fork
+    fork = _system.fork
 
-    def full() -> int:
+    def full(body: Callable[[], object]) -> int:
         if os.getpid() != here:
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        return fork()
+        return fork(body)
 
-    monkeypatch.setattr(os, "fork", full)
+    monkeypatch.setattr(_system, "fork", full)
     with (
         ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend="fork") as loader,
         pytest.raises(ringfeed.WorkerError) as caught,

@@ -36,6 +36,13 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)
+    int fork_process "fork" ()
+
+
+cdef extern from "Python.h":
+    void PyOS_BeforeFork()
+    void PyOS_AfterFork_Parent()
+    void PyOS_AfterFork_Child()
 
 
 cdef extern from "os/descriptors.h" nogil:
@@ -238,20 +245,30 @@ def fork(body):
     The process never comes back to what this one is doing.
 
     No signal runs this process's handlers in there until the body lets them.
+
+    Not by os.fork(): beside threads that warns, when the child is there already. As an error the
+    warning would lose the pid.
     """
     cdef sigset_t every, before
+    cdef int pid, error
     sigfillset(&every)
     with making:
         pthread_sigmask(SIG_BLOCK, &every, &before)
         try:
-            pid = os.fork()
+            PyOS_BeforeFork()
+            pid = fork_process()
+            error = errno
             if pid == 0:
                 try:
+                    PyOS_AfterFork_Child()
                     body()
                 finally:
                     os._exit(1)
+            PyOS_AfterFork_Parent()
         finally:
             pthread_sigmask(SIG_SETMASK, &before, NULL)
+    if pid < 0:
+        raise OSError(error, os.strerror(error))
     return pid
 
 

@@ -71,21 +71,29 @@ def fork(live: Callable[[], NoReturn]) -> Child:
     No collection there ends an object of this process: it would close descriptors that have these
     numbers there by then, or take a connection out of an epoll that both processes have. So none
     runs before all objects are frozen.
-
-    Python's warning about threads is given by `forkserver.fork`, in better words.
     """
-    import warnings  # noqa: PLC0415 - see above
-
     flush_output()  # or the child would write it again
     collects = gc.isenabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            gc.disable()
-            return Child(_system.fork, partial(_begin, live, collects=collects))
-        finally:
-            if collects:
-                gc.enable()
+    try:
+        gc.disable()
+        _keep_tracker(kept=True)
+        return Child(_system.fork, partial(_begin, live, collects=collects))
+    finally:
+        _keep_tracker(kept=False)
+        if collects:
+            gc.enable()
+
+
+def _keep_tracker(*, kept: bool) -> None:
+    """Have what this thread forks keep multiprocessing's tracker of shared memory.
+
+    Since Python 3.14 a child has it only if multiprocessing itself has forked it. With a tracker of
+    its own a worker would remove the user's shared memory at its end.
+    """
+    tracker = sys.modules.get("multiprocessing.resource_tracker")
+    intent: Any = getattr(tracker, "_fork_intent", None)
+    if intent is not None:
+        intent.preserve_fd = kept
 
 
 def _begin(live: Callable[[], NoReturn], *, collects: bool) -> NoReturn:
@@ -94,6 +102,7 @@ def _begin(live: Callable[[], NoReturn], *, collects: bool) -> NoReturn:
     multiprocessing's open connections become its own.
     """
     gc.freeze()
+    _keep_tracker(kept=False)
     if collects:
         gc.enable()
     if "multiprocessing.util" in sys.modules:
