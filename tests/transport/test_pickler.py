@@ -226,6 +226,34 @@ def test_a_main_module_under_its_other_name_travels_by_value(
     assert "__mp_main__" not in cloudpickle.list_registry_pickle_by_value()
 
 
+LAZY = """
+from functools import wraps
+def named(function):
+    @wraps(function)
+    def call(self, index: ForCheckers = 1, *, more: ForCheckers = OFFSET) -> ForCheckers:
+        return function(self, index) + more
+    return call
+class Annotated:
+    field: ForCheckers
+    @named
+    def __getitem__(self, index: ForCheckers) -> ForCheckers:
+        "Known."
+        return index
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are made with the function")
+def test_annotations_that_cannot_be_made_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may name what only a type checker imports; all else of a function travels."""
+    main: Any = types.ModuleType("__mp_main__")
+    main.OFFSET = 3
+    exec(LAZY, vars(main))  # noqa: S102 - as the user's script
+    monkeypatch.setitem(sys.modules, "__mp_main__", main)
+    assert travel.ask(main.Annotated(), lambda dataset: dataset[4]) == 7
+    look = "lambda dataset: (type(dataset).__getitem__.__doc__, type(dataset).__getitem__.__name__)"
+    assert travel.ask(main.Annotated(), eval(look)) == ("Known.", "__getitem__")  # noqa: S307
+
+
 def test_the_classes_of_a_new_version_are_those_of_the_last() -> None:
     """A worker that unpickles two versions of one dataset sees instances of one class."""
     dataset: Any = plain()

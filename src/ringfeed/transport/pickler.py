@@ -20,6 +20,7 @@ import hashlib
 import io
 import sys
 import typing
+from contextlib import suppress
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 MOST_COMPARED = 1 << 26  # bytes of a pickle, which are hashed in a tenth of a second
 CACHED = type(functools.lru_cache(lambda: None))
 _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType)
+# Of a function, beside its code, its globals and its closure.
+_KEPT = ("__module__", "__name__", "__qualname__", "__doc__", "__defaults__", "__kwdefaults__")
 
 
 def dump(obj: object, *, watch: bool = False) -> Pickler:
@@ -177,7 +180,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind = type(obj)
         if kind in self.dispatch_table:
             return NotImplemented
-        # Not isinstance: in Python 3.10 list[int] is an instance of type.
+        # Not isinstance: a proxy has the __class__ of what it stands for.
         if not issubclass(kind, _NAMED):
             return self._reduce_instance(obj)
         if issubclass(kind, ModuleType):
@@ -249,6 +252,18 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         slots["__defaults__"] = slots["__defaults__"] and tuple(map(lazily, slots["__defaults__"]))
         slots["__annotations__"] = without_frameworks(slots["__annotations__"])
         return (make, args, (lazy_values(attributes), slots), *rest)
+
+    def _dynamic_function_reduce(self, function: FunctionType) -> Any:
+        """Leave out annotations that cannot be made.
+
+        Python 3.14 makes them when they are asked for: they may name what only a type checker has.
+        """
+        with suppress(Exception):  # an annotation is any code
+            return super()._dynamic_function_reduce(function)
+        twin = FunctionType(function.__code__, function.__globals__, closure=function.__closure__)
+        functools.update_wrapper(twin, function, _KEPT)
+        del twin.__wrapped__  # type: ignore[attr-defined]
+        return super()._dynamic_function_reduce(twin)
 
     def _function_getnewargs(self, function: FunctionType) -> Any:
         """Let the functions of a module that travels by value have its part as their globals."""
