@@ -10,8 +10,8 @@ SPACE := $() $()
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-cluster test test-all environments backends test-c test-sanitizers test-model test-weak test-portable test-sources lint docs format \
-    bench bench-frameworks bench-gpu bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions upstream
+.PHONY: help demo demo-cluster test test-all environments backends test-c test-sanitizers test-model test-weak test-aarch64 test-portable test-sources lint \
+    docs format bench bench-frameworks bench-gpu bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels pythons versions upstream
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
 # $(1): what to make, as many at once as $(2) says, or all; $(3): variables. Tests wait for each other and for time to
@@ -27,17 +27,18 @@ endef
 
 # ---- what there is ----
 
-VERSIONS := $(shell sed -n 's/.*Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml)
+# Those that cibuildwheel builds for: 3.13t is 3.13 without the GIL.
+VERSIONS := $(filter 3.%,$(subst ", ,$(shell sed -n '/^build = /s/cp3\([0-9t]*\)-\*/3.\1/gp' pyproject.toml)))
 FLOOR := $(firstword $(VERSIONS))
 
 # The version of an interpreter that can make a venv and compile an extension; nothing where it cannot.
 PROBE := import ensurepip, os, sys, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h"); \
-    sys.version_info >= tuple(map(int, "$(FLOOR)".split("."))) and print("%d.%d" % sys.version_info[:2])
+    sys.version_info >= tuple(map(int, "$(FLOOR)".split("."))) and print("%d.%d" % sys.version_info[:2] + "t" * ("t" in sys.abiflags))
 version = $(shell $(1) -c '$(PROBE)' 2>/dev/null)
 
 # A Python on PATH, or else under pyenv: a shim on PATH does not run unless its version is chosen there.
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)
-find = $(firstword $(foreach p,python$(1) $(wildcard $(PYENV)/versions/$(1).*/bin/python),\
+find = $(firstword $(foreach p,python$(1) $(wildcard $(PYENV)/versions/$(1:t=).*/bin/python),\
     $(if $(filter $(1),$(call version,$(p))),$(p))))
 $(foreach v,$(VERSIONS),$(eval PYTHON_$(v) := $(call find,$(v))))
 FOUND := $(foreach v,$(VERSIONS),$(if $(PYTHON_$(v)),$(v)))
@@ -179,7 +180,7 @@ $(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
 # ---- targets ----
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 24
+	@sed -n 's/^\([a-z0-9-]*\):.*## /make \1\t/p' Makefile | expand -t 24
 
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
@@ -198,7 +199,7 @@ test: ## the main Python with TensorFlow and Keras, the C core plain and under T
 test-all: ## what `make test` has left out: torch, JAX, Ray, other Pythons, long tests, all sanitizers, the model
 	$(say-pythons)
 	@$(MAKE) backends
-	$(call at-once,test-model $(if $(wildcard build/passed/test-c),,test-c) test-sanitizers test-weak test-portable torch $(PARTS) $(OTHER_PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed)
+	$(call at-once,test-model $(if $(wildcard build/passed/test-c),,test-c) test-sanitizers test-weak test-aarch64 test-portable torch $(PARTS) $(OTHER_PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed)
 	@$(MAKE) nodes PASSED=build/passed
 
 # They are large (1.2 GB). What cannot be installed is said, and its tests are skipped.
@@ -248,6 +249,12 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 	@if $(CXX) -std=c++14 -fno-sized-deallocation -fsyntax-only build/probe.cpp 2>/dev/null; then $(MAKE) -C tests/core/weak test; \
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
+ARM := aarch64-linux-gnu
+test-aarch64: ## the C core on a 64-bit ARM, where its compiler and qemu (Debian: gcc-aarch64-linux-gnu, qemu-user) are
+	@if command -v $(ARM)-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; \
+	then $(MAKE) -C tests/core/c emulated CC=$(ARM)-gcc UNDER="qemu-aarch64 -L /usr/$(ARM)"; \
+	else echo "== 64-bit ARM left out: $(ARM)-gcc or qemu-aarch64 not found; install gcc-aarch64-linux-gnu and qemu-user"; fi
+
 # What is built where there is no Linux, with a Python that lacks what macOS lacks; other packages are those of .venv.
 PORTABLE := build/portable
 $(PORTABLE)/made: build/sdist/made tests/support/macos.py | .venv/with-test
@@ -278,8 +285,9 @@ test-portable: $(PORTABLE)/made ## the layer of macOS, over POSIX calls alone: i
 # The main Python runs it, in parts of about the same length: one with fewer tests is also smaller, and so are the workers
 # that are forked from it. Others run each test with the first of its parameters, and of each no more than MOST, which is
 # what depends on Python most: the extensions with buffers and finalizers, what is pickled, and processes that start, fork
-# and die. The oldest that is found lacks most of what a later one has, and runs all of CORE. The newest runs all of
-# `transport`, with all parameters: what is pickled, and how, is what each release of Python changes.
+# and die. The one that is furthest from the main Python runs all of CORE: the oldest, which lacks most of what a later one
+# has, or where that is the main one, the newest. The newest runs all of `transport`, with all parameters: what is pickled,
+# and how, is what each release of Python changes.
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
 # `nodes` are clusters of Ray on this machine, which take all of it: by themselves, at the end.
@@ -291,8 +299,8 @@ RUNS := engine
 ELSEWHERE := frameworks/shared sharing ray
 CORE := $(SAMPLES) $(DATASETS) $(CHANGES) $(PROCESSES) $(RUNS) $(ELSEWHERE)
 MOST := system ring spec transport workers monitor tools
-OLDEST := $(firstword $(OTHERS))
-NEWEST := $(lastword $(OTHERS))
+NEWEST := $(lastword $(filter-out %t,$(OTHERS)))
+FURTHEST := $(if $(filter $(MAIN),$(firstword $(FOUND))),$(NEWEST),$(firstword $(OTHERS)))
 
 # A part of the tests is one pytest. $(1): its name, $(2): its Python, $(3): its folders, $(4): which tests. Each test has
 # its own limit, in pyproject.toml; the one here is for a process that never ends after them. CHOICE: which tests of the
@@ -322,7 +330,7 @@ $(eval $(call part,core-changes,$(MAIN),$(CHANGES)))
 $(eval $(call part,core-processes,$(MAIN),$(PROCESSES)))
 $(eval $(call part,core-runs,$(MAIN),$(RUNS)))
 $(eval $(call part,core-elsewhere,$(MAIN),$(ELSEWHERE)))
-folders = $(if $(filter $(1),$(OLDEST)),$(CORE),$(if $(filter $(1),$(NEWEST)),$(filter-out transport,$(MOST)),$(MOST)))
+folders = $(filter-out $(if $(filter $(1),$(NEWEST)),transport),$(if $(filter $(1),$(FURTHEST)),$(CORE),$(MOST)))
 $(foreach v,$(OTHERS),$(eval $(call part,core-$(v),$(v),$(call folders,$(v)),-m "not once" --first-parameters)))
 $(foreach v,$(NEWEST),$(eval $(call part,transport-$(v),$(v),transport)))
 $(eval $(call part,deaths,$(MAIN),deaths))
@@ -361,25 +369,28 @@ $(FOUND:%=installed-%): installed-%: | .venv/python-$(MAIN)
 	@rm -rf build/installed/$*
 	@mkdir -p build/installed/$*/tree
 	@$(PYTHON_$*) -m venv --without-pip build/installed/$*/venv
-	@$(call install-in,build/installed/$*/venv) --only-binary :all: "$$(echo dist/*cp$(subst .,,$*)*.whl)[test]"
+	@$(call install-in,build/installed/$*/venv) --only-binary :all: "$$(echo dist/*-cp$(subst .,,$*)-[!c]*.whl)[test]"
 	@tar -xzf dist/*.tar.gz -C build/installed/$*/tree --strip-components=1
 	@rm -rf build/installed/$*/tree/src build/installed/$*/tree/cext
 	@mkdir build/installed/$*/bin && cd build/installed/$*/bin && ln -s /usr/bin/* . && rm -f *cc *cc-* *c++* *g++* *clang* c89* c99*
 	cd build/installed/$*/tree && timeout 3600 env PATH="$(CURDIR)/build/installed/$*/bin" ../venv/bin/python \
 	    -m pytest -q -m "not once" $(CORE:%=tests/%)
 
+# Where debootstrap and root can make one: a folder of Debian sid, whose Pythons are newer.
+MISSING := $(filter-out %t $(FOUND),$(VERSIONS))
+pythons: build/sdist/made ## what `make wheels test-wheels` does, for Pythons that are not found here, in a folder of Debian sid; as root
+	@release/pythons.sh build/sdist/*.tar.gz $(MISSING)
+
 # CELLS picks some: make versions CELLS=keras
 versions: $(RELEASE)/made ## the adapters' tests on old and new frameworks, and other Pythons: hours; writes docs/versions.md
 	PATH="$(CURDIR)/$(<D)/bin:$$PATH" $(<D)/bin/nox $(if $(CELLS),-s $(CELLS))
 	$(PY) release/versions.py
 
-# Scheduled by .github/workflows/upstream.yml. Python's next releases come from the system's packages, where it has them.
+# Scheduled by .github/workflows/upstream.yml. Python's next release comes from the system's packages, where it has it.
 upstream: $(RELEASE)/made build/sdist/made ## the adapters' tests on the frameworks' and Python's next releases; writes docs/versions.md
-	@for version in 3.14 3.15; do \
-	    command -v python$$version >/dev/null || apt-get install -qq -y python$$version-venv python$$version-dev >/dev/null 2>&1 \
-	    || echo "== Python $$version: neither on PATH nor among the packages of apt-get: left out"; \
-	done
-	PATH="$(CURDIR)/$(<D)/bin:$$PATH" $(<D)/bin/nox --no-error-on-missing-interpreters -s upstream upstream_python; \
+	@command -v python3.16 >/dev/null || apt-get install -qq -y python3.16-venv python3.16-dev >/dev/null 2>&1 \
+	    || echo "== Python 3.16: neither on PATH nor among the packages of apt-get: left out"
+	PATH="$(CURDIR)/$(<D)/bin:$$PATH" $(<D)/bin/nox -s upstream upstream_python; \
 	status=$$?; $(PY) release/versions.py; exit $$status
 
 EXTENSIONS = $(subst /,.,$(patsubst src/%.pyx,%,$(wildcard src/ringfeed/*/_*.pyx src/ringfeed/*/*/_*.pyx)))

@@ -38,13 +38,16 @@ TITLES = {
 def number(version: str) -> tuple[int, ...]:
     """Return a version's numbers, to compare."""
     return tuple(
-        int(part) for part in version.split("+", maxsplit=1)[0].split(".") if part.isdigit()
+        int(part)
+        for part in version.split("+", maxsplit=1)[0].rstrip("t").split(".")
+        if part.isdigit()
     )
 
 
 def wheel_of(folder: Path, python: str) -> Path:
     """Return the wheel of one Python."""
-    found = [*folder.glob(f"ringfeed-*-cp{python.replace('.', '')}-*.whl")]
+    # The tag of a Python and that of its extensions differ without the GIL: cp313-cp313t.
+    found = [*folder.glob(f"ringfeed-*-cp{python.replace('.', '')}-[!c]*.whl")]
     if len(found) != 1:
         raise FileNotFoundError(
             f"{folder} has {len(found)} wheels for Python {python}, not one: run make wheels"

@@ -56,8 +56,8 @@ def run(*command: str | Path, cwd: Path = ROOT, path: str | None = None) -> str:
 
 def environment(python: str) -> Path:
     """Return the Python of an environment that has what a wheel is built with, and nothing else."""
-    version = run(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
-    folder = TOOLS / f"tools-{version}"
+    name = "import sys; print('%d.%d' % sys.version_info[:2] + sys.abiflags)"
+    folder = TOOLS / f"tools-{run(python, '-c', name).strip()}"
     inside = folder / "bin" / "python"
     if not (folder / "made").exists():
         run(python, "-m", "venv", "--clear", folder)

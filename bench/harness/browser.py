@@ -17,12 +17,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from typing_extensions import Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FREE = 10  # descriptors from here on are none of those that the browser reads and writes

@@ -14,7 +14,6 @@ of our frames is in its traceback.
 
 from __future__ import annotations
 
-import builtins
 import io
 import pickle
 import sys
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIMIT = 4080  # bytes of a record
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
 Frame = tuple[str, str, int]  # name, file, line
 # What the user's code may raise by itself. KeyboardInterrupt is not: in the consumer it is Ctrl-C.
 NOT_CTRL_C = (Exception, SystemExit, GeneratorExit)
@@ -169,7 +167,7 @@ def _users_frames(error: BaseException, most: int) -> list[Frame]:
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
-    return error.exceptions if isinstance(error, _GROUP) else ()
+    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
 def kind_of(record: bytes) -> Kind:
@@ -189,7 +187,7 @@ def decode(record: bytes) -> Failure:
 def with_note(record: bytes, note: str, *, read_only: str = "") -> bytes:
     """Return the record of an error with a note, or as it was where the note does not fit.
 
-    Python 3.11 prints the note below the error.
+    Python prints the note below the error.
 
     ``read_only``: is added to the text of what says that something is read-only.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from ringfeed._callers import callers_depth, frame_above
 from ringfeed._checks import MOST, check_count, check_integer
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import torch
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-    from typing_extensions import Self
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from ringfeed.engine._iterator import BatchIterator

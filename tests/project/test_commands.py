@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.once
 ROOT = Path(__file__).parents[2]
 RUN = re.findall(r"^run (?:build/pip/bin/)?(.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-OF_A_RELEASE = {"make", "make wheels test-wheels", "make versions", "make upstream"}
+OF_A_RELEASE = {"make", "make wheels test-wheels", "make pythons", "make versions", "make upstream"}
 """Hours, or what needs other places than PyPI; `make` alone lists the targets."""
 
 

@@ -172,10 +172,12 @@ def test_one_version_everywhere() -> None:
 
 
 def test_the_wheels_of_cibuildwheel_are_for_the_pythons_of_the_classifiers() -> None:
-    """Neither list has a Python that the other one lacks."""
+    """Neither list has a Python that the other one lacks, and without the GIL it is one of these."""
     text = (ROOT / "pyproject.toml").read_text()
     (built,) = re.findall(r'^build = "(.*)"$', text, re.MULTILINE)
-    assert re.findall(r"cp3(\d+)-\*", built) == re.findall(r"Python :: 3\.(\d+)\"", text)
+    pythons = re.findall(r"Python :: 3\.(\d+)\"", text)
+    assert re.findall(r"cp3(\d+)-\*", built) == pythons
+    assert {*re.findall(r"cp3(\d+)t-\*", built)} <= {*pythons}
 
 
 def test_a_cell_of_the_matrix() -> None:
@@ -213,6 +215,15 @@ def test_a_wheel_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="make wheels") as caught:
         versions.wheel_of(tmp_path, "3.12")
     assert str(caught.value) == f"{tmp_path} has 0 wheels for Python 3.12, not one: run make wheels"
+
+
+def test_the_wheel_of_a_python_without_the_gil(tmp_path: Path) -> None:
+    """It is another one than that of the same Python with the GIL."""
+    for tag in ("cp313-cp313", "cp313-cp313t"):
+        (tmp_path / f"ringfeed-0.3.0-{tag}-manylinux_2_34_x86_64.whl").touch()
+    assert "-cp313-cp313-" in versions.wheel_of(tmp_path, "3.13").name
+    assert "-cp313-cp313t-" in versions.wheel_of(tmp_path, "3.13t").name
+    assert versions.number("3.13") == versions.number("3.13t") == (3, 13)
 
 
 def test_counts_of_a_report(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import sys
 import traceback
 import weakref
 from typing import Any
@@ -191,10 +190,9 @@ def test_a_chain_that_was_cut_off_stays_cut_off() -> None:
     assert printed(decode(encode(error)).error) == printed(error)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has groups since 3.11")
 def test_the_members_of_a_group_keep_their_tracebacks() -> None:
     """Each is printed with its own line."""
-    group = ExceptionGroup("both", [raised(KeyError("x")), raised(ValueError("y"), 2)])  # type: ignore[name-defined,list-item]  # noqa: F821
+    group = ExceptionGroup("both", [raised(KeyError("x")), raised(ValueError("y"), 2)])  # type: ignore[list-item]
     assert printed(decode(encode(raised(group))).error) == printed(group)
 
 

@@ -13,15 +13,13 @@ import threading
 import time
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from orders import SUSPECT_S
 from ringfeed.workers import process, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from typing_extensions import Self
 
     import ringfeed
     from orders import Deed, Orders, Tally

@@ -246,7 +246,6 @@ NO_MODULE = (
 )
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
 @pytest.mark.parametrize(
     ("words", "status", "errors"),
     [

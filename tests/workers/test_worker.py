@@ -369,12 +369,11 @@ RAISED = {
     "stop": (StopIteration(3), "StopIteration: 3"),
     "surrogates": (ValueError("\udcff"), "ValueError: \udcff"),
     "traceback": (Nameless("d"), "Nameless: d"),
-}
-if sys.version_info >= (3, 11):
-    RAISED["group"] = (
-        ExceptionGroup("many", [ValueError(n) for n in range(200)]),  # noqa: F821 - see above
+    "group": (
+        ExceptionGroup("many", [ValueError(n) for n in range(200)]),
         "ExceptionGroup: many (200 sub-exceptions)",
-    )
+    ),
+}
 
 
 class Raising(Oracle):

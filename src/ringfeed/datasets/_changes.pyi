@@ -1,7 +1,5 @@
 from collections.abc import Callable
-from typing import Any, TypeAlias, final
-
-from typing_extensions import Self
+from typing import Any, Self, TypeAlias, final
 
 from ringfeed.datasets.base import Source
 from ringfeed.spec._rows import RowChange, RowWriter

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ringfeed._classes import root_of
 from ringfeed._failure import Kind, kind_of
@@ -21,8 +21,6 @@ from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from typing_extensions import Self
 
     from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Port, Reader

@@ -173,7 +173,7 @@ def _pack(items: Sequence[Any]) -> _Column:
         data = np.empty((edges[-1], *items[0].shape[1:]), items[0].dtype)
         return _Column("array", np.concatenate(items, out=data), edges)
     # Each timedelta64 has a unit of its own.
-    if kind and issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64:
+    if kind and kind is not np.timedelta64 and issubclass(kind, np.number | np.bool_):
         return _Column("numpy", np.array(items, kind))
     return _pickled(items)
 

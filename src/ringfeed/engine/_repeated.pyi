@@ -1,7 +1,5 @@
 from collections.abc import Iterable
-from typing import Generic, TypeVar, final
-
-from typing_extensions import Self
+from typing import Generic, Self, TypeVar, final
 
 _Batch_co = TypeVar("_Batch_co", covariant=True)
 

@@ -428,6 +428,5 @@ def _original(error: Exception) -> Exception:
         or isinstance(cause, RemoteError)
     ):
         return error
-    if sys.version_info >= (3, 11):
-        cause.add_note(str(error))
+    cause.add_note(str(error))
     return cause

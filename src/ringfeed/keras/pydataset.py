@@ -13,7 +13,7 @@ import json
 import random
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from typing_extensions import Self
 
     from ringfeed.engine.engine import Engine
 

@@ -1,6 +1,4 @@
-from typing import final
-
-from typing_extensions import Self
+from typing import Self, final
 
 from ringfeed.monitor.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
 from ringfeed.ring._ring import Ring

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from ringfeed._units import show_s
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
 
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.memory import Memory

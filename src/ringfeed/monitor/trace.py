@@ -17,7 +17,7 @@ import time
 import weakref
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ringfeed.monitor.memory import own_bytes
 from ringfeed.ring import _ring
@@ -25,8 +25,6 @@ from ringfeed.ring import _ring
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
-
-    from typing_extensions import Self
 
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.snapshot import Slot, Snapshot, Worker

@@ -263,7 +263,7 @@ def key_of(purpose: str, numbers: tuple[int, ...]) -> NDArray[np.uint64]:
 
 def fractions_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.float64]:
     """Return the upper 53 bits of some words as fractions, from 0 to below 1."""
-    return (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53
+    return (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53  # type: ignore[return-value]
 
 
 def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint64]:

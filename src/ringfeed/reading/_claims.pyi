@@ -1,6 +1,6 @@
-from typing import final
+from typing import Self, final
 
-from typing_extensions import Buffer, Self
+from typing_extensions import Buffer
 
 def move(source: int, target: int) -> None: ...
 def rows_to_read(address: int) -> list[tuple[int, int]]: ...

@@ -1,9 +1,9 @@
 from collections.abc import Callable
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol, Self, final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer, Self
+from typing_extensions import Buffer
 
 ABI: Final[int]
 FIELD_ALIGN: Final[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ringfeed._checks import MOST, check_integer
 from ringfeed._classes import copied
@@ -10,8 +10,6 @@ from ringfeed._failure import UsersErrors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from typing_extensions import Self
 
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.sharing.epoch import BuildLeaves, Joined, SharedStats

@@ -1,8 +1,8 @@
 from collections.abc import Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
-from typing_extensions import Self, disjoint_base
+from typing_extensions import disjoint_base
 
 from ringfeed.ring._ring import Lease
 from ringfeed.spec.array import Leaf

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, Self, TypeAlias, final
 
-from typing_extensions import Self, disjoint_base
+from typing_extensions import disjoint_base
 
 from ringfeed.ring._ring import Ring
 from ringfeed.spec.spec import Node, Spec

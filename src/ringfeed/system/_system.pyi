@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
-from typing_extensions import Buffer, Self
+from typing_extensions import Buffer
 
 HAS_PROCESSES: Final[bool]
 PACKET: Final[int]

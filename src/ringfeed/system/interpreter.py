@@ -55,8 +55,6 @@ for fd in opened - {0, 1, 2, *order["fds"]}:
         pass
 __import__(order["module"], fromlist=["main"]).main(*order["arguments"], *order["fds"])
 """
-# Python 3.13 imports modules before it runs _CODE.
-_NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()
 
 
 @contextmanager
@@ -116,7 +114,8 @@ def start_interpreter(module: str, fds: tuple[int, ...], *arguments: str) -> Chi
         return Child(
             os.posix_spawn,
             sys.executable,
-            [sys.executable, *flags, *_NO_FOLDER_FIRST, "-c", _CODE, str(file.fileno())],
+            # -P: since 3.13 Python imports modules before it runs _CODE.
+            [sys.executable, *flags, "-P", "-c", _CODE, str(file.fileno())],
             around["environment"],
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -11,14 +11,12 @@ import select
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ringfeed.errors import RingfeedError
 from ringfeed.monitor._snapshot import Observer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ringfeed.monitor.snapshot import Snapshot
 
 MEMORY_S = 10.0  # the verdict speaks of so much of the past

@@ -39,7 +39,7 @@ def load(place: str) -> Any:
 
 def look_first(folder: str) -> None:
     """Put a folder first on ``sys.path``, unless PYTHONSAFEPATH or ``python -P`` forbids it."""
-    if not getattr(sys.flags, "safe_path", False):
+    if not sys.flags.safe_path:
         sys.path.insert(0, folder)
 
 

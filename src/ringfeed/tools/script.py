@@ -18,7 +18,7 @@ import threading
 import traceback
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ringfeed._callers import frame_above, users_frame
 from ringfeed._progress import showing
@@ -29,8 +29,6 @@ from ringfeed.tools.place import look_first
 if TYPE_CHECKING:
     import types
     from collections.abc import Iterator, Sequence
-
-    from typing_extensions import Self
 
     from ringfeed.tools.reading import Limits
 

@@ -282,9 +282,7 @@ def _users(error: Exception) -> BaseException:
         return error
     if not isinstance(cause, Exception):
         return error
-    if hasattr(cause, "add_note") and not any(
-        note.startswith(NOTE) for note in getattr(cause, "__notes__", ())
-    ):
+    if not any(note.startswith(NOTE) for note in getattr(cause, "__notes__", ())):
         place = str(error).partition(" raised ")[0]
         cause.add_note(f"{NOTE}{place}")
     return cause

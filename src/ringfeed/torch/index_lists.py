@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ from ringfeed.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from typing_extensions import Self
 
     from ringfeed.spec.array import AnyArray
 

@@ -156,8 +156,7 @@ class Fetch(Batches):
         try:
             yield
         except Exception as error:
-            if hasattr(error, "add_note"):
-                error.add_note(f"{NOTE}{words.format(given)}")
+            error.add_note(f"{NOTE}{words.format(given)}")
             raise
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
 import warnings
 from typing import Any
@@ -43,10 +42,9 @@ def test_error_of_a_sample_ends_fit_as_it_is(steps_per_execution: int) -> None:
     with loader, pytest.raises(ringfeed.WorkerError) as caught:
         history(loader.to_keras(), small_model(steps_per_execution=steps_per_execution))
     assert str(caught.value) == "dataset[40] raised OSError: no such picture"
-    if sys.version_info >= (3, 11):  # Keras drops __cause__
-        (note,) = caught.value.__notes__
-        assert "in __getitem__\n" in note
-        assert note.endswith("\nOSError: no such picture")
+    (note,) = caught.value.__notes__  # Keras drops __cause__
+    assert "in __getitem__\n" in note
+    assert note.endswith("\nOSError: no such picture")
 
 
 def test_skipped_samples() -> None:

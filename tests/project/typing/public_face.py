@@ -5,11 +5,10 @@ An ignored error is a promise too: mypy complains where it is no error any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_type
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import assert_type
 
 import ringfeed
 

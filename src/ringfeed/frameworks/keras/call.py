@@ -11,7 +11,6 @@ They are read there, in the frames of the callers, so that nothing is ignored in
 
 from __future__ import annotations
 
-import sys
 import traceback
 import warnings
 import weakref
@@ -194,7 +193,7 @@ class KerasEpoch(Epoch):
             ) from None
         except RingfeedError as error:
             # Keras raises what it catches `from None`: the cause goes along as a note.
-            if error.__cause__ is not None and sys.version_info >= (3, 11):
+            if error.__cause__ is not None:
                 error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
             raise
         progress, told = self.begin().progress, self.told

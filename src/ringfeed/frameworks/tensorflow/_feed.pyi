@@ -1,7 +1,5 @@
 from collections.abc import Callable
-from typing import Protocol, final
-
-from typing_extensions import Self
+from typing import Protocol, Self, final
 
 from ringfeed.ring._ring import Lease, Ring
 

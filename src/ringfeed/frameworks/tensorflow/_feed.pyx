@@ -174,7 +174,7 @@ cdef int meet(void *heard) except -1:
     broken off for it. Of the two it makes a RuntimeError.
     """
     note_met(<uint32_t><uintptr_t>heard)
-    error = sys.exc_info()[1]
+    error = sys.exception()
     is_ours = isinstance(error, RuntimeError) and "KeyboardInterrupt" in str(error)
     if broken == met_now() and is_ours:
         raise KeyboardInterrupt from None
