@@ -27,6 +27,16 @@ def test_the_first_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(int(line.split()[-1]) for line in lines) == 100 * sum(range(10))
 
 
+def test_the_error() -> None:
+    """Its text is what the first example says of a picture with another shape."""
+    code = FIRST.replace("np.full((32, 32, 3)", "np.full((30 if i == 17 else 32, 32, 3)")
+    with pytest.raises(ringfeed.SpecError) as info:
+        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})  # noqa: S102 - the README's own code
+    shown = re.search(r"```\nSpecError: (.*?)\n```", README, re.DOTALL)
+    assert shown
+    assert shown[1].replace("\n", " ") == str(info.value)
+
+
 def test_the_example_of_frameworks() -> None:
     """A fit, a tf.data.Dataset and, where torch is, a loop over tensors, of one loader."""
     keras = pytest.importorskip("keras")
