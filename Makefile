@@ -266,7 +266,7 @@ $(PORTABLE)/made: build/sdist/made tests/support/macos.py | .venv/with-test
 	@$(PYTHON) -m venv --without-pip $(@D)/venv
 	@$(call install-in,$(@D)/venv) --no-deps $(@D)/*.whl
 	@cd $(@D)/venv/lib/python*/site-packages && cp $(CURDIR)/tests/support/macos.py . && echo import macos >macos.pth \
-	    && ls -d $(CURDIR)/.venv/lib/python*/site-packages >packages.pth
+	    && echo "import site; site.addsitedir('$$(echo $(CURDIR)/.venv/lib/python*/site-packages)')" >packages.pth
 	@touch $@
 
 # Frameworks have processes of their own, as below. One hash of all orders is that of Linux.
@@ -277,7 +277,7 @@ test-portable: $(PORTABLE)/made ## the layer of macOS, over POSIX calls alone: i
 	@hashes=$$(for python in $(PY) $(PORTABLE)/venv/bin/python; do $$python tests/support/one_hash.py || echo failed; done | sort -u); \
 	    echo "one hash: $$hashes"; expr "$$hashes" : '[0-9a-f]*$$' >/dev/null
 	@for folders in "portable ring spec orders datasets engine monitor" "frameworks/tensorflow frameworks/jax" frameworks/torch frameworks/keras; do \
-	    PYTHONPATH=tests/support timeout --kill-after=60 1200 $(PORTABLE)/venv/bin/python -m pytest -q -p without_linux -m "not long" \
+	    PYTHONPATH=tests/support timeout --kill-after=60 1200 $(PORTABLE)/venv/bin/python -m pytest -q -p without_linux -m "not long and not once" --first-parameters \
 	    $$(printf 'tests/%s ' $$folders) || exit 1; \
 	done
 
