@@ -43,9 +43,10 @@ find = $(firstword $(foreach p,python$(1) $(wildcard $(PYENV)/versions/$(1:t=).*
 $(foreach v,$(VERSIONS),$(eval PYTHON_$(v) := $(call find,$(v))))
 FOUND := $(foreach v,$(VERSIONS),$(if $(PYTHON_$(v)),$(v)))
 
-# The main Python: the one given, or python3, or the newest found. TensorFlow has no wheel for one not in VERSIONS.
+# The main Python: the one given, or python3, or the newest found; one for which TensorFlow has a wheel, if there is any.
+MAINS := 3.11 3.12 3.13
 ifndef PYTHON
-PYTHON := $(if $(filter $(VERSIONS),$(call version,python3)),python3,$(PYTHON_$(lastword $(FOUND))))
+PYTHON := $(if $(filter $(MAINS),$(call version,python3)),python3,$(PYTHON_$(lastword $(or $(filter $(MAINS),$(FOUND)),$(filter-out %t,$(FOUND))))))
 endif
 MAIN := $(if $(PYTHON),$(call version,$(PYTHON)))
 PYTHON_$(MAIN) := $(PYTHON)
@@ -172,7 +173,7 @@ $(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
 .venv/with-tensorflow: .venv/python-$(MAIN)
 	@echo "== Python $(MAIN): installing $(TENSORFLOW)"
 	@$(call install-in,.venv) "$(TENSORFLOW)>=2.18" || { echo "make: uv found no $(TENSORFLOW) for Python $(MAIN);\
-	 name another: make PYTHON=/path/to/python (one of $(VERSIONS)) or TENSORFLOW=package" >&2; exit 1; }
+	 name another: make PYTHON=/path/to/python (one of $(MAINS)) or TENSORFLOW=package" >&2; exit 1; }
 	@$(call install-in,.venv) --no-deps tf_keras || echo "== without Keras 2 (tf_keras): its tests are skipped"
 	@KERAS_BACKEND=tensorflow $(PY) -c "import keras" >/dev/null 2>&1 || true # compiles it: its tests begin all at once
 	@touch $@
