@@ -35,6 +35,7 @@ mount -t proc proc "$folder/proc"
 mount --rbind /dev "$folder/dev"
 cp -L /etc/resolv.conf /etc/hosts "$folder/etc"
 cp -L /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs" || true
+cp /etc/apt/apt.conf.d/* "$folder/etc/apt/apt.conf.d" # proxies, say
 inside apt-get update -qq
 for version; do
     inside apt-get install -qq -y --no-install-recommends "python$version-dev" "python$version-venv" >/dev/null

@@ -17,6 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from archives import digest, names, normalise, seconds_of
@@ -122,15 +124,21 @@ def make_sdist(python: Path, scratch: Path, seconds: int) -> Path:
     return Path(shutil.copy2(same(first, second), DIST))
 
 
+def repaired(python: Path, sdist: Path, scratch: Path) -> Path:
+    """Return a wheel of an sdist that is unpacked in this folder, with its manylinux tag."""
+    wheel = built("--wheel", python, unpacked(sdist, scratch / "tree"), scratch / "wheel")
+    run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", scratch / "repaired", wheel)
+    (found,) = (scratch / "repaired").iterdir()
+    return found
+
+
 def make_wheel(python: Path, sdist: Path, scratch: Path) -> Path:
-    """Put the wheel of one Python into dist/."""
-    repaired = []
-    for name in ("a", "another-folder"):
-        wheel = built("--wheel", python, unpacked(sdist, scratch / name), scratch / f"{name}-wheel")
-        repair = "-m", "auditwheel", "repair", "--wheel-dir"
-        run(sys.executable, *repair, scratch / f"{name}-repaired", wheel)
-        repaired += (scratch / f"{name}-repaired").iterdir()
-    first, second = repaired
+    """Put the wheel of one Python into dist/. Its two builds run at once."""
+    folders = [scratch / name for name in ("a", "another-folder")]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(partial(repaired, python, sdist), folders)
     return Path(shutil.copy2(same(first, second), DIST))
 
 
