@@ -270,6 +270,7 @@ $(PORTABLE)/made: build/sdist/made tests/support/macos.py | .venv/with-test
 	    && echo "import site; site.addsitedir('$$(echo $(CURDIR)/.venv/lib/python*/site-packages)')" >packages.pth
 	@touch $@
 
+KERAS_FITS := $(patsubst %,frameworks/keras/test_%.py,keras keras_aliases keras_arguments keras_facts keras_iterables)
 # Frameworks have processes of their own, as below. One hash of all orders is that of Linux.
 test-portable: export LAYER := portable
 test-portable: $(PORTABLE)/made ## the layer of macOS, over POSIX calls alone: its C core under each sanitizer, and loaders whose workers are threads
@@ -277,7 +278,7 @@ test-portable: $(PORTABLE)/made ## the layer of macOS, over POSIX calls alone: i
 	$(call sanitize,tsan:thread asan:address ubsan:undefined)
 	@hashes=$$(for python in $(PY) $(PORTABLE)/venv/bin/python; do $$python tests/support/one_hash.py || echo failed; done | sort -u); \
 	    echo "one hash: $$hashes"; expr "$$hashes" : '[0-9a-f]*$$' >/dev/null
-	@for folders in "portable ring spec orders datasets engine monitor" "frameworks/tensorflow frameworks/jax" frameworks/torch frameworks/keras; do \
+	@for folders in "portable ring spec orders datasets engine monitor" "frameworks/tensorflow frameworks/jax" frameworks/torch "$(KERAS_FITS)"; do \
 	    PYTHONPATH=tests/support timeout --kill-after=60 1200 $(PORTABLE)/venv/bin/python -m pytest -q -p without_linux -m "not long and not once" --first-parameters \
 	    $$(printf 'tests/%s ' $$folders) || exit 1; \
 	done

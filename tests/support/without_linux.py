@@ -63,6 +63,18 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "frameworks/torch/test_torch_cuda.py::*",
         "frameworks/*_share.py::*",
     ),
+    "it is about the op in C, by which tf.data takes batches on Linux": (
+        "frameworks/tensorflow/test_tensorflow_op.py::*",
+        "frameworks/tensorflow/test_tensorflow_turns.py::*",
+        "frameworks/tensorflow/test_tensorflow_waits.py::*",
+        "frameworks/tensorflow/test_tensorflow.py::test_an_iteration_ends_where*",
+    ),
+    "it is slow beside others, or has interpreters of its own": (
+        "frameworks/jax/test_jax_device.py::*",
+        "frameworks/jax/test_jax_ranks.py::*",
+        "frameworks/tensorflow/test_tensorflow_ranks.py::*",
+        "frameworks/tensorflow/test_tensorflow_resizer.py::*",
+    ),
     "threads share what reseed=True would seed": ("*::*reseed*",),
     "it is about memfds, their seals and descriptors": (
         "ring/test_segment.py*",
