@@ -148,7 +148,7 @@ $(2)/python-$(1): | .venv/python-$(MAIN)
 	@echo "== Python $(1): new environment $(2)"
 	@rm -rf $(2)
 	@$(PYTHON_$(1)) -m venv --without-pip $(2)
-	@$(call install-in,$(2)) $(filter "numpy%,$(REQUIRED))
+	@$(call install-in,$(2)) --only-binary numpy $(filter "numpy%,$(REQUIRED))
 	@touch $$@
 
 build/$(1)/wheel: build/$(MAIN)/wheel | $(2)/python-$(1)

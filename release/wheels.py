@@ -69,6 +69,8 @@ def environment(python: str) -> Path:
             "pip",
             "install",
             "-q",
+            "--only-binary",  # the newest NumPy that has a wheel for this Python
+            ":all:",
             "build",
             *ProjectBuilder(ROOT).build_system_requires,
         )

@@ -55,7 +55,10 @@ def test_loaders_in_many_threads_beside_popen() -> None:
 
 
 class Gate(dict[str, str]):
-    """An environment for Popen, which reads it once it has made its pipes: it waits there."""
+    """An environment for Popen, which reads it once it has made its pipes: it waits there.
+
+    Since Python 3.13 it makes none where posix_spawn() can start the program, which makes no session.
+    """
 
     def __init__(self) -> None:
         super().__init__(os.environ)
@@ -75,7 +78,9 @@ def test_a_forking_loader_does_not_hold_up_another_threads_popen(captured: bool)
     """A call of Popen that a fork came in the middle of ends while the forked processes live."""
     gate, output = Gate(), subprocess.PIPE if captured else None
     run = threading.Thread(
-        target=subprocess.run, args=(["/bin/true"],), kwargs={"env": gate, "stdout": output}
+        target=subprocess.run,
+        args=(["/bin/true"],),
+        kwargs={"env": gate, "stdout": output, "start_new_session": True},
     )
     run.daemon = True
     run.start()
@@ -107,7 +112,10 @@ def test_a_forked_dataset_keeps_its_pipes() -> None:
     """Only the pipes of a Popen that is under way are closed in forked processes: a dataset's own still work."""
     gate = Gate()
     run = threading.Thread(
-        target=subprocess.run, args=(["/bin/true"],), kwargs={"env": gate}, daemon=True
+        target=subprocess.run,
+        args=(["/bin/true"],),
+        kwargs={"env": gate, "start_new_session": True},
+        daemon=True,
     )
     run.start()
     assert gate.reached.wait(120)
