@@ -24,8 +24,8 @@ MARK = "figures"
 ALSO = ("torch", "Grain")  # what most readers have now, beside the next loader
 CAPTION = (
     "1,024 JPEG files in batches of 32 (19 MB), two workers, a backup every 10 batches. Memory is that "
-    "of all processes, minus that of the same training on one fixed batch. `memory=` limits the slots; "
-    "each worker adds its interpreter and one batch."
+    "of all processes, minus that of the same training on one fixed batch. `memory=` limits what is shared; "
+    "each worker adds its interpreter and a batch."
 )
 SCRIPTS = (
     "`python bench/studies/photographs.py` and `python bench/studies/keras_training.py` measure this: "

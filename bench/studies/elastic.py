@@ -28,6 +28,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from itertools import chain, islice
 from pathlib import Path
@@ -353,7 +354,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def _verdict(records: list[dict[str, Any]]) -> str:
     if errors := {one["error"] for one in records if "error" in one}:
-        return min(errors)[:60]
+        return textwrap.shorten(min(errors), 60, placeholder=" …")
     had = [one["figures"] for one in records]
     lost, doubled = sum(one["lost"] for one in had), sum(one["doubled"] for one in had)
     if lost or doubled:
