@@ -143,15 +143,20 @@ static void check_slot(struct rf_ring *ring, uint32_t slot)
 
 void rf_check(struct rf_ring *ring)
 {
-    /* Another thread binds right now: the next slice looks again. */
-    if (rf_is_copy(ring) || !rf_try_lock(ring->binder))
+    if (rf_is_copy(ring))
         return;
-    if (!is_header_intact(ring))
-        rf_note_damage(ring, RF_DAMAGED_HEADER, 0, RF_MAX_CELLS);
-    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
-        if (rf_slot_state(ring, slot) == RF_SLOT_BOUND)
-            check_slot(ring, slot);
-    rf_unlock(ring);
+    /* What another thread takes changes the header, and the cells of a slot. */
+    rf_lock_taking(ring);
+    /* Another thread binds right now: the next slice looks again. */
+    if (rf_try_lock(ring->binder)) {
+        if (!is_header_intact(ring))
+            rf_note_damage(ring, RF_DAMAGED_HEADER, 0, RF_MAX_CELLS);
+        for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
+            if (rf_slot_state(ring, slot) == RF_SLOT_BOUND)
+                check_slot(ring, slot);
+        rf_unlock(ring);
+    }
+    rf_unlock_taking(ring);
 }
 
 struct rf_damage_report rf_damage_of(const struct rf_ring *ring)

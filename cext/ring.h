@@ -14,8 +14,8 @@
  *   - a worker reads a slot's record only after its claim; one live writer per row; READY means
  *     that all rows are there;
  *   - only w, or the reaper of w, changes CLAIMED(w);
- *   - the consumer's threads look, plan, take and cancel under the take lock, which no thread holds
- *     while it sleeps;
+ *   - the consumer's threads look, plan, take, cancel and check under the take lock, which no
+ *     thread holds while it sleeps;
  *   - each batch is taken once, in order; a held slot is never written; a cancelled batch is never
  *     delivered;
  *   - no batch beyond the border is taken before rf_begin() has taken the border away;

@@ -6,6 +6,7 @@ Every test is bounded: see `timeout` and `faulthandler_timeout` in pyproject.tom
 from __future__ import annotations
 
 import faulthandler
+import functools
 import gc
 import os
 import signal
@@ -117,6 +118,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def irreplaceable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace no worker that dies: the first death ends the workers, as three at their start do."""
     monkeypatch.setattr("ringfeed.workers.roster.EARLY_DEATHS", 0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processes() -> None:
+    """Have tests that name no backend mean processes, also in a Python without the GIL: see test_free_threads.py."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        from ringfeed.engine import options  # noqa: PLC0415 - only there
+
+        options.default_backend = functools.wraps(options.default_backend)(lambda: "process")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,10 +6,6 @@
 #include <string.h>
 
 static uint64_t number_of(const struct rf_feed *feed) { return feed->number; }
-static void *owner_of(const struct rf_feed *feed)
-{
-    return atomic_load_explicit(&feed->owner, memory_order_seq_cst);
-}
 static struct rf_part *part_of(struct rf_feed *feed, uint32_t part) { return &feed->part[part]; }
 
 /* ---- which ring ---- */
@@ -279,7 +275,6 @@ const struct rf_feed_calls rf_feed_calls = {
     .part = part_of,
     .number = number_of,
     .end = rf_feed_end,
-    .owner = owner_of,
     .attach = attach,
     .detach = detach,
     .give = give,

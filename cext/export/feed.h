@@ -70,13 +70,11 @@ struct rf_feed_calls {
     /* ---- for Python ---- */
 
     /* A feed under a number of its own, of batches of at most `rows` rows. NULL without memory. */
-    struct rf_feed *(*make)(const struct rf_callbacks *asks, void *owner, uint32_t rows,
-                            uint32_t parts);
+    struct rf_feed *(*make)(const struct rf_callbacks *asks, uint32_t rows, uint32_t parts);
     struct rf_part *(*part)(struct rf_feed *feed, uint32_t part);
     uint64_t (*number)(const struct rf_feed *feed);
     /* The owner is going: calls by number no longer find the feed. */
     void (*end)(struct rf_feed *feed);
-    void *(*owner)(const struct rf_feed *feed); /* NULL after end() */
 
     /* In a forked child these do nothing; elsewhere they wait for a caller inside: without the GIL.
      * Have callers take from this ring, waiting for a batch up to `timeout_ns`. The epoch before is

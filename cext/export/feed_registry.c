@@ -38,8 +38,7 @@ struct rf_feed *rf_feed_find(uint64_t number)
     return feed;
 }
 
-struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint32_t rows,
-                             uint32_t parts)
+struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, uint32_t rows, uint32_t parts)
 {
     pthread_once(&watch_forks, start_watching);
     struct rf_feed *feed = calloc(1, sizeof *feed + parts * sizeof feed->part[0]);
@@ -47,7 +46,6 @@ struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint3
         return NULL;
     pthread_mutex_init(&feed->lock, NULL);
     feed->asks = asks;
-    atomic_init(&feed->owner, owner);
     atomic_init(&feed->references, 1);
     atomic_init(&feed->untouched, UNBEGUN);
     feed->generation = rf_fork_generation();
@@ -69,7 +67,6 @@ void rf_feed_end(struct rf_feed *feed)
         place = &(*place)->next;
     *place = feed->next;
     unlock_known();
-    atomic_store_explicit(&feed->owner, NULL, memory_order_seq_cst);
     rf_feed_unreference(feed);
 }
 

@@ -10,7 +10,6 @@ enum { TOUCHED = -1, UNBEGUN = -2 };
 
 struct rf_feed {
     const struct rf_callbacks *asks;
-    void *_Atomic owner;
     uint64_t number;
     _Atomic uint32_t references;
     uint32_t generation; /* of forks, when it was made */
@@ -32,8 +31,7 @@ struct rf_feed {
     struct rf_part part[];
 };
 
-struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint32_t rows,
-                             uint32_t parts);
+struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, uint32_t rows, uint32_t parts);
 /* The owner is going: rf_feed_find() no longer finds the feed. */
 void rf_feed_end(struct rf_feed *feed);
 /* NULL where there is none of this number; else rf_feed_unreference() must follow. */

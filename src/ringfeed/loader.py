@@ -50,12 +50,13 @@ else:
     Batch_co = TypeVar("Batch_co", covariant=True)
 
 
-_in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
+_in_use: weakref.WeakKeyDictionary[Loader, None] = weakref.WeakKeyDictionary()
 
 
 def loaders_in_use() -> tuple[Loader, ...]:
     """Return the loaders of this process that have begun an epoch."""
-    return tuple(_in_use)
+    # The references are listed in one step: other threads begin epochs meanwhile.
+    return tuple(found for ref in _in_use.keyrefs() if (found := ref()) is not None)
 
 
 def stream_of(loader: Loader) -> BatchStream:
@@ -131,10 +132,11 @@ class Loader(Generic[Batch_co]):
         it is asked for; "auto": the number changes with the measured waits.
     concurrency: samples that all workers together read at the same time, for a ``__getitem__`` that
         waits, as for a network.
-    backend: "process": a small process imports what the dataset needs and forks the workers;
-        "spawn": each worker is a fresh Python; "fork": workers are copies of this process;
-        "thread": for datasets that release the GIL or cannot be pickled; or a `ringfeed.ray.Ray`.
-        No worker process imports your main module.
+    backend: None: "process", or "thread" where Python runs without the GIL. "process": a small
+        process imports what the dataset needs and forks the workers; "spawn": each worker is a
+        fresh Python; "fork": workers are copies of this process; "thread": for datasets that
+        release the GIL or cannot be pickled; or a `ringfeed.ray.Ray`. No worker process imports
+        your main module.
 
     **How much memory**
 
@@ -182,7 +184,7 @@ class Loader(Generic[Batch_co]):
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
         concurrency: int | None = None,
-        backend: Literal["process", "thread", "spawn", "fork"] | Remote = "process",
+        backend: Literal["process", "thread", "spawn", "fork"] | Remote | None = None,
         slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
         spec: object = None,
@@ -426,7 +428,7 @@ class Loader(Generic[Batch_co]):
 
     def _begin_epoch(self, build: BuildBatch | None = None) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
-        _in_use.add(self)
+        _in_use[self] = None
         return self._runner.begin(build, keeps=self)
 
     # ---- where it is ----

@@ -16,6 +16,7 @@ import pytest
 import fuzz
 import orders
 import ringfeed
+import thread_fuzz
 from ringfeed.workers import processes
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ def test_who_outlives_sigkill_spoils_nothing() -> None:
     """Workers that are stopped and that SIGKILL does not end wake up later, and write on: every batch is right."""
     seeds = (seed for seed in count(time.time_ns() % 10**9) if orders.Script(seed).method == "fork")
     run_rounds(seeds, lambda tally: tally.unkillable > 0, unkillable=True)
+
+
+def test_threads_that_share_a_loader_lose_nothing() -> None:
+    """Several take from one iterator while others ask, collect garbage, begin and close."""
+    tally, deadline_s = orders.Tally(), time.monotonic() + SLICE_S
+    for seed in count(time.time_ns() % 10**9):
+        thread_fuzz.run_round(seed, tally)
+        if time.monotonic() > deadline_s:
+            break
+    assert tally.batches
 
 
 def test_a_seed_decides_everything() -> None:

@@ -3,6 +3,7 @@
     python tests/support/fuzz.py --seconds 60
     python tests/support/fuzz.py --seed 1234
     python tests/support/fuzz.py --seconds 60 --unkillable
+    python tests/support/fuzz.py --seconds 60 --threads
 
 A round is one loader with random settings. While a thread kills and stops its workers and its
 forkserver, the consumer holds random views, breaks epochs off and begins others. In some rounds
@@ -13,6 +14,8 @@ Each batch is compared with what the sampler and the dataset say it must be, so 
 doubled, reordered or corrupt row is found at once; held views are looked at again when they are let
 go. A failure names the seed of its round: the same seed takes the same decisions again. (How they
 meet the workers in time is up to the machine.)
+
+With --threads no process dies: see thread_fuzz.py.
 """
 
 from __future__ import annotations
@@ -21,15 +24,20 @@ import argparse
 import faulthandler
 import sys
 import time
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import leftovers
 import ringfeed
+import thread_fuzz
 from killer import Killer
 from orders import SHAPE, Script, Tally
 from ringfeed.orders.rng import SampleContext, installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROUND_S = 120.0
 
@@ -180,19 +188,17 @@ def run_round(seed: int, tally: Tally, *, unkillable: bool = False) -> None:
     tally.rounds += 1
 
 
-def run(seed: int, seconds: float, *, unkillable: bool = False, bounded: bool = False) -> Tally:
-    """Run rounds from a seed onward until the time is over; ``bounded`` ends the process if one hangs.
-
-    ``unkillable``: rounds in which SIGKILL does not end some workers that are stopped, and that
-        wake up later.
-    """
+def run(
+    seed: int, seconds: float, run_one: Callable[[int, Tally], None], *, bounded: bool = False
+) -> Tally:
+    """Run rounds from a seed onward until the time is over; ``bounded`` ends the process if one hangs."""
     tally = Tally()
     deadline_s = time.monotonic() + seconds
     while not tally.rounds or time.monotonic() < deadline_s:
         if bounded:
             faulthandler.dump_traceback_later(ROUND_S, exit=True)
             sys.stderr.write(f"\rseed {seed} ") if sys.stderr.isatty() else None
-        run_round(seed, tally, unkillable=unkillable)
+        run_one(seed, tally)
         seed += 1
     faulthandler.cancel_dump_traceback_later()
     return tally
@@ -210,6 +216,9 @@ def main() -> None:
         action="store_true",
         help="SIGKILL does not end some, and they wake up later",
     )
+    parser.add_argument(
+        "--threads", action="store_true", help="threads alone, several of which take"
+    )
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
     seconds = (
@@ -217,7 +226,12 @@ def main() -> None:
     )
     sys.stdout.write(f"from seed {seed}\n")
     sys.stdout.flush()
-    sys.stdout.write(f"{run(seed, seconds, unkillable=chosen.unkillable, bounded=True)}\n")
+    run_one = (
+        thread_fuzz.run_round
+        if chosen.threads
+        else partial(run_round, unkillable=chosen.unkillable)
+    )
+    sys.stdout.write(f"{run(seed, seconds, run_one, bounded=True)}\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +15,7 @@ import pytest
 import leftovers
 from ringfeed.system import _system
 from ringfeed.system._system import Child, Descriptor
+from watching import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -156,3 +158,45 @@ def test_a_fork_leaves_the_signal_mask_alone() -> None:
     os.close(reader)
     os.close(writer)
     child.wait()
+
+
+def test_threads_own_descriptors_side_by_side() -> None:
+    """Each is closed once, and the list of all stays whole: also in Python without the GIL."""
+    over = threading.Event()
+    fds: list[int] = []
+
+    def own() -> None:
+        while not over.is_set():
+            owned = [Descriptor(os.eventfd, 0) for _ in range(20)]
+            ours, theirs = _system.socket_pair()
+            del owned, ours, theirs
+
+    def detach(descriptor: Descriptor, start: threading.Barrier) -> None:
+        start.wait(PATIENCE_S)
+        fds.append(descriptor.detach())
+
+    owners = [threading.Thread(target=own, daemon=True) for _ in range(3)]
+    for thread in owners:
+        thread.start()
+    for _ in range(200):
+        start, descriptor = threading.Barrier(4), Descriptor(os.eventfd, 0)
+        several = [threading.Thread(target=detach, args=(descriptor, start)) for _ in range(4)]
+        for thread in several:
+            thread.start()
+        for thread in several:
+            thread.join(PATIENCE_S)
+        assert sorted(fds)[:-1] == [-1] * 3, "a number was given to two"
+        os.close(max(fds))
+        fds.clear()
+    over.set()
+    for thread in owners:
+        thread.join(PATIENCE_S)
+    # A forked process goes through the list of all, and closes them.
+    with Descriptor(os.eventfd, 0) as one, Descriptor(os.eventfd, 0) as other:
+        numbers = one.fileno(), other.fileno()
+
+        def look() -> NoReturn:
+            _system.close_others(other)
+            os._exit(is_open(numbers[0]) + 2 * is_open(numbers[1]))
+
+        assert _system.wait_for(_system.fork(look)) == 2

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: language_level=3, boundscheck=False, wraparound=False
 """Takes a batch that is there in one call; the engine resolves every other answer of the ring.
 
     __next__ ──▶ rf_next() ── a lease ──▶ views, or what the builder makes
@@ -76,14 +76,20 @@ cdef class Intake:
         """
         if self.ring is not None:
             self.discard()
-        self.ring = None
+        with cython.critical_section(self):
+            self.ring = None
 
     # ---- by the engine ----
 
     @cython.critical_section
     def take(self, int64_t epoch_id):
-        """Take the head batch and keep it, for callers with this epoch id; whether it was ready."""
-        cdef Lease lease = None if self.ring is None else self.ring.take()
+        """Take the head batch and keep it, for callers with this epoch id; whether it was ready.
+
+        None is taken while a batch is kept: another thread may have put one back just now.
+        """
+        cdef Lease lease = None
+        if self.ring is not None and self.kept is None:
+            lease = self.ring.take()
         if lease is None:
             return False
         self.kept_epoch_id = epoch_id
@@ -119,10 +125,12 @@ cdef class Intake:
             self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
         stats.none_batches += loss.is_none
         stats.skipped += loss.skipped
-        if loss.error is not None:
-            self.error = loss.error
-            self.error_epoch_id = self.kept_epoch_id
-            self.error_place = self.kept.taken.place + 1
+        error = loss.error
+        if error is not None:
+            with cython.critical_section(self):
+                self.error = error
+                self.error_epoch_id = self.kept_epoch_id
+                self.error_place = self.kept.taken.place + 1
         if not len(good):
             self.discard()
 
@@ -178,6 +186,19 @@ cdef class Intake:
             answer[0] = ring.next(&terms, lease)
         rows[0] = min(lease.taken.rows, self.most_rows)
         return lease if answer[0] == c.RF_TAKEABLE else None
+
+    cdef object error_of(self, int64_t epoch_id):
+        """Return the error that ends or interrupts this epoch, if no batch comes before it."""
+        with cython.critical_section(self):
+            return self.error if self.kept is None and self.error_epoch_id == epoch_id else None
+
+    cdef bint forget(self, error):
+        """Forget the error, which is raised now; whether it was kept here."""
+        with cython.critical_section(self):
+            if error is not self.error:
+                return False
+            self.error = None
+            return True
 
     cdef void put_back(self, Lease lease, uint32_t rows, bint private, int64_t epoch_id) noexcept:
         """Keep a batch that was not handed out, unless another thread's is kept."""
@@ -292,7 +313,9 @@ cdef class BatchIterator:
             if self.is_over:
                 raise StopIteration
             try:
-                self.raise_kept()
+                kept = self.intake.error_of(self.epoch_id)
+                if kept is not None:
+                    raise kept
                 self.runner.resolve(self.epoch_id, answer, self.build)
             except BaseException as error:
                 shown = users_frames(error, error.__traceback__)
@@ -324,13 +347,6 @@ cdef class BatchIterator:
                 progress.finished_batches, <int64_t>planned - progress.planned_before
             )
 
-    cdef raise_kept(self):
-        """Raise the error that the engine has kept for this epoch, if no batch comes before it."""
-        cdef Intake intake = self.intake
-        is_mine = intake.error_epoch_id == self.epoch_id
-        if intake.error is not None and is_mine and intake.kept is None:
-            raise intake.error
-
     cdef note_end(self, error):
         """Note what `__next__` raises: an error of a batch, or one that ends the epoch."""
         workers_failed = self.runner.engine is None
@@ -341,10 +357,11 @@ cdef class BatchIterator:
             Exit.park()
         elif isinstance(error, RingfeedError) and workers_failed:
             # Without a traceback, which would keep the loader.
-            self.failure = copy(error)
+            failure = copy(error)
+            with cython.critical_section(self):
+                self.failure = failure
         # Last: after Ctrl-C in the steps above, the next call raises it.
-        if error is self.intake.error:
-            self.intake.error = None
+        if self.intake.forget(error):
             self.note(self.intake.error_place)
 
     def count_alone(self):

@@ -1,4 +1,4 @@
-# cython: language_level=3, freethreading_compatible=False
+# cython: language_level=3
 """Several epochs as one iterator."""
 
 cimport cython
@@ -42,7 +42,8 @@ cdef class Repeated:
 
     def __next__(self):
         while True:
-            batches = self.batches
+            with cython.critical_section(self):  # or another thread drops them meanwhile
+                batches = self.batches
             try:
                 for batch in batches or ():
                     self.idle = 0
@@ -63,7 +64,9 @@ cdef class Repeated:
             is_idle = self.count is None and self.idle > 1
             if self.left == 0 or is_idle or (ended is not None and ended.failure is not None):
                 raise StopIteration
-            self.batches = iter(self.epochs)
+            batches = iter(self.epochs)
+            with cython.critical_section(self):
+                self.batches = batches
             self.idle += 1
             if self.left is not None:
                 self.left -= 1

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,6 +56,7 @@ class Options:
 
         Raises ValueError or TypeError for one that does not fit.
         """
+        backend = default_backend() if backend is None else backend
         self.remote = remote = None if isinstance(backend, str) else _remote(backend)
         if remote is not None:
             check_shared("a bridge to a cluster", "leave backend= out")
@@ -111,6 +113,12 @@ class Options:
         """
         may_change = source.hooks or source.has_passes or source.streams or not sampler.pure
         return self.sends and not may_change
+
+
+def default_backend() -> str:
+    """Return "process", or "thread" where Python runs without the GIL at this moment."""
+    has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return "process" if has_gil else "thread"
 
 
 def _reads_apart(source: Source, workers: int, backend: str) -> bool:

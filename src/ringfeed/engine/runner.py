@@ -243,10 +243,11 @@ class EpochRunner:
 
     def _make_room(self) -> None:
         """End the engines of resting loaders, the oldest first, while descriptors are short."""
-        for other in [*_started]:
+        for ref in _started.keyrefs():  # listed in one step: other threads start others meanwhile
             if not is_short_of_descriptors(self.plan.workers):
                 break
-            other._rest()  # noqa: SLF001 - its own
+            if (other := ref()) is not None:
+                other._rest()  # noqa: SLF001 - its own
         _started.pop(self, None)
         _started[self] = None
 

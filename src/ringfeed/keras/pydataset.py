@@ -52,14 +52,13 @@ class DatasetFeed:
     def __init__(self, dataset: Any, order: PassOrder | None = None, /, **settings: Any) -> None:
         """Take the parameters of `Loader`; ``order``: in the place of what ``shuffle`` says."""
         self.dataset = dataset
-        self.has_processes = (
-            settings.get("backend", "process") in PROCESSES and settings.get("workers") != 0
-        )
         self._order = order or PassOrder(
             partial(batches_in, dataset), shuffle=settings.get("shuffle", False)
         )
         self.loader = Loader(Passes(dataset, self._order), batch_size=None, **settings)
         self.stream, self._runner = stream_of(self.loader), runner_of(self.loader)
+        options = self._runner.options
+        self.has_processes = options.sends and options.remote is None
         hooked = _HookedBatches(dataset, dataset, self._runner.source.terms)
         hooked.order = self._order
         # Keras calls what an object has of its own, too.

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: language_level=3, boundscheck=False, wraparound=False
 """Reads the control block of any loader; nothing is written or woken."""
 
 cimport cython

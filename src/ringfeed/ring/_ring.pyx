@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: language_level=3, boundscheck=False, wraparound=False
 """The ring and the lease, held for Python: lifetimes, the GIL and signals.
 
 Every decision is made elsewhere.

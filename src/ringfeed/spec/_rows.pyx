@@ -2,7 +2,7 @@
 """Fills a worker's claims row by row, in bulk or as whole batches, and takes the time of it."""
 
 cimport cython
-from cpython.dict cimport PyDict_CheckExact, PyDict_GetItemWithError, PyDict_Size
+from cpython.dict cimport PyDict_CheckExact, PyDict_GetItemRef, PyDict_Size
 from cpython.list cimport PyList_AsTuple, PyList_CheckExact
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport (
@@ -147,13 +147,11 @@ cdef class Structure:
             key = <object>PyTuple_GET_ITEM(self.keys, number)
             if is_known:
                 child = getattr(value, key)
-            else:
-                inner = PyDict_GetItemWithError(value, key)
-                if inner == NULL:
-                    return None
-                child = <object>inner
-            Py_INCREF(child)  # the tuple steals one
-            PyTuple_SET_ITEM(values, number, child)
+                Py_INCREF(child)
+                inner = <PyObject *>child
+            elif not PyDict_GetItemRef(value, key, &inner):
+                return None
+            PyTuple_SET_ITEM(values, number, <object>inner)  # the tuple steals the reference
         return values
 
     cdef bint is_alike(self, value) except -1:

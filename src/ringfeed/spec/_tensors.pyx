@@ -76,12 +76,16 @@ cdef bint is_contiguous(const rf_dlpack_tensor *tensor, LeafWriter leaf) noexcep
 cdef const void *memory_of_tensor(value, LeafWriter leaf) except? NULL:
     """Return where the bytes of a leaf lie in a tensor; NULL where that is not certain."""
     cdef rf_dlpack_tensor tensor
+    cdef rf_describe describe
     if Py_TYPE(value) is not tensor_type:
         note_tensor(value)
         if Py_TYPE(value) is not tensor_type:
             return NULL
+    describe = describe_tensor
+    if describe == NULL:  # another thread has noted the type, and no more yet
+        return NULL
     try:
-        describe_tensor(<PyObject *>value, &tensor)
+        describe(<PyObject *>value, &tensor)
     except Exception:  # a sparse one, say
         return NULL
     if (memcmp(&tensor.type, &leaf.tensor, sizeof(rf_dlpack_type)) != 0

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: language_level=3, boundscheck=False, wraparound=False
 """What the kernel gives: descriptors and child processes, and memory of files.
 
 Descriptors and processes are owned from the call that makes them.
@@ -87,7 +87,8 @@ PACKET = 1 << 16
 cdef object making = RLock()
 os.register_at_fork(after_in_child=making._at_fork_reinit)
 
-# Of all open descriptors; each knows its neighbours. Changed under the GIL.
+# Of all open descriptors; each knows its neighbours. Changed in a critical section of `making`, in
+# which nothing waits: a fork, which stops all threads of Python, finds the list whole.
 cdef void *newest = NULL
 
 
@@ -110,27 +111,30 @@ cdef class Descriptor:
 
     cdef int own(self, int fd) except -1:
         global newest
-        self.fd = fd
-        self.older = newest
-        if newest != NULL:
-            (<Descriptor>newest).newer = <void *>self
-        newest = <void *>self
+        with cython.critical_section(making):
+            self.fd = fd
+            self.older = newest
+            if newest != NULL:
+                (<Descriptor>newest).newer = <void *>self
+            newest = <void *>self
         return 0
 
     cdef int forget(self):
         """Return the number, which is the caller's now; -1 where this is closed already."""
         global newest
-        cdef int fd = self.fd
-        if fd < 0:
-            return fd
-        self.fd = -1
-        if self.newer != NULL:
-            (<Descriptor>self.newer).older = self.older
-        else:
-            newest = self.older
-        if self.older != NULL:
-            (<Descriptor>self.older).newer = self.newer
-        self.newer = self.older = NULL
+        cdef int fd
+        with cython.critical_section(making):
+            fd = self.fd
+            if fd < 0:
+                return fd
+            self.fd = -1
+            if self.newer != NULL:
+                (<Descriptor>self.newer).older = self.older
+            else:
+                newest = self.older
+            if self.older != NULL:
+                (<Descriptor>self.older).newer = self.newer
+            self.newer = self.older = NULL
         return fd
 
     def __dealloc__(self):
@@ -182,12 +186,13 @@ def socket_pair():
     """Return two ends of a new channel, which keeps messages apart."""
     cdef Descriptor ours = Descriptor(), theirs = Descriptor()
     cdef int fds[2]
-    # With the GIL, as no fork may come before `own`.
-    cdef int error = rf_socket_pair(fds)
-    if error:
-        raise OSError(error, os.strerror(error))
-    ours.own(fds[0])
-    theirs.own(fds[1])
+    cdef int error
+    with making:
+        error = rf_socket_pair(fds)
+        if error:
+            raise OSError(error, os.strerror(error))
+        ours.own(fds[0])
+        theirs.own(fds[1])
     return ours, theirs
 
 
@@ -219,12 +224,14 @@ def receive(int end):
     # First: afterwards there may be no room for them.
     cdef list owners = [Descriptor() for _ in range(RF_MAX_FDS)]
     packet = bytearray(PACKET)
-    cdef int error = rf_receive(end, <char *>packet, PACKET, &received)  # with the GIL, as above
-    if error:
-        raise OSError(error, os.strerror(error))
-    for at in range(received.count):
-        owner = owners[at]
-        owner.own(received.fds[at])
+    cdef int error
+    with making:
+        error = rf_receive(end, <char *>packet, PACKET, &received)
+        if error:
+            raise OSError(error, os.strerror(error))
+        for at in range(received.count):
+            owner = owners[at]
+            owner.own(received.fds[at])
     return bytes(packet[:received.size]), owners[:received.count], bool(received.truncated)
 
 

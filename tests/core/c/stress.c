@@ -215,6 +215,7 @@ static void *release(void *argument)
     for (;;) {
         bool over = atomic_load(&stress->over);
         uint32_t slot = return_one(stress, &chance);
+        rf_check(stress->ring); /* beside the thread that takes, which would be told of damage */
         if (slot == RF_NO_SLOT && over)
             return NULL;
         if (slot == RF_NO_SLOT)

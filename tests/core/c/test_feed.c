@@ -46,7 +46,7 @@ static struct rf_feed *feed_of(struct rf_ring **ring, uint32_t slots)
 {
     *ring = ring_of(slots, 1, 2, 4);
     bind_batches(*ring, 4, 1);
-    struct rf_feed *feed = feeds->make(&ASKS, "owner", 4, 1);
+    struct rf_feed *feed = feeds->make(&ASKS, 4, 1);
     *feeds->part(feed, 0) = (struct rf_part){.offset = 0, .row_size = 8};
     atomic_store(&asked, 0);
     return feed;

@@ -39,13 +39,10 @@ cdef extern from "export/feed.h" nogil:
         uint32_t (*interrupted)(uint32_t told, int64_t now_ns) noexcept nogil
 
     struct rf_feed_calls:
-        rf_feed *(*make)(
-            const rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts
-        ) noexcept nogil
+        rf_feed *(*make)(const rf_callbacks *asks, uint32_t rows, uint32_t parts) noexcept nogil
         rf_part *(*part)(rf_feed *feed, uint32_t part) noexcept nogil
         uint64_t (*number)(const rf_feed *feed) noexcept nogil
         void (*end)(rf_feed *feed) noexcept nogil
-        void *(*owner)(const rf_feed *feed) noexcept nogil
         void (*attach)(rf_feed *feed, rf_ring *ring, int64_t timeout_ns) noexcept nogil
         void (*detach)(rf_feed *feed) noexcept nogil
         void (*give)(

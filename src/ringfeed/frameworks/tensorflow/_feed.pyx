@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: language_level=3, boundscheck=False, wraparound=False
 """A feed, held for Python: C code takes batches there, and asks Python where it cannot."""
 
 cimport cython
@@ -72,6 +72,8 @@ cdef int64_t PROMPT_NS = 50_000_000
 cdef uint32_t seen = 0  # the last Ctrl-C that a waiting call has seen
 cdef int64_t seen_ns = 0
 cdef uint32_t broken = 0  # the last Ctrl-C for which a wait was broken off
+# By the number of a feed, whose C part may outlive it: what it asks.
+cdef object asked_of = {}
 
 
 def calls_address():
@@ -93,7 +95,6 @@ cdef class Feed:
     """
 
     cdef f.rf_feed *feed
-    cdef object asked
 
     def __cinit__(self, list parts not None, uint32_t rows, asked):
         """Batches of at most `rows` rows.
@@ -106,10 +107,10 @@ cdef class Feed:
         None, if that object is gone.
         """
         cdef f.rf_part *part
-        self.asked = asked
-        self.feed = calls.make(&ASKS, <void *>self, rows, <uint32_t>len(parts))
+        self.feed = calls.make(&ASKS, rows, <uint32_t>len(parts))
         if self.feed == NULL:
             raise MemoryError
+        asked_of[calls.number(self.feed)] = asked
         for number, (offset, row_size, shape, dtype) in enumerate(parts):
             if len(shape) >= <Py_ssize_t>c.RF_MAX_AXES:
                 raise ValueError(
@@ -125,6 +126,7 @@ cdef class Feed:
 
     def __dealloc__(self):
         if self.feed != NULL:
+            asked_of.pop(calls.number(self.feed), None)
             calls.end(self.feed)
 
     @property
@@ -155,8 +157,8 @@ cdef char *text_of(object error) noexcept:
 
 cdef object asked_by(f.rf_feed *feed):
     """Return the object that a feed asks, or raise ClosedError where it is gone."""
-    cdef void *owner = calls.owner(feed)
-    asked = None if owner == NULL else (<Feed>owner).asked()
+    asked = asked_of.get(calls.number(feed))
+    asked = None if asked is None else asked()
     if asked is None:
         raise ClosedError(
             "the loader of this dataset is gone; keep the dataset for as long as you iterate "
