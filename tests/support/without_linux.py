@@ -88,6 +88,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "its text, or the output of its script, names processes": (
         "engine/test_loader.py::test_script_without_main_guard*",
         "engine/test_loader.py::test_what_is_printed_is_a_line*",
+        "engine/test_free_threads.py::test_with*",
         "monitor/test_page.py::test_a_loader_draws_its_own*",
         "monitor/test_tables.py::test_a_loader*",
         "monitor/test_trace.py::test_what_the_loader_says*",
