@@ -30,6 +30,55 @@ static inline void rf_discount(const struct rf_claim *claim, int64_t until_ns)
                                   memory_order_relaxed);
 }
 
+/* ---- parts of a claim, for threads that fill it together ---- */
+
+/* The line of all parts of this process, which no other process sees. */
+static inline struct rf_worker *rf_aside(void)
+{
+    static struct rf_worker aside;
+    return &aside;
+}
+
+/* Have a thread fill some rows of a claim while others fill the rest. A part is filled as a claim
+ * is, but never published, and a death blames none of its rows unless it `blames`. */
+static inline void rf_begin_part(const struct rf_claim *claim, uint32_t row, uint32_t rows,
+                                 bool blames, struct rf_claim *part)
+{
+    *part = *claim;
+    part->first_row += row;
+    part->rows = part->rows_delivered = rows;
+    part->indices += row;
+    part->marks += row;
+    if (!blames)
+        part->line = rf_aside();
+}
+
+static inline void rf_move_total(_Atomic uint64_t *from, _Atomic uint64_t *to)
+{
+    uint64_t total = atomic_exchange_explicit(from, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(to, total, memory_order_relaxed);
+}
+
+/* Count for the claim what was counted for parts until now. A part that is all of its claim also
+ * says how many rows that delivers: no other thread fills the claim then. */
+static inline void rf_end_part(const struct rf_claim *part, struct rf_claim *claim)
+{
+    struct rf_worker *aside = rf_aside();
+    rf_move_total(&aside->timed, &claim->line->timed);
+    rf_move_total(&aside->read_ns, &claim->line->read_ns);
+    rf_move_total(&aside->write_ns, &claim->line->write_ns);
+    if (part->rows == claim->rows)
+        claim->rows_delivered = part->rows_delivered;
+}
+
+/* Make room for a failure of this row if the record is of a later one: threads fail in any order.
+ * One thread at a time calls this and rf_fail(). */
+static inline void rf_forget_later(const struct rf_claim *part, uint32_t row)
+{
+    if (part->failure->size && part->failure->row > part->first_row + row)
+        part->failure->size = 0;
+}
+
 static inline bool rf_is_stopped(const struct rf_claim *claim)
 {
     return atomic_load_explicit(&claim->control->stop, memory_order_relaxed);

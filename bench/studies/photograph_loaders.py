@@ -419,9 +419,7 @@ WHOLE: dict[str, Callable[[Path, int], Callable[[int], Iterable[Any]]]] = {
     "ringfeed, Pillow": partial(ringfeed_loader, write=write_by_pillow),
     "ringfeed, samples copied": partial(ringfeed_loader, into=False),
     "ringfeed, threads": partial(ringfeed_loader, backend="thread"),
-    "ringfeed, one process of 2 threads": partial(
-        ringfeed_loader, into=False, workers=1, concurrency=2
-    ),
+    "ringfeed, one process of 2 threads": partial(ringfeed_loader, workers=1, concurrency=2),
     "two bare processes": bare_processes,
     "SPDL, a process and a pool for each worker": partial(spdl_epochs, kind="pools"),
     "SPDL, one process with a pool": partial(spdl_epochs, kind="pool"),

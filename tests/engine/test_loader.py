@@ -84,6 +84,16 @@ def test_same_batches_with_forkserver_and_in_process(reference: str) -> None:
     assert digest(workers=0, slots=8) == reference
 
 
+@pytest.mark.parametrize("concurrency", [2, 5])
+@pytest.mark.parametrize("how", [{"backend": "thread"}, {"backend": "fork"}, {}], ids=str)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_same_batches_from_threads_of_workers(
+    reference: str, workers: int, how: dict[str, Any], concurrency: int
+) -> None:
+    """And where each worker reads by several threads."""
+    assert digest(workers=workers, concurrency=concurrency, **how) == reference
+
+
 def test_epochs_differ_and_repeat() -> None:
     """Each epoch has an order of its own, which set_epoch brings back."""
     with ringfeed.Loader(Oracle(50), batch_size=10, shuffle=True, seed=1, workers=0) as loader:

@@ -11,6 +11,11 @@ from ringfeed.ring cimport _cring as c
 
 
 cdef extern from "several.h" nogil:
+    void rf_begin_part(
+        const c.rf_claim *claim, uint32_t row, uint32_t rows, bint blames, c.rf_claim *part
+    )
+    void rf_end_part(const c.rf_claim *part, c.rf_claim *claim)
+    void rf_forget_later(const c.rf_claim *part, uint32_t row)
     void rf_show(const c.rf_claim *claim, uint32_t row)
     void rf_discount(const c.rf_claim *claim, int64_t until_ns)
     bint rf_is_stopped(const c.rf_claim *claim)
@@ -40,6 +45,24 @@ cdef inline c.rf_claim *at(uintptr_t address) noexcept:
 def move(uintptr_t source, uintptr_t target):
     """Have another end of the same worker hold the claim."""
     at(target)[0] = at(source)[0]
+
+
+def begin_part(uintptr_t address, uint32_t row, uint32_t rows, bint blames, uintptr_t part):
+    """Have another end hold these rows of the claim; 0: all.
+
+    `blames`: a death blames the row that is filled, since nothing else is in flight.
+    """
+    rf_begin_part(at(address), row, rows or at(address).rows, blames, at(part))
+
+
+def end_part(uintptr_t part, uintptr_t address):
+    """Count for the claim what was counted for its part."""
+    rf_end_part(at(part), at(address))
+
+
+def forget_later(uintptr_t part, uint32_t row):
+    """Make room for a failure of this row of the part, if a later one's is recorded."""
+    rf_forget_later(at(part), row)
 
 
 def rows_to_read(uintptr_t address):

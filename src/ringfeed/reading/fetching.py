@@ -19,7 +19,6 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import frames_by_thread
-from ringfeed.datasets.event_loop import LAST_S, loop_of
 from ringfeed.datasets.worker_info import being
 from ringfeed.errors import WorkerError
 from ringfeed.orders.rng import SampleContext, making
@@ -72,7 +71,7 @@ class Fetcher:
     ) -> None:
         """Nothing is read yet; ``worker``: which one reads."""
         self._worker = worker
-        self._getitem = dataset.__getitem__
+        self.getitem = dataset.__getitem__
         self._most = most
         self._on_done = on_done
 
@@ -87,7 +86,10 @@ class Tasks(Fetcher):
 
     def __init__(self, dataset: Any, *how: Any) -> None:
         """Run the dataset's event loop."""
+        from ringfeed.datasets.event_loop import LAST_S, loop_of  # noqa: PLC0415 - imports asyncio
+
         super().__init__(dataset, *how)
+        self._last_s = LAST_S
         self._loop = loop_of(dataset)
         self._asked: deque[Fetch] = deque()
         self._running: dict[Fetch, asyncio.Task[None]] = {}
@@ -106,7 +108,7 @@ class Tasks(Fetcher):
         """Cancel all, and give the tasks a little time to come to an end."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._close)
-            self._is_over.wait(LAST_S)
+            self._is_over.wait(self._last_s)
 
     def stack(self, fetch: Fetch) -> str:
         """Return where the sample's task is, from its outermost coroutine to the innermost."""
@@ -130,7 +132,7 @@ class Tasks(Fetcher):
     async def _read(self, fetch: Fetch) -> None:
         being.set(self._worker)
         with fetch:
-            fetch.sample = await self._getitem(fetch.context.index)
+            fetch.sample = await self.getitem(fetch.context.index)
 
     def _end(self, fetch: Fetch, _: asyncio.Task[None]) -> None:
         """Begin the next one, then hand the sample over, which takes time."""
@@ -154,24 +156,33 @@ class Tasks(Fetcher):
 class Threads(Fetcher):
     """Samples that are read in daemon threads, which start as they are needed."""
 
-    def __init__(self, *how: Any) -> None:
-        """Start no thread yet."""
+    def __init__(self, *how: Any, take: Any = None, failed: Any = None) -> None:
+        """Start no thread yet.
+
+        ``take`` gives a thread its next sample, or None at the end; without it, threads take what
+        was asked for. ``failed`` is told what ``take`` or ``on_done`` raises.
+        """
         super().__init__(*how)
         self._asked: SimpleQueue[Fetch | None] = SimpleQueue()
+        self._take = take or self._asked.get
+        self._failed = failed
         self._threads: list[threading.Thread] = []
 
     def ask(self, fetches: Sequence[Fetch]) -> None:
         """Read these samples; returns at once. WorkerError where no thread can be started."""
-        wanted = min(self._asked.qsize() + len(fetches), self._most - len(self._threads))
+        self.grow(self._asked.qsize() + len(fetches))
+        for fetch in fetches:
+            self._asked.put(fetch)
+
+    def grow(self, wanted: int = 1) -> None:
+        """Start so many more threads, if there may be more. WorkerError where none can run."""
         try:
-            for _ in range(wanted):
+            for _ in range(min(wanted, self._most - len(self._threads))):
                 self._start()
         except WorkerError:  # those that run go on
             if not self._threads:
                 raise
             self._most = len(self._threads)
-        for fetch in fetches:
-            self._asked.put(fetch)
 
     def _start(self) -> None:
         name = f"ringfeed-read-{len(self._threads)}"
@@ -189,15 +200,25 @@ class Threads(Fetcher):
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def close(self) -> None:
-        """Let the threads end after the sample that each is in."""
-        for _ in self._threads:
-            self._asked.put(None)
+        """Let the threads end after the sample that each is in; they hold on to nothing else."""
+        self._take, self._on_done = self._asked.get, SimpleQueue[Fetch]().put
+        self._asked.put(None)
+
+    def read(self, fetch: Fetch) -> None:
+        """Read a sample in this thread, and hand it over."""
+        if fetch.claim is not None:
+            fetch.thread = threading.get_ident()
+            with fetch:
+                fetch.sample = self.getitem(fetch.context.index)
+        self._on_done(fetch)
 
     def _work(self) -> None:
         being.set(self._worker)
-        while (fetch := self._asked.get()) is not None:
-            if fetch.claim is not None:
-                fetch.thread = threading.get_ident()
-                with fetch:
-                    fetch.sample = self._getitem(fetch.context.index)
-            self._on_done(fetch)
+        try:
+            while (fetch := self._take()) is not None:
+                self.read(fetch)
+            self._asked.put(None)  # for the next thread, also one that has just been started
+        except BaseException as error:
+            if self._failed is None:
+                raise
+            self._failed(error)

@@ -1,9 +1,9 @@
-"""Workers with many samples in flight, for datasets that wait: how many, and what holds them.
+"""Workers with many samples in flight: how many, and what holds them.
 
 One thread claims, and writes and publishes the rows of a claim when its last sample has come back;
-the threads that read put samples into its queue. A death blames no sample, since any may be at
-fault. So a claim that has cost `ALONE_AFTER` workers is read with nothing else in flight, sample
-by sample, and then a death has one sample to blame.
+the tasks that read put samples into its queue. Plain samples have `threaded`. A death blames no
+sample, since any may be at fault. So a claim that has cost `ALONE_AFTER` workers is read with
+nothing else in flight, sample by sample, and then a death has one sample to blame.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import check_count
-from ringfeed.datasets.base import Composed
 from ringfeed.datasets.indexed import IndexedSource
 from ringfeed.datasets.reader import IDLE_NS, Reader
 from ringfeed.datasets.worker_info import worker_info
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ringfeed.datasets.base import Source
-    from ringfeed.datasets.reader import Port
+    from ringfeed.datasets.reader import Fill, Port
     from ringfeed.ring._ring import WorkerEnd
 
 # In flight for an async dataset whose user says nothing, and no more than two batches.
@@ -107,9 +106,15 @@ def _refuse_async_members(source: Source) -> None:
         )
 
 
-def open_waiting(source: Source, concurrency: int) -> None:
+def open_waiting(source: Any, concurrency: int) -> None:
     """Let the readers of a source have so many samples in flight, in all workers together."""
     source.open_reader = partial(WaitingReader, concurrency=concurrency)
+    if not source.is_async:
+        from ringfeed.reading.threaded import ThreadedReader  # noqa: PLC0415 - for plain samples
+
+        source.open_reader = partial(ThreadedReader, concurrency=concurrency)
+        if not source.at_once and callable(getattr(source.dataset, "read_into", None)):
+            source.method = "read_into"
 
 
 # ---- in a worker ----
@@ -123,11 +128,13 @@ class Claim:
         self.end = end.another()
         self.address = self.end.claim_address
         _claims.move(end.claim_address, self.address)
+        self.is_alone = _claims.attempt_of(self.address) >= ALONE_AFTER
         self.fetches: list[Fetch] = []
         for row, index in _claims.rows_to_read(self.address):
             context = SampleContext(source.seed, end.epoch, source.number_of(index))
             self.fetches.append(Fetch(self, row, context))
         self.missing = len(self.fetches)
+        self.writers = 0  # threads that write its rows
 
     @property
     def oldest(self) -> Fetch | None:
@@ -160,30 +167,64 @@ class Fetched:
         return fetch.sample
 
 
-class WaitingReader(Reader):
+class FetchedReader(Reader):
+    """Writes samples that were read before."""
+
+    def __init__(self, source: Source, dataset: Any, port: Port) -> None:
+        """Prepare to write into the slots."""
+        self._fetched = Fetched()
+        super().__init__(source, dataset, port)
+
+    def by_method(self, method: str, read: Callable[..., Any]) -> Fill:  # noqa: ARG002 - see `Hand`
+        """Return what fills the claim with what was read by ``dataset[i]``."""
+        return self.by_element(self._fetched.__getitem__)
+
+    def write(self, claim: Claim, only: Fetch | None = None) -> bool:
+        """Write the rows of a claim whose samples have come, or one; record what failed.
+
+        False where it was cancelled.
+        """
+        first, count, fetches = (only.row, 1, [only]) if only else (0, 0, claim.fetches)
+        part = self.end.claim_address
+        _claims.begin_part(claim.address, first, count, claim.is_alone, part)
+        timed = first + _claims.timed_row(part)
+        _claims.note_read(part, sum([fetch.took_ns for fetch in fetches if fetch.row == timed]))
+        self._fetched.begin(fetches, self.context)
+        try:
+            is_filled = super().fill()
+        except BaseException as error:
+            if self.port.is_consumer:
+                raise
+            for row, index in enumerate(self.end.indices):
+                self.failed(row, index, error)
+            is_filled = True
+        self._fetched.begin((), self.context)
+        _claims.end_part(part, claim.address)
+        for fetch in fetches:
+            fetch.sample = None
+        return bool(is_filled)
+
+
+class WaitingReader(FetchedReader):
     """Holds several claims, and writes the rows of each when all of its samples have come.
 
-    All of it is one thread's, but for the queue. The end that claims also writes: a claim moves
-    back into it for that.
+    All of it is one thread's, but for the queue. The end that claims also writes: a part of a claim
+    moves back into it for that.
     """
 
     def __init__(self, source: Source, dataset: Any, port: Port, *, concurrency: int) -> None:
         """Prepare to fill claims with this worker's part of the samples in flight."""
-        self._fetched = Fetched()
-        has_functions = source.has_functions
-        sent = Composed(self._fetched, dataset.functions) if has_functions else self._fetched
-        super().__init__(source, sent, port)
-        self.dataset = dataset.dataset if has_functions else dataset
+        super().__init__(source, dataset, port)
         number, workers, _ = port.worker or (0, 1, 0)
         self._most = max(1, concurrency // workers + (number < concurrency % workers))
         self._fetcher: Tasks | Threads | None = None
-        self._came: SimpleQueue[Fetch] = SimpleQueue()  # each Fetch once
+        self._came: SimpleQueue[Any] = SimpleQueue()  # each Fetch once
         self._held: dict[Claim, None] = {}  # in the order of their claims
         self._asked = 0  # samples that have not come back
         self._published_ns = 0
 
     def _open(self) -> Tasks | Threads:
-        """Return what reads, which is made when it is first needed."""
+        """Return what reads, made when it is first needed: threads in the consumer only."""
         if self._fetcher is None:
             kind = Tasks if self.source.is_async else Threads
             dataset = self.source.users_own(self.dataset)
@@ -252,8 +293,8 @@ class WaitingReader(Reader):
         self._held[claim] = None
         self._show()
         if not claim.fetches:
-            self._write(claim)
-        elif _claims.attempt_of(claim.address) >= ALONE_AFTER:
+            self._publish(claim, is_cancelled=not self.write(claim))
+        elif claim.is_alone:
             self._read_alone(claim)
         else:
             self._ask(claim.fetches)
@@ -275,26 +316,8 @@ class WaitingReader(Reader):
             claim.show()
             return
 
-    def _write(self, claim: Claim) -> None:
-        """Write the rows of a claim whose samples have come, record what failed, and publish it."""
-        claim.show()
-        _claims.move(claim.address, self.end.claim_address)
-        timed = _claims.timed_row(claim.address)
-        read_ns = sum(fetch.took_ns for fetch in claim.fetches if fetch.row == timed)
-        _claims.note_read(claim.address, read_ns)
-        self._fetched.begin(claim.fetches, self.context)
-        try:
-            is_filled = super().fill()
-        except BaseException as error:
-            if self.port.is_consumer:
-                raise
-            self.fail_all(error)
-            is_filled = True
-        self._fetched.begin((), self.context)
-        self._publish(claim, self.end, is_cancelled=not is_filled)
-
-    def _publish(self, claim: Claim, end: WorkerEnd, *, is_cancelled: bool) -> None:
-        end.publish(is_cancelled)
+    def _publish(self, claim: Claim, *, is_cancelled: bool) -> None:
+        claim.end.publish(is_cancelled)
         _claims.discount(claim.address, self._published_ns)
         self._published_ns = _ring.now_ns()
         del self._held[claim]
@@ -325,7 +348,7 @@ class WaitingReader(Reader):
             if claim.missing:
                 self._show()
             else:
-                self._write(claim)
+                self._publish(claim, is_cancelled=not self.write(claim))
         return True
 
     def _wait(self, is_ready: Callable[[], bool]) -> None:
@@ -338,7 +361,7 @@ class WaitingReader(Reader):
         """Publish what was broken off, whatever its samples are at; they are given up."""
         for claim in [one for one in self._held if _claims.is_cancelled(one.address)]:
             self._open().drop(claim.fetches)
-            self._publish(claim, claim.end, is_cancelled=True)
+            self._publish(claim, is_cancelled=True)
 
     def _drop_all(self) -> None:
         """Give up all claims, which others take back; their samples are not written."""

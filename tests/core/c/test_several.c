@@ -1,8 +1,10 @@
-/* Workers that hold several tickets: they sleep until those are broken off, and leave others to
- * workers that sleep. */
+/* Workers that hold several tickets: they sleep until those are broken off, leave others to workers
+ * that sleep, and fill one claim in several threads. */
 #include "check.h"
 #include "hooks.h"
 #include "place.h"
+#include "several.h"
+#include "times.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -199,6 +201,94 @@ static void wakes_are_passed_on(void)
     rf_unreference(ring);
 }
 
+/* ---- threads that fill one claim ---- */
+
+#define PART_ROWS 24u
+#define PART_THREADS 3u
+
+struct filler {
+    struct rf_claim *claim;
+    pthread_mutex_t *failing;
+    uint32_t first;
+};
+
+/* Fill every third row, the last first. Of the rows that are 2 of 5, all fail. */
+static void *fill_parts(void *argument)
+{
+    struct filler *filler = argument;
+    for (uint32_t row = PART_ROWS - PART_THREADS + filler->first; row < PART_ROWS;
+         row -= PART_THREADS) {
+        struct rf_claim part;
+        rf_begin_part(filler->claim, row, 1, false, &part);
+        rf_blame(&part, 0);
+        ((int64_t *)part.base)[part.first_row] = part.indices[0] + 1;
+        rf_note_times(&part, 1, 2, 3);
+        if (row % 5 == 2) {
+            pthread_mutex_lock(filler->failing);
+            rf_forget_later(&part, 0);
+            rf_fail(&part, 0, &row, sizeof row);
+            pthread_mutex_unlock(filler->failing);
+        }
+        rf_end_part(&part, filler->claim);
+    }
+    return NULL;
+}
+
+/* Each row is written once, the first row's failure is kept, all is counted in the worker's line,
+ * and that line blames no row. */
+static void threads_fill_one_claim(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, PART_ROWS);
+    struct rf_claim claim;
+    struct filler fillers[PART_THREADS];
+    pthread_t threads[PART_THREADS];
+    pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
+    bind_batches(ring, 1, PART_ROWS);
+    CHECK(claim_as(ring, 0, &claim));
+    rf_show(&claim, 0);
+    for (uint32_t first = 0; first < PART_THREADS; first++) {
+        fillers[first] = (struct filler){&claim, &failing, first};
+        pthread_create(&threads[first], NULL, fill_parts, &fillers[first]);
+    }
+    for (uint32_t first = 0; first < PART_THREADS; first++)
+        pthread_join(threads[first], NULL);
+    CHECK_EQ(atomic_load(&claim.line->row), RF_NO_ROW);
+    CHECK_EQ(atomic_load(&claim.line->timed), PART_ROWS);
+    CHECK_EQ(atomic_load(&claim.line->read_ns), 2 * PART_ROWS);
+    CHECK_EQ(atomic_load(&claim.line->write_ns), 3 * PART_ROWS);
+    rf_publish(ring, &claim, false);
+    struct rf_taken taken = taken_of(ring);
+    CHECK_EQ(taken.rows, PART_ROWS);
+    CHECK_EQ(taken.failed, true);
+    for (uint32_t row = 0; row < PART_ROWS; row++) {
+        CHECK_EQ(((int64_t *)rf_slot_base(ring, taken.slot))[row], row + 1);
+        CHECK_EQ(rf_slot_marks(ring, taken.slot)[row], row % 5 == 2 ? RF_ROW_RAISED : RF_ROW_OK);
+    }
+    struct rf_failure failure;
+    CHECK(rf_read_failure(ring, taken.slot, 0, &failure));
+    CHECK_EQ(failure.row, 2);
+    CHECK_EQ(failure.payload[0], 2);
+    rf_drop(ring, taken.slot);
+    rf_unreference(ring);
+}
+
+/* A part that is all of a claim says how many rows it delivers; smaller ones do not. */
+static void the_whole_claim_says_its_rows(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 4);
+    struct rf_claim claim, part;
+    bind_batches(ring, 1, 4);
+    CHECK(claim_as(ring, 0, &claim));
+    rf_begin_part(&claim, 1, 1, true, &part);
+    rf_end_part(&part, &claim);
+    CHECK_EQ(claim.rows_delivered, 4);
+    rf_begin_part(&claim, 0, 4, true, &part);
+    part.rows_delivered = 3;
+    rf_end_part(&part, &claim);
+    CHECK_EQ(claim.rows_delivered, 3);
+    rf_unreference(ring);
+}
+
 int main(void)
 {
     check_begin();
@@ -209,5 +299,7 @@ int main(void)
     RUN(yielders_leave_nothing_to_each_other);
     RUN(tickets_are_not_left_for_ever);
     RUN(wakes_are_passed_on);
+    RUN(threads_fill_one_claim);
+    RUN(the_whole_claim_says_its_rows);
     return check_end("test_several");
 }
