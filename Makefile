@@ -420,6 +420,7 @@ TORCH_ROUNDS ?= 100
 fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); ROUNDS=1000 programs of each face against a plain loop, TORCH_ROUNDS=100 of torch's, where it is installed; new examples for the laws
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG)
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG) --unkillable
+	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG) --threads
 	$(PY) tests/support/differential.py --rounds $(ROUNDS)
 	for face in keras share; do $(PY) tests/support/differential.py --face $$face --rounds $(ROUNDS) || exit 1; done
 	if $(PY) -c 'import importlib.util as i, sys; sys.exit(not i.find_spec("torch"))'; \
