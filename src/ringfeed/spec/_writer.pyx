@@ -8,7 +8,7 @@ cimport numpy as cnp
 from cpython.bool cimport PyBool_Check
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
-from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
+from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE, PyList_GetItemRef
 from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_GET_LENGTH
@@ -338,7 +338,7 @@ cdef cnp.ndarray array_of_list(LeafWriter leaf, list value):
         if not PyList_CheckExact(first) or not PyList_GET_SIZE(first):
             return None
         shape[axis] = PyList_GET_SIZE(first)
-        first = (<list>first)[0]
+        first = PyList_GetItemRef(first, 0)
     array = cnp.PyArray_SimpleNew(leaf.ndim, shape, leaf.dtype.type_num)
     target = <uint8_t *>cnp.PyArray_DATA(array)
     return array if store_list(leaf, value, shape, 0, &target) else None
@@ -356,7 +356,8 @@ cdef bint store_list(LeafWriter leaf, value, const cnp.npy_intp *shape, int axis
     if not PyList_CheckExact(value) or PyList_GET_SIZE(value) != shape[axis]:
         return False
     for number in range(shape[axis]):
-        if not store_list(leaf, (<list>value)[number], shape, axis + 1, target):
+        # With a reference of its own: without the GIL another thread may replace it.
+        if not store_list(leaf, PyList_GetItemRef(value, number), shape, axis + 1, target):
             return False
     return True
 
