@@ -240,7 +240,7 @@ def _rows(batches: Any) -> list[int]:
 
 
 def test_no_damage_is_found_while_another_thread_takes() -> None:
-    """A thread that waits compares what is shared with the ring's own copies, amid any take."""
+    """A thread that waits compares the shared memory with the ring's own copies, at any moment of a take."""
     with ringfeed.Loader(np.arange(20_000), batch_size=4, slots=4, **HERE) as loader:
         batches = iter(loader)
         assert loader._runner.engine is not None

@@ -16,6 +16,7 @@ import pytest
 
 import threaded_sources as threaded
 from ringfeed import Array, Loader, WorkerError
+from scarcity import leave_threads
 from slow_sources import Plain, Waits, adds_noise, collates, doubles
 from watching import PATIENCE_S, pids, start_script, wait_until
 
@@ -64,7 +65,7 @@ def rows(loader: Loader[Any]) -> Any:
         return np.concatenate([batch.copy() for batch in loader])
 
 
-# ---- who reads what ----
+# ---- readers of samples ----
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -192,18 +193,7 @@ def test_a_thread_that_fails_outside_of_samples(monkeypatch: pytest.MonkeyPatch)
 
 def test_no_room_for_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """With some the worker goes on; with none it says why."""
-    from ringfeed.reading import fetching  # noqa: PLC0415 - a place of no public name
-
-    start, room = fetching.start_thread, [2]
-
-    def start_some(thread: Any) -> None:
-        if not room[0]:
-            message = "no thread can be started: RLIMIT_NPROC"
-            raise WorkerError(message)
-        room[0] -= 1
-        start(thread)
-
-    monkeypatch.setattr(fetching, "start_thread", start_some)
+    leave_threads(monkeypatch, 2)
     how: dict[str, Any] = {"concurrency": 8, "workers": 1, "backend": "thread"}
     assert content(Loader(Waits(), **how), 1) == content(Loader(Plain(), workers=0), 1)
     with (

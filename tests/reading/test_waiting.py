@@ -23,10 +23,10 @@ from ringfeed import Array, Loader, SpecError, StallError, WorkerError
 from ringfeed.datasets import Mix, Pack
 from ringfeed.monitor.bottleneck import verdict
 from ringfeed.monitor.stats import Stats
+from scarcity import leave_threads
 from watching import PATIENCE_S, lose_patience, pids, wait_until
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
@@ -324,18 +324,7 @@ def test_a_sample_that_kills_is_named(kind: type) -> None:
 
 def test_no_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """With some threads it goes on; with none each sample says why."""
-    from ringfeed.reading import fetching  # noqa: PLC0415 - a place of no public name
-
-    start, room = fetching.start_thread, [3]
-
-    def start_some(thread: threading.Thread) -> None:
-        if not room[0]:
-            message = "no thread can be started: RLIMIT_NPROC"
-            raise WorkerError(message)
-        room[0] -= 1
-        start(thread)
-
-    monkeypatch.setattr(fetching, "start_thread", start_some)
+    leave_threads(monkeypatch, 3)
     expected = content(Loader(slow.Plain(), workers=0), 1)
     assert content(Loader(slow.Waits(), concurrency=20, workers=0), 1) == expected
     spec = Loader(slow.Plain(), workers=0).spec

@@ -217,7 +217,7 @@ def main() -> None:
         help="SIGKILL does not end some, and they wake up later",
     )
     parser.add_argument(
-        "--threads", action="store_true", help="threads alone, several of which take"
+        "--threads", action="store_true", help="no deaths: several threads take from one loader"
     )
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed

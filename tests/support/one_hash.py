@@ -15,7 +15,7 @@ from resumes import EVERY, ORDERS, Whole
 
 
 def hash_of(workers: int) -> str:
-    """Return the hash of all orders, each read with so many workers."""
+    """Return the hash of all orders, each read with this number of workers."""
     found = hashlib.sha256()
     for name, order in ORDERS.items():
         with order.loader(workers=workers) as loader:

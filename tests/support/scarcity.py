@@ -26,11 +26,14 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, check, flat, told
+from ringfeed.errors import WorkerError
+from ringfeed.reading import fetching
 from ringfeed.tools.discover import Target, processes
 from ringfeed.workers import process
 from watching import pids, run_script
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
 
 MB = 10**6
@@ -450,3 +453,17 @@ def live(poverty: str, *trials: str, through: tuple[str, ...] = ()) -> list[Any]
     if isinstance(found, str):
         pytest.skip(found)
     return list(found)
+
+
+def leave_threads(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let samples in flight have this number of threads, and refuse the next as the kernel does."""
+    start, left = fetching.start_thread, [count]
+
+    def start_some(thread: threading.Thread) -> None:
+        if not left[0]:
+            message = "no thread can be started: RLIMIT_NPROC"
+            raise WorkerError(message)
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(fetching, "start_thread", start_some)

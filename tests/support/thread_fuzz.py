@@ -95,7 +95,7 @@ class Plan:
         self.length = self.batches * self.batch_size - draw.randrange(self.batch_size)
         self.shuffle, self.copy = draw.random() < 0.7, draw.random() < 0.2
         self.sleep_s = draw.choice([0.0, 0.0, 0.0002, 0.003 / self.batch_size])
-        self.every = draw.choice([0, 0, 7, 2])  # one of so many samples raises
+        self.every = draw.choice([0, 0, 7, 2])  # one sample in this number raises; 0: none
         self.epochs = draw.randint(1, 4)
         self.repeats = draw.random() < 0.3
         self.breaks = [

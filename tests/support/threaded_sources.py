@@ -51,9 +51,9 @@ def changes(sample: Any, rng: Any) -> None:
 
 
 class Where:
-    """Says who reads a sample: the process, the thread, the worker, whether it has this dataset, and how many threads have.
+    """Samples that name their reader: process, thread, worker, whether it has this dataset, and how many threads have read.
 
-    The first samples wait for one another: each takes another of so many threads.
+    The first samples wait for one another, so that each is read by a thread of its own.
     """
 
     def __init__(self, threads: int, length: int = 64) -> None:

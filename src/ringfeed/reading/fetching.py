@@ -175,7 +175,7 @@ class Threads(Fetcher):
             self._asked.put(fetch)
 
     def grow(self, wanted: int = 1) -> None:
-        """Start so many more threads, if there may be more. WorkerError where none can run."""
+        """Start up to that many threads more. WorkerError where none can run."""
         try:
             for _ in range(min(wanted, self._most - len(self._threads))):
                 self._start()

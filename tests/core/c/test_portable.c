@@ -11,7 +11,7 @@
 #include "os/descriptors.h"
 
 #define LONG_MS 60000 /* a wait that should be woken */
-#define SHORT_MS 30   /* a wait that nobody wakes */
+#define SHORT_MS 30   /* a wait without a wake */
 #define MOST 80       /* sleepers: more words than there are buckets */
 
 struct sleeper {
@@ -56,7 +56,7 @@ static uint32_t count_awake(uint32_t count)
     return awake;
 }
 
-/* Wait for so many to be awake, and see that no more are. */
+/* Wait until this number of sleepers are awake, and see that the rest sleep on. */
 static uint32_t awake_of(uint32_t count, uint32_t expected)
 {
     int64_t until_ns = soon_ns(LONG_MS);
@@ -140,7 +140,7 @@ static void *take_turns(void *argument)
     return NULL;
 }
 
-/* Whoever changes the word and wakes is seen, just before the sleep or in it. */
+/* A change of the word with its wake is seen, just before the sleep or in it. */
 static void no_wake_is_lost(void)
 {
     uint32_t first = 0, second = 1;

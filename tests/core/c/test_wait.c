@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #define LONG_MS 60000 /* a wait that should be woken; one that runs into it has lost its wake */
-#define SHORT_MS 30   /* a wait that nobody wakes */
+#define SHORT_MS 30   /* a wait without a wake */
 
 struct sleeper {
     struct rf_ring *ring;
