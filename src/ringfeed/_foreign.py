@@ -1,4 +1,6 @@
-"""What other loaders and ringfeed before 0.3 call a loader's parameters: the error says the word.
+"""Parameters that a loader does not have: the error says what the loader calls them.
+
+They are other loaders' words, those of ringfeed before 0.3, and misspelt ones.
 
 A word of torch's or Keras' means what it means there in `ringfeed.torch.DataLoader` and
 `ringfeed.keras.feed` alone.
@@ -44,6 +46,17 @@ _REMOVED = {
 """Parameters of ringfeed up to 0.2, until 1.0."""
 
 
+_METHODS = "write backend='process', 'spawn' or 'fork'"
+_OURS = {
+    "workers": "num_workers",
+    "slots": "prefetch_factor",
+    "drop_remainder": "drop_last",
+    "timeout_s": "timeout",
+    "seed": "generator",
+}
+"""Parameters of `ringfeed.Loader`, with torch's words for them."""
+
+
 def _removed(named: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Give each parameter that there was up to 0.2, with what to write in its place."""
     rank, world_size, uneven = (named.get(name) for name in ("rank", "world_size", "uneven"))
@@ -56,12 +69,19 @@ def _removed(named: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield names, f"write shard=ringfeed.Shard{shown})"
     if "start_method" in named:
         method = named["start_method"]
-        yield "start_method", f"write backend={('process' if method == 'forkserver' else method)!r}"
+        written = "process" if method == "forkserver" else method
+        known = written in ("process", "spawn", "fork")
+        yield "start_method", f"write backend={written!r}" if known else _METHODS
     yield from ((name, _REMOVED[name]) for name in named if name in _REMOVED)
 
 
-def refuse_foreign(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Raise TypeError for foreign or former parameters, and for values without a name."""
+def refuse_foreign(loader: type, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Raise TypeError for parameters that a loader does not have, and for values without a name.
+
+    A word that resembles none of its own is left to Python, which refuses it.
+    """
+    name = loader.__name__
+    own = loader.__init__.__kwdefaults__ or {}  # type: ignore[misc]  # a class, and no instance
     if len(given) > 1:
         message = (
             f"{name}() takes the dataset alone without a name, and got {len(given) - 1} more; give "
@@ -72,5 +92,22 @@ def refuse_foreign(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> 
     for words, whose, door in _DOORS:
         found = [f"{name}= is {whose}, and {words[name]}" for name in named if name in words]
         said += [*found, door] if found else []
+    from difflib import get_close_matches  # noqa: PLC0415 - on demand
+
+    near = {word: get_close_matches(word, own, 1) for word in named if word not in own}
+    said = said or [
+        f"{name}() has no {word}=; did you mean {close[0]}=?"
+        for word, close in near.items()
+        if close
+    ]
+    if said:
+        raise TypeError("; ".join(said))
+
+
+def refuse_ours(named: dict[str, Any]) -> None:
+    """Raise TypeError for parameters of `ringfeed.Loader` in torch's place."""
+    said = [
+        f"{word}= is Loader's, and here that is {_OURS[word]}=" for word in named if word in _OURS
+    ]
     if said:
         raise TypeError("; ".join(said))

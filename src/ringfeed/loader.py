@@ -161,7 +161,7 @@ class Loader(Generic[Batch_co]):
             if len(given) > 1 or not named.keys() <= Loader.__init__.__kwdefaults__.keys():
                 from ringfeed._foreign import refuse_foreign  # noqa: PLC0415 - few words are wrong
 
-                refuse_foreign(cls.__name__, given, named)
+                refuse_foreign(cls, given, named)
             return super().__new__(cls)
 
     def __init__(  # noqa: PLR0913 - the public parameters

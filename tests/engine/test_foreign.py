@@ -72,6 +72,10 @@ def test_words_of_other_loaders_are_translated(settings: Any, text: str) -> None
         ({"start_method": "forkserver"}, "start_method= since 0.3; write backend='process'"),
         ({"start_method": "fork"}, "start_method= since 0.3; write backend='fork'"),
         (
+            {"start_method": "forked"},
+            "start_method= since 0.3; write backend='process', 'spawn' or 'fork'",
+        ),
+        (
             {"pin": True},
             (
                 "pin= since 0.3; leave it out: to_torch(device='cuda') and to_jax(device) "
@@ -168,6 +172,17 @@ def test_values_need_names() -> None:
 
 def test_other_words_are_pythons_to_refuse() -> None:
     """What is no word of any loader stays Python's own error; the signature stays the loader's."""
-    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
-        ringfeed.Loader(np.zeros((4, 2)), batchsize=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epsilon'"):
+        ringfeed.Loader(np.zeros((4, 2)), epsilon=3)  # type: ignore[call-arg]
     assert "drop_remainder" in inspect.signature(ringfeed.Loader).parameters
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("batchsize", "batch_size"), ("shuffel", "shuffle"), ("collate", "collate_fn")],
+)
+def test_a_misspelt_word_is_recognised(word: str, meant: str) -> None:
+    """The error has the parameter that the word resembles most."""
+    with pytest.raises(TypeError) as error:
+        ringfeed.Loader(np.zeros((4, 2)), **{word: None})
+    assert str(error.value) == f"Loader() has no {word}=; did you mean {meant}=?"

@@ -302,6 +302,55 @@ def test_workers_are_those_of_the_dataset(said: list[str]) -> None:
     ]
 
 
+def test_slots_or_memory_of_each_dataset(said: list[str]) -> None:
+    """The innermost statement decides; a budget below two slots leaves the dataset to Keras."""
+    expected = trained(Digits())
+
+    def fed(**settings: Any) -> str:
+        with ringfeed.keras.install(**settings):
+            assert trained(Digits(workers=2)) == expected
+        return said.pop()
+
+    with ringfeed.keras.install(slots=5):
+        assert fed(slots=3).startswith("Digits runs over ringfeed: 2 worker threads, 3 slots, ")
+        assert fed(memory="60kB").startswith(
+            "Digits runs over ringfeed: 2 worker threads, 6 slots, "
+        )
+        assert trained(Digits(workers=2)) == expected
+        assert said.pop().startswith("Digits runs over ringfeed: 2 worker threads, 5 slots, ")
+    assert fed().startswith("Digits runs over ringfeed: 2 worker threads, 4 slots, ")
+    assert fed(memory=1000).startswith(
+        "Digits is left to Keras: memory=1000 is 1.0 kB, but 2 slots "
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"slots": 1}, ValueError, "slots=1 must be at least 2"),
+        ({"slots": "4"}, TypeError, "slots='4' must be an int"),
+        (
+            {"memory": "1 gig"},
+            ValueError,
+            "memory='1 gig' is no amount of memory; write it as in '512MB', '2GiB' or a number of "
+            "bytes",
+        ),
+        (
+            {"slots": 4, "memory": "1MB"},
+            ValueError,
+            "give slots= or memory=, not both: each decides the other",
+        ),
+    ],
+)
+def test_memory_that_cannot_be_asked_for(
+    settings: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    """An error at once, and nothing is installed."""
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        ringfeed.keras.install(**settings)
+    assert data_adapters.PyDatasetAdapter is OWN
+
+
 class Opening(Digits):
     """Opens its file on first use."""
 

@@ -543,3 +543,13 @@ def test_parameters_are_refused_in_torchs_words() -> None:
         ValueError, match="batch_size attribute should not be set after DataLoader is initialized"
     ):
         ours.batch_size = 3
+
+
+def test_words_of_ringfeeds_own_loader_are_translated() -> None:
+    """Each has torch's word for it; all are one error."""
+    with pytest.raises(TypeError) as error:
+        DataLoader(Of(pair), workers=2, drop_remainder=True)
+    assert str(error.value) == (
+        "workers= is Loader's, and here that is num_workers=; drop_remainder= is Loader's, and "
+        "here that is drop_last="
+    )

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter
 PLAIN = (np.ndarray, np.generic, int, float)
+installed_memory: dict[str, Any] = {}
+"""The slots or the memory of each dataset's loader, as the newest `install` asks for them."""
 
 
 class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
@@ -324,6 +326,7 @@ def feed_as_keras(  # noqa: PLR0913 - what Keras was told
         max_batch_size=max(rows, batch_size_of(dataset)),
         timeout_s=None,
         copy=copy,
+        **installed_memory,
     )
 
 

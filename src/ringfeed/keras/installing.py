@@ -11,6 +11,8 @@ import keras
 from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters import py_dataset_adapter
 
+from ringfeed._checks import check_count
+from ringfeed._units import parse_memory
 from ringfeed.frameworks.keras import check_takes_adapters
 
 NAME = "PyDatasetAdapter"
@@ -18,28 +20,39 @@ PLACES = (data_adapters, py_dataset_adapter)
 """The modules in which Keras has its adapter by name."""
 
 _lock = threading.Lock()
-_wanted: set[ExitStack] = set()
-"""What `install` has returned, and nothing has taken back."""
+_wanted: dict[ExitStack, dict[str, Any]] = {}
+"""What `install` has returned, and nothing has taken back, with the memory that each asked for."""
 
 
-def install() -> ExitStack:
+def install(*, slots: int | None = None, memory: int | str | None = None) -> ExitStack:
     """Run every ``PyDataset`` in ``fit``, ``evaluate`` and ``predict`` over ringfeed.
 
     It is in force at once, until `uninstall`, or to the end of a ``with`` statement: ``with
     install(): ...``. These may be nested; the last one to end ends it. Calls of Keras that are
     under way go on as they began.
 
+    slots, memory: for each dataset, the number of batches that exist at once; or the bytes that its
+        shared memory may take ("512MB"), from which the number of slots follows. Two slots are the
+        least. None: workers + 2 slots. Of nested statements the innermost decides.
+
     A dataset has the workers it asks for: threads, or processes with ``use_multiprocessing=True``,
     each of which gets its own copy. Batches come in Keras' order, with the same seed of ``random``;
     the hooks run when Keras runs them. For each dataset one line of the logger ``ringfeed.keras``
     says how it runs, or why it is left to Keras: batches that are no plain arrays, or that differ
-    in shape, or a dataset that cannot be sent to processes. Keras goes on amid an epoch, too, from
+    in shape, a dataset that cannot be sent to processes, or two slots that exceed ``memory``. Keras
+    goes on amid an epoch, too, from
     the batch that does not fit or whose workers fail.
 
     Sequences of `tf_keras` (Keras 2) as well, if it has been imported before this call.
 
-    ImportError where this Keras has not the place to install to.
+    ImportError where this Keras has not the place to install to; ValueError or TypeError for no
+    number of slots, no amount of memory, or both.
     """
+    check_count("slots", slots, 2)
+    if memory is not None:
+        parse_memory(memory)
+    if slots is not None and memory is not None:
+        raise ValueError("give slots= or memory=, not both: each decides the other")
     check_takes_adapters("install()")
     from ringfeed.keras.fallback import OWN, RingAdapter  # noqa: PLC0415 - older ones cannot
 
@@ -53,7 +66,7 @@ def install() -> ExitStack:
                 raise ImportError(message)
         installed = ExitStack()
         installed.callback(_take_back, installed)
-        _wanted.add(installed)
+        _wanted[installed] = {"slots": slots, "memory": memory}
         _settle()
         return installed
 
@@ -61,7 +74,7 @@ def install() -> ExitStack:
 def _take_back(installed: ExitStack) -> None:
     """Take one installation back; others stay in force."""
     with _lock:
-        _wanted.discard(installed)
+        _wanted.pop(installed, None)
         _settle()
 
 
@@ -74,10 +87,11 @@ def uninstall() -> None:
 
 def _settle() -> None:
     """Have Keras' names for its own ways of reading mean what is wanted."""
-    from ringfeed.keras.fallback import OWN, RingAdapter  # noqa: PLC0415 - see install
+    from ringfeed.keras import fallback  # noqa: PLC0415 - see install
 
+    fallback.installed_memory = next(reversed(_wanted.values()), {})
     swaps: list[tuple[Any, str, object, object]] = [
-        (place, NAME, OWN, RingAdapter) for place in PLACES
+        (place, NAME, fallback.OWN, fallback.RingAdapter) for place in PLACES
     ]
     if "tf_keras" in sys.modules:
         from ringfeed.keras import legacy  # noqa: PLC0415 - imports tf_keras

@@ -11,6 +11,7 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset
 
 from ringfeed._callers import callers_depth
+from ringfeed._foreign import refuse_ours
 from ringfeed.datasets import peekable
 from ringfeed.datasets.states import UnfitError, encoded
 from ringfeed.system.machine import HAS_PROCESSES
@@ -74,6 +75,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Take torch's parameters; a forkserver, if one is used, begins to import torch now."""
+        refuse_ours(named)
         super().__init__(*given, **named)
         self._rings = Rings()
         by_forkserver = self.num_workers and start_method(self) == "forkserver"
