@@ -60,7 +60,7 @@ CASES = {
 TITLES = {
     "memory": "peak memory of the input",
     "epoch": "one epoch",
-    "killed": "a worker is killed: longest wait for a batch",
+    "killed": "a worker is killed: longest wait for the next batch",
     "resumed": "the run is killed and started again",
 }
 
@@ -229,7 +229,7 @@ def cell(results: Results, case: str, contender: str) -> str:
     return (
         (f"{took}; " if case == "killed" else "")
         + (f"trains {again:.0f} batches twice; " if again else "")
-        + ("the same final weights" if same else "other final weights")
+        + ("the weights of an undisturbed run" if same else "other weights")
     )
 
 
