@@ -55,6 +55,20 @@ def test_the_stack_is_the_newest(files: Stacks, monkeypatch: pytest.MonkeyPatch)
         assert worker.asked == [signal.SIGUSR1]
 
 
+def test_the_stack_ends_where_each_worker_is_the_same(files: Stacks) -> None:
+    """Frames of how the worker was started, and of the program that it was forked from, are cut."""
+    frames = (
+        "Stack (most recent call first):",
+        '  File "/home/me/data.py", line 7 in __getitem__',
+        '  File "/site-packages/ringfeed/datasets/reader.py", line 93 in serve',
+        '  File "/site-packages/ringfeed/workers/worker_main.py", line 71 in run',
+        '  File "/site-packages/ringfeed/workers/fork.py", line 47 in live',
+        '  File "/home/me/train.py", line 12 in <module>',
+    )
+    worker: Any = Writer(files.fd_of(0), "\n".join(frames).encode())
+    assert files.read(0, worker) == "\n".join(frames[:3])
+
+
 def test_a_worker_that_does_not_answer(files: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot even write its stack is not waited for."""
     monkeypatch.setattr(stacks, "WRITING_S", 0.05)
