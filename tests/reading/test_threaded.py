@@ -175,6 +175,27 @@ def test_a_death_blames_no_neighbour(kind: type) -> None:
         assert loader.stats().restarts == 3
 
 
+@pytest.mark.parametrize("way", QUICK)
+def test_an_error_whose_text_takes_long_holds_up_no_other_loader(way: str) -> None:
+    """Neither one of this process, nor one that is forked from it meanwhile."""
+    slow = threaded.FailsSlowly()
+    how: dict[str, Any] = {"batch_size": 2, "concurrency": 2, "spec": NUMBER, "workers": 1}
+    with Loader(slow, backend="thread", **how) as held_up:
+        batches = iter(held_up)
+        wait_until(slow.is_asked.is_set)
+        other: dict[str, Any] = {"backend": WAYS[way]["backend"], "timeout_s": 30, **how}
+        try:
+            with Loader(threaded.FailsLate(8), **other) as loader:
+                found = iter(loader)
+                assert next(found).tolist() == [0, 1]
+                with pytest.raises(WorkerError, match=r"dataset\[2\] raised ValueError"):
+                    next(found)
+        finally:
+            slow.go_on.set()
+        with pytest.raises(WorkerError, match="SlowError: slow"):
+            next(batches)
+
+
 def test_a_thread_that_fails_outside_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends its worker, which says why: no thread ends in silence."""
     from ringfeed.reading import threaded as place  # noqa: PLC0415 - a place of no public name

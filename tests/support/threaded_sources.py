@@ -101,6 +101,34 @@ class FailsLate(Plain):
         return np.int64(index)
 
 
+class SlowError(ValueError):
+    """Its text is there when it is let go."""
+
+    def __init__(self, is_asked: threading.Event, go_on: threading.Event) -> None:
+        super().__init__()
+        self.is_asked, self.go_on = is_asked, go_on
+
+    def __str__(self) -> str:
+        self.is_asked.set()
+        self.go_on.wait(HANG_S)
+        return "slow"
+
+
+class FailsSlowly:
+    """Two samples; the first raises such an error."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.go_on = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            raise SlowError(self.is_asked, self.go_on)
+        return np.int64(index)
+
+
 class DiesLate(Failing):
     """Sample 2 ends its worker while others are read that were begun after it."""
 

@@ -56,7 +56,6 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "monitor/test_insight.py::*",
         "frameworks/torch/test_torch_datasets.py::test_a_worker_computes_in_one_thread*",
         "frameworks/torch/test_torch_datasets.py::test_a_subset_of_a_dataset_that*",
-        "frameworks/torch/test_torch_worker_info.py::*",
     ),
     "it looks at another process, or into /proc": (
         "monitor/test_attach.py::*",

@@ -173,6 +173,10 @@ class Reader:
         record = encode(error, interruptible=self.port.is_consumer)
         if self.source.collates and self.source.skips and kind_of(record) is Kind.ERROR:
             record = b""  # the batch has room for one reason, which the end of an iterable needs
+        self.record(row, record)
+
+    def record(self, row: int, record: bytes) -> None:
+        """Record a failure of a row of the claim."""
         self.end.fail(row, record)
 
     def fail_all(self, error: BaseException) -> None:

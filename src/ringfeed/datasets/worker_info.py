@@ -19,7 +19,7 @@ class WorkerInfo:
         tuple of its datasets.
     """
 
-    __slots__ = ("_numbers", "dataset", "id", "workers")
+    __slots__ = ("_numbers", "as_torch", "dataset", "id", "workers")
 
     def __init__(self, number: int, workers: int, dataset: Any, seed: int, starts: int) -> None:
         """``seed``: that of the loader; ``starts``: how often the worker was started again."""
@@ -27,6 +27,8 @@ class WorkerInfo:
         self.workers = workers
         self.dataset = dataset
         self._numbers = seed, number, starts
+        self.as_torch: Any = None
+        """What torch's ``get_worker_info()`` says in a thread that is this worker."""
 
     @property
     def seed(self) -> int:
@@ -73,13 +75,16 @@ def introduce(info: WorkerInfo, *, again: bool, reads_all: bool) -> bool:
     itself, as a torch dataset does by its worker: the worker reads all of it.
     """
     if not again:
-        tell_torch(*((0, 1) if reads_all else (info.id, info.workers)), info.seed, info.dataset)
+        part = (0, 1) if reads_all else (info.id, info.workers)
+        info.as_torch = tell_torch(*part, info.seed, info.dataset)
     was_none = _here.process != os.getpid()
     _here.info, _here.process = info, os.getpid()
     return was_none
 
 
-class _Newest:
+class Newest:
+    """What torch was told last of this process; None where it is no worker."""
+
     told: Any = None
     is_waited_for = False  # that torch is imported
     as_torch = False
@@ -87,25 +92,26 @@ class _Newest:
 
 def tell_torch(
     number: int, workers: int, seed: int, dataset: Any, *, as_torch: bool = False
-) -> None:
-    """Let torch's ``get_worker_info()`` say this, now or when torch is imported.
+) -> dict[str, Any]:
+    """Let torch's ``get_worker_info()`` say this, now or when torch is imported; returns it.
 
     ``as_torch``: also compute with one thread, and begin with this seed, as a worker of torch's
-    does. Only in the main thread of a worker process: what it says holds for the whole process.
+    does. What the main thread of a worker process tells holds for all threads there; a worker that
+    is a thread keeps what it has told in `WorkerInfo.as_torch`.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    _Newest.told = {"id": number, "num_workers": workers, "seed": seed, "dataset": dataset}
-    _Newest.as_torch = as_torch
-    if as_torch:
-        seed_torch(seed)
-    if not _Newest.is_waited_for:  # else the newest is told
-        _Newest.is_waited_for = True
+    told = {"id": number, "num_workers": workers, "seed": seed, "dataset": dataset}
+    if threading.current_thread() is threading.main_thread():
+        Newest.told, Newest.as_torch = told, as_torch
+        if as_torch:
+            seed_torch(seed)
+    if not Newest.is_waited_for:  # else the newest is told
+        Newest.is_waited_for = True
         when_torch_is_here(_tell)
+    return told
 
 
 def _tell() -> None:
     from ringfeed.datasets.torch_info import tell  # noqa: PLC0415 - with torch only
 
-    _Newest.is_waited_for = False
-    tell(_Newest.told, as_torch=_Newest.as_torch)
+    Newest.is_waited_for = False
+    tell(Newest.told, as_torch=Newest.as_torch)

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 class Hand(FetchedReader):
     """Writes rows beside other threads: what one thread needs for that."""
 
-    failing = Lock()  # one thread at a time records a failure
+    failing: Lock  # of the reader: one thread at a time records a failure
 
     def by_method(self, method: str, read: Any) -> Fill:
         """Return what fills the claim, which a dataset with ``read_into`` does itself."""
         kind = Reader if method == "read_into" else FetchedReader
         return kind.by_method(self, method, read)
 
-    def failed(self, row: int, index: int, error: BaseException) -> None:
-        """Record why a row of the claim is not there; the first row's reason is kept."""
+    def record(self, row: int, record: bytes) -> None:
+        """Record a failure of a row of the claim; the first row's is kept."""
         with self.failing:
             _claims.forget_later(self.end.claim_address, row)
-            super().failed(row, index, error)
+            super().record(row, record)
 
 
 class ThreadedReader(WaitingReader):
@@ -65,6 +65,7 @@ class ThreadedReader(WaitingReader):
         self._is_claimed = False  # a ticket, which no thread has begun
         self._version = 0
         self._lock = Lock()  # of the claims that are held
+        self._failing = Lock()
         self._hands: list[Hand] = []  # that no thread uses
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:
@@ -168,6 +169,7 @@ class ThreadedReader(WaitingReader):
         except IndexError:
             port = self.port._replace(end=self.end.another())
             hand = Hand(self.source, self._sent, port)
+            hand.failing = self._failing
         hand.write(claim, only)
         self._hands.append(hand)
 
