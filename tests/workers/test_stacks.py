@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle
-from ringfeed.monitor import stacks
+from ringfeed.monitor import faults, stacks
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.stacks import Stacks
 from watching import FORK_HINT, lose_patience, pids, pool_of, wait_until
@@ -55,18 +56,25 @@ def test_the_stack_is_the_newest(files: Stacks, monkeypatch: pytest.MonkeyPatch)
         assert worker.asked == [signal.SIGUSR1]
 
 
-def test_the_stack_ends_where_each_worker_is_the_same(files: Stacks) -> None:
+def test_the_stack_ends_where_each_worker_is_the_same() -> None:
     """Frames of how the worker was started, and of the program that it was forked from, are cut."""
     frames = (
-        "Stack (most recent call first):",
+        "worker 1 (pid 5): inside dataset[3], has been at it for 3.1 s",
+        "    Stack (most recent call first):",
         '  File "/home/me/data.py", line 7 in __getitem__',
         '  File "/site-packages/ringfeed/datasets/reader.py", line 93 in serve',
         '  File "/site-packages/ringfeed/workers/worker_main.py", line 71 in run',
         '  File "/site-packages/ringfeed/workers/fork.py", line 47 in live',
         '  File "/home/me/train.py", line 12 in <module>',
     )
-    worker: Any = Writer(files.fd_of(0), "\n".join(frames).encode())
-    assert files.read(0, worker) == "\n".join(frames[:3])
+    source: Any = SimpleNamespace(describe_all=lambda _: "dataset[i] (i = 3)")
+    observer: Any = SimpleNamespace(workers=lambda: [SimpleNamespace(inside=3)])
+    assert str(faults.stalled(observer, source, ["\n".join(frames)], 3)) == "\n".join(
+        (
+            "no batch for 3 s: 1 of 1 workers inside dataset[i] (i = 3); raise timeout_s or look there",
+            *frames[:4],
+        )
+    )
 
 
 def test_a_worker_that_does_not_answer(files: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:

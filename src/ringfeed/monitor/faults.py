@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WAYS_OUT = "copy what you keep, raise slots=, or give copy=True"
 _NAMED = 4  # samples
+_BODY = '/ringfeed/workers/worker_main.py"'
 _CAUSE = (
     "the likely cause is a read_into, or a C extension that the dataset calls, which writes past "
     "its own row: look there"
@@ -97,7 +98,14 @@ def stalled(
             "libraries such as polars and tensorstore have started here, and a call that waits "
             "for them never ends"
         )
-    return StallError("\n".join([message, *lines]))
+    return StallError("\n".join([message, *map(_without_start, lines)]))
+
+
+def _without_start(described: str) -> str:
+    """Leave out the frames from the worker's own body on: they are how each worker starts."""
+    lines = described.splitlines()
+    body = next((n for n, line in enumerate(lines) if _BODY in line), len(lines))
+    return "\n".join(lines[:body])
 
 
 _DAMAGES = {

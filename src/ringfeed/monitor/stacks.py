@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 WRITING_S = 0.5
 _NAME = "ringfeed-stack"
-_BODY = f'{os.sep}{Path("ringfeed", "workers", "worker_main.py")}"'
 _kept: list[Descriptor] = []
 
 
@@ -92,14 +91,7 @@ def _written(pid: int, fd: int, kill: Callable[[signal.Signals], None]) -> str:
         before, text = text, os.pread(fd, 1 << 16, 0)
         if late or (text and text == before):
             break
-    return _as_far_as_the_worker(text.decode(errors="replace"))
-
-
-def _as_far_as_the_worker(stack: str) -> str:
-    """Leave out the frames from the worker's own body on: they are how each worker starts."""
-    lines = stack.splitlines()
-    body = next((n for n, line in enumerate(lines) if _BODY in line), len(lines))
-    return "\n".join(lines[:body])
+    return text.decode(errors="replace")
 
 
 def _catches_usr1(pid: int) -> bool:
