@@ -5,6 +5,7 @@ ringfeed plan mymodule:dataset --batch-size 128 --memory 2GB
 ringfeed plan train.py:dataset --batch-size 128
 ringfeed profile mymodule:dataset --batch-size 128
 ringfeed profile --script train.py --epochs 1
+ringfeed check mymodule:dataset
 ringfeed top 4242
 ringfeed report run.json
 """
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        chosen.run(chosen)
+        return int(chosen.run(chosen) or 0)
     except (RingfeedError, ValueError, TypeError, ImportError, AttributeError) as error:
         sys.stderr.write(f"ringfeed {chosen.command}: {error}\n")
         return FAILED
@@ -75,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "profile", help="where the time of a sample goes, before workers are added"
         )
+    )
+    _add_check(
+        commands.add_parser("check", help="what is wrong with a dataset, before it is trained on")
     )
     _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
     _add_report(
@@ -182,6 +186,34 @@ def _profile(chosen: argparse.Namespace) -> None:
         with showing(), in_time(limits):  # workers are forked: no thread beside
             found = profile_loader(dataset, **_options(chosen, "samples", "seconds"))
         _say(found)
+
+
+# ---- check ----
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reads some samples of a dataset twice, in a fresh process and in a fork, and says what is "
+        "wrong, where, and what to do next. Exit status 1: there is a fault; notes are none."
+    )
+    parser.add_argument("dataset", help=f"{PLACE} of a dataset, or of a function that returns it")
+    batch_size = "none for a dataset of whole batches; a Keras PyDataset is known to be one"
+    parser.add_argument("--batch-size", type=_count, default=32, help=batch_size)
+    seconds = "that a sample may take, and each process about as long (default: 10)"
+    parser.add_argument("--seconds", type=float, default=10.0, help=seconds)
+    parser.set_defaults(run=_check)
+
+
+def _check(chosen: argparse.Namespace) -> bool:
+    from ringfeed.testing.checking import examine  # noqa: PLC0415 - see _plan()
+    from ringfeed.tools.place import load  # noqa: PLC0415 - likewise
+
+    with showing():  # a process is forked: no thread beside
+        tell(f"loading {chosen.dataset}")
+        options = _options(chosen, "batch_size", "seconds")
+        report = examine(load(chosen.dataset), chosen.dataset, **options)
+    _say(report)
+    return report.faults > 0
 
 
 # ---- top ----

@@ -115,7 +115,7 @@ def _forget_the_consumer() -> None:
 
 
 def _warn_of_threads() -> None:
-    live = [*_computing()]
+    live = [*computing()]
     if live:
         warnings.warn(
             f"backend='fork' after {' and '.join(live)} has computed: its threads do not survive "
@@ -126,7 +126,7 @@ def _warn_of_threads() -> None:
         )
 
 
-def _computing() -> Iterator[str]:
+def computing() -> Iterator[str]:
     """Name the frameworks that have begun to compute.
 
     Threads that only an import starts hold up nothing.

@@ -1,8 +1,4 @@
-"""A proof for a dataset of your own: a run that is cut and resumed gives what one uncut gives.
-
-def test_my_loader_resumes():
-    ringfeed.testing.check_resume(lambda: ringfeed.Loader(MyDataset(), batch_size=32, shuffle=True))
-"""
+"""A proof for a loader: a run that is cut and resumed gives what one uncut gives."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import cloudpickle
 import numpy as np
 
 from ringfeed._classes import is_iterable
@@ -21,6 +18,7 @@ from ringfeed.loader import runner_of
 from ringfeed.orders.prioritized import PrioritizedOrder
 from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.forms import Masked, Padded, Ragged
+from ringfeed.spec.spec import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
         "tuple[int, int, list[str]]"  # its epoch, its number there, and a hash of each leaf
     )
 
-_GLOBAL = (
+GLOBAL = (
     "dataset[i] draws from a global random state (random, numpy.random, torch); draw from "
     "ringfeed.rng(), or give the loader reseed=True"
 )
@@ -41,7 +39,7 @@ _HOOK = (
     "not; give the dataset state_dict() and load_state_dict(), or have it draw from a generator "
     "of its own with a fixed seed"
 )
-_CLOCK = (
+CLOCK = (
     "dataset[i] depends on a clock, on the operating system's random numbers, on a generator of "
     "its own, or on what it was asked for before; make it depend on i and ringfeed.rng() alone"
 )
@@ -49,7 +47,7 @@ _SAMPLER = (
     "the sampler gives another order each time it is made; seed it by the epoch, or give it "
     "state_dict() and load_state_dict()"
 )
-_ITERABLE = (
+ITERABLE = (
     "the iterable gives other elements each time it is read, or its load_state_dict() does not "
     "bring it to where its state_dict() was taken"
 )
@@ -180,7 +178,7 @@ def _cause(loader: Loader[Any]) -> str:
     """Say why two readings are likely to differ, from reading a sample of the dataset again."""
     dataset = loader.dataset
     if is_iterable(dataset):
-        return _ITERABLE
+        return ITERABLE
     if not hasattr(dataset, "__getitem__") or isinstance(dataset, (tuple, dict)):
         return _SAMPLER
     if _reads_alike(loader, seeded=False):
@@ -189,7 +187,7 @@ def _cause(loader: Loader[Any]) -> str:
             if any(hasattr(dataset, name) for name in ("on_epoch_begin", "on_epoch_end"))
             else _SAMPLER
         )
-    return _GLOBAL if _reads_alike(loader, seeded=True) else _CLOCK
+    return GLOBAL if _reads_alike(loader, seeded=True) else CLOCK
 
 
 def _reads_alike(loader: Loader[Any], *, seeded: bool) -> bool:
@@ -197,26 +195,35 @@ def _reads_alike(loader: Loader[Any], *, seeded: bool) -> bool:
     found = []
     for _ in range(2):
         if seeded:
-            _seed()
+            seed_globals()
         context, before = SampleContext(0, index=0), installed.context
         try:
             installed.context = context
             sample = loader.dataset[0]
         finally:
             installed.context = before
-        found.append([_hash(np.asarray(leaf)) for leaf in _leaves(sample)])
+        found.append(hash_of(sample))
     return found[0] == found[1]
 
 
+def hash_of(sample: Any) -> str:
+    """Return a hash of all that a sample holds."""
+    return " ".join(map(_hash, _leaves(sample)))
+
+
 def _leaves(sample: Any) -> Iterator[Any]:
+    sample = plain(sample)
     if isinstance(sample, (tuple, list, dict)):
         for child in sample.values() if isinstance(sample, dict) else sample:
             yield from _leaves(child)
     else:
-        yield sample
+        found = np.asarray(sample.detach() if hasattr(sample, "detach") else sample)
+        # An array of objects has their places in memory.
+        yield np.asarray(cloudpickle.dumps(sample)) if found.dtype.hasobject else found
 
 
-def _seed() -> None:
+def seed_globals() -> None:
+    """Seed the global states that users' code draws from."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - what users' code draws from
     if (torch := sys.modules.get("torch")) is not None:
