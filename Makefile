@@ -298,7 +298,7 @@ DATASETS := datasets
 CHANGES := reading transport
 PROCESSES := workers monitor tools
 RUNS := engine
-ELSEWHERE := frameworks/shared sharing ray
+ELSEWHERE := frameworks/shared sharing ray cache
 CORE := $(SAMPLES) $(DATASETS) $(CHANGES) $(PROCESSES) $(RUNS) $(ELSEWHERE)
 MOST := system ring spec transport workers monitor tools
 NEWEST := $(lastword $(filter-out %t,$(OTHERS)))
@@ -440,6 +440,10 @@ resumes: .venv/with-test ## cut runs of each order at every tenth batch, and go 
 KILLS ?= 200
 shares: .venv/with-test ## kill trainings of one share at random, KILLS=200 times: the others' batches are right, and nothing is left
 	$(PY) tests/support/shared_kills.py --kills $(KILLS)
+
+CACHE_KILLS ?= 1000
+caches: .venv/with-test ## kill processes that fill a cache at random, CACHE_KILLS=1000 times, and damage its file: no sample is wrong
+	$(PY) tests/support/cache_kills.py --kills $(CACHE_KILLS)
 
 soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults for SECONDS_LONG learns the same, bit for bit
 	$(PY) tests/support/soak.py --seconds $(SECONDS_LONG)

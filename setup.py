@@ -35,6 +35,7 @@ SOURCES = {
     "spec._forms": "bytes/forms",
     "datasets._changes": WAIT,
     "reading._claims": WAIT,
+    "cache._records": f"bytes/entries {WAIT}",
     "orders._permute": "bytes/permute",
     "engine._repeated": "",
     "engine._iterator": "",

@@ -12,7 +12,10 @@ static inline uint64_t rf_get_word(void *word) { return atomic_load(rf_atomic(wo
 
 static inline void rf_set_word(void *word, uint64_t value) { atomic_store(rf_atomic(word), value); }
 
-static inline void rf_add_to_word(void *word) { atomic_fetch_add(rf_atomic(word), 1); }
+static inline void rf_add_to_word(void *word, uint64_t count)
+{
+    atomic_fetch_add(rf_atomic(word), count);
+}
 
 /* Sleep until woken, while the word is `seen`, at most until deadline_ns. */
 static inline void rf_wait_word(void *word, uint64_t seen, int64_t deadline_ns)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ringfeed import datasets as datasets
     from ringfeed import orders as orders
     from ringfeed import ray as ray
+    from ringfeed.cache.cached import Cache
     from ringfeed.datasets.worker_info import worker_info
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
@@ -66,6 +67,7 @@ __version__ = "0.2.0"
 _HOMES = {
     "Array": "spec.spec",
     "Bytes": "spec.form_arrays",
+    "Cache": "cache.cached",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
     "Loader": "loader",
@@ -105,6 +107,7 @@ _MOVED = {
 __all__ = [
     "Array",
     "Bytes",
+    "Cache",
     "Cast",
     "ClosedError",
     "Loader",

@@ -26,6 +26,7 @@ LAYERS = (
     "reading",
     "workers",
     "engine",
+    "cache",
     "frameworks",
     "loader",
     "keras torch testing",

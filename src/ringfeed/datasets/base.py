@@ -247,6 +247,12 @@ class Source(ABC):
 
         return completed(self, index)
 
+    def planned(self, plan: Any) -> Any:
+        """Return a plan that says what the datasets take by themselves, as caches do."""
+        for member in self.members:
+            plan = member.planned(plan)
+        return plan
+
     # ---- its batches ----
 
     def keep(self, store: Any, *, shared: bool) -> Kept:  # noqa: ARG002 - see streams

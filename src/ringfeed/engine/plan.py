@@ -51,6 +51,7 @@ class Plan:
     store: StoreSizes | None = None  # of the elements that one of the workers reads for the others
     element_size: int = 0  # of the first of them
     flights_size: int = 0  # of the rows that a cluster may send at a time
+    caches: tuple[Any, ...] = ()  # what each takes beside the total
     advice: str = ""
     """What would make it smaller, in words."""
     forkserver: bool = False
@@ -230,7 +231,7 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
             workers //= 2
     if "slots" in options.auto and plan.slots > MOST_AUTO_SLOTS:
         plan = make(workers=workers, slots=MOST_AUTO_SLOTS)
-    return plan
+    return source.planned(plan)
 
 
 def tuner_for(options: Options, plan: Plan) -> Tuner | None:

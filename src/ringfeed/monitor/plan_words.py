@@ -21,7 +21,8 @@ def lines_of(plan: Any) -> list[tuple[str, str]]:
 
 
 def _indices(plan: Any) -> str:
-    return f"{show_bytes(plan.planned_size)} of indices in this process"
+    indices = f"{show_bytes(plan.planned_size)} of indices in this process"
+    return ", ".join([indices, *map(str, plan.caches)])
 
 
 def _parts(plan: Any) -> list[str]:

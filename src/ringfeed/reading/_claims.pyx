@@ -29,7 +29,7 @@ cdef extern from "times.h" nogil:
 cdef extern from "words.h" nogil:
     uint64_t rf_get_word(void *word)
     void rf_set_word(void *word, uint64_t value)
-    void rf_add_to_word(void *word)
+    void rf_add_to_word(void *word, uint64_t count)
     void rf_wait_word(void *word, uint64_t seen, int64_t deadline_ns)
     void rf_wake_word(void *word)
     void rf_show_reading(c.rf_worker *line, uint64_t index)
@@ -166,7 +166,7 @@ cdef class Words:
 
     def add(self, Py_ssize_t number):
         """Add 1 to a word, also while others do, and wake all that sleep on it."""
-        rf_add_to_word(self.at(number))
+        rf_add_to_word(self.at(number), 1)
         rf_wake_word(self.at(number))
 
     def wait(self, Py_ssize_t number, uint64_t seen, int64_t timeout_ns):

@@ -63,7 +63,7 @@ def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool
 def _misfit(source: Source, asked: object, concurrency: int, workers: int, *, is_auto: bool) -> str:
     """Say why so many samples cannot be in flight; empty where they can."""
     given = "an async __getitem__" if asked is None else f"concurrency={concurrency}"
-    if type(source) is not IndexedSource:
+    if type(source) is not IndexedSource and not getattr(source, "may_wait", False):
         return (
             f"{given} is for a dataset whose __getitem__ waits, and {_kind(source)}; leave "
             "concurrency= out"

@@ -202,7 +202,8 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
         if subject.advice
     ]
     lengths = [] if whole or dataset is None else _lengths(dataset, subjects[0].spec, max(sizes))
-    notes = [*largest, *lengths, *_casts(subjects), *advice, _workers_note(count)]
+    caches = [f"Besides, {cache}." for cache in subjects[0].sizes.get("caches", ())]
+    notes = [*largest, *caches, *lengths, *_casts(subjects), *advice, _workers_note(count)]
     return Comparison(tuple(rows), tuple(notes))
 
 
@@ -259,7 +260,7 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
     rows = found.plan.layout.rows if whole else None
     sizes = {
         name: getattr(found.plan, name)
-        for name in ("dataset_shared", "dataset_per_worker", "forkserver")
+        for name in ("dataset_shared", "dataset_per_worker", "forkserver", "caches")
     }
     return _Subject(" + ".join(leaves), found.spec, workers, sizes, rows, found.plan.advice)
 
