@@ -342,8 +342,7 @@ $(eval $(call part,nodes,$(MAIN),nodes))
 
 # `make test` skips the pages whose packages .venv lacks. mosaicml-streaming wants another release of what datasets uses,
 # and torch with CUDA: for its page, make test-sources SOURCE_PACKAGES=mosaicml-streaming
-# From lmdb 2 on a class must lie in a module, and those of the pages lie in a script.
-SOURCE_PACKAGES ?= datasets pyarrow pandas h5py zarr 'lmdb<2' webdataset crc32c array_record tensorflow-datasets \
+SOURCE_PACKAGES ?= datasets pyarrow pandas h5py zarr lmdb webdataset crc32c array_record tensorflow-datasets \
     av soundfile pylance
 test-sources: .venv/wheel .venv/with-pictures .venv/with-test ## the pages of docs/sources on the packages that they are about; installs these
 	@$(call install-in,.venv) $(SOURCE_PACKAGES)

@@ -389,3 +389,46 @@ def test_what_a_forked_read_says_is_said_here() -> None:
 
     with pytest.raises(ZeroDivisionError, match="here"):
         ringfeed.Loader(Ending(fail), workers=1, backend="fork")
+
+
+ONLY_ONCE = """
+import functools, os
+import numpy as np
+import ringfeed
+
+opened = set()
+
+class Environment:
+    def __init__(self, path):
+        taken = f"RINGFEED_TEST_{os.getpid()}"
+        if taken in os.environ:
+            raise RuntimeError("already open in this process")
+        os.environ[taken] = path
+
+@functools.cache
+def environment_of(path):
+    return Environment(path)
+
+class Rows:
+    def __init__(self, path):
+        self.path = path
+        self.environment = environment_of(path)
+
+    def __reduce__(self):
+        return Rows, (self.path,)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return np.array([index])
+
+with ringfeed.Loader(Rows("file"), batch_size=4, workers=1) as loader:
+    print([batch.ravel().tolist() for batch in loader])
+"""
+
+
+def test_what_a_process_opens_once_is_not_opened_by_the_copy() -> None:
+    """A cached function of the script that has opened it here stays; a worker's cache is its own."""
+    out, _, _ = run_script(ONLY_ONCE)
+    assert out.strip() == "[[0, 1, 2, 3], [4, 5, 6, 7]]"

@@ -15,17 +15,13 @@ imports.
 
 from __future__ import annotations
 
-import functools
 import sys
 from abc import ABCMeta
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ringfeed._callers import FRAMEWORKS
 from ringfeed.transport.imports import watched
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _KERAS_MODULES = ("py_dataset_adapter", "data_utils")
 
@@ -133,11 +129,6 @@ def standin_for(original: type) -> type | None:
 def standin(name: str) -> type:
     """Return the stand-in of that name; a pickle calls this where it would name the original."""
     return {"PyDataset": PyDataset, "Dataset": Dataset}[name]
-
-
-def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
-    """Give ``function`` an empty cache of its own, as ``functools.lru_cache`` does."""
-    return functools.lru_cache(**parameters)(function)
 
 
 class ModulePart(ModuleType):

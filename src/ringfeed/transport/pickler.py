@@ -238,7 +238,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         by_name = module not in _modules.MAIN and not self._sends(module)
         if by_name and _modules.found_at(module, name) is cached:
             return name
-        return framework_stubs.cached, (cached.__wrapped__, cached.cache_parameters())
+        from ringfeed.transport import caches  # noqa: PLC0415 - few datasets have such a function
+
+        return caches.cached, (cached.__wrapped__, cached.cache_parameters())
 
     # ---- functions, classes and instances ----
 
