@@ -461,6 +461,7 @@ bench-insight: .venv/with-pictures ## memory against the kernel, the conversion,
 	$(PY) bench/studies/convert.py $(if $(QUICK),--quick --out build/convert.jsonl)
 	$(PY) bench/studies/leaves.py $(if $(QUICK),--quick --out build/leaves.jsonl)
 	$(PY) bench/studies/counting.py $(if $(QUICK),--repetitions 3)
+	$(PY) bench/studies/wait_counts.py $(if $(QUICK),--pairs 200)
 	$(PY) bench/studies/first_batch.py $(if $(QUICK),--quick)
 	$(PY) bench/studies/auto.py $(if $(QUICK),--quick)
 	$(PY) bench/studies/streams.py $(if $(QUICK),--quick --out build/streams.jsonl)

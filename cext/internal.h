@@ -57,12 +57,13 @@ struct rf_binder {
 
     _Atomic uint32_t take_lock; /* of the threads that take: see take.c */
     /* Under it. */
-    int64_t epoch_id;   /* whose batches these are; 0 after a break */
-    int64_t due_ns;     /* from then on the engine is asked; 0: never; below it: at once */
-    uint64_t looked_at; /* the head when that was set */
-    int64_t waited_ns;  /* in vain, since a batch was taken */
-    uint32_t low_water; /* batches that stay planned until the engine has planned more */
-    uint32_t asleep;    /* threads that have announced that they sleep */
+    int64_t epoch_id;    /* whose batches these are; 0 after a break */
+    int64_t due_ns;      /* from then on the engine is asked; 0: never; below it: at once */
+    uint64_t looked_at;  /* the head when that was set */
+    int64_t waited_ns;   /* in vain, since a batch was taken */
+    uint64_t stalled_ns; /* what was counted as waits since a batch was taken */
+    uint32_t low_water;  /* batches that stay planned until the engine has planned more */
+    uint32_t asleep;     /* threads that have announced that they sleep */
     /* Where in the plan the next epoch's batches begin, or RF_NO_BORDER; of the engine. */
     _Atomic uint64_t border;
 

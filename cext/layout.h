@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 #define RF_MAGIC UINT64_C(0x64656566676e6972) /* "ringfeed" */
-#define RF_ABI 5u
+#define RF_ABI 6u
 /* Two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines. */
 #define RF_LINE 128
 #define RF_FIELD_ALIGN 64 /* below it TensorFlow and JAX copy, or abort */
@@ -48,6 +48,10 @@
  * what that costs: see bench/studies/counting.py. */
 #ifndef RF_STATISTICS
 #define RF_STATISTICS 1
+#endif
+/* Whether to count batches by their waits. 0 is for measuring what that costs, too. */
+#ifndef RF_COUNTS_WAITS
+#define RF_COUNTS_WAITS 1
 #endif
 
 /* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 ticket's low half --
@@ -214,6 +218,30 @@ struct rf_geometry { /* what the creator decides; never changes */
 /* For a slot; otherwise 1 + the ticket whose cell the consumer waits for. */
 #define RF_WAIT_FREE UINT64_MAX
 
+/* The waits for batches are counted by their length, in RF_WAIT_PARTS buckets of one width for each
+ * power of two: the middle of a bucket is within 1/32 of all that it counts. The last bucket also
+ * counts what is longer than 2^RF_WAIT_LONGEST ns, which is 18 minutes; what is shorter than
+ * 2^RF_WAIT_SHORTEST ns is no wait. */
+#define RF_WAIT_PARTS 16u
+#define RF_WAIT_SHORTEST 10u
+#define RF_WAIT_LONGEST 40u
+#define RF_WAIT_BUCKETS ((RF_WAIT_LONGEST - RF_WAIT_SHORTEST) * RF_WAIT_PARTS)
+
+/* Batches by their waits, as they are read: those that were ready come first. */
+struct rf_waits {
+    uint64_t counts[1 + RF_WAIT_BUCKETS];
+};
+
+/* The bucket of a wait of 2^RF_WAIT_SHORTEST ns or more. */
+static inline uint32_t rf_wait_bucket(uint64_t wait_ns)
+{
+    if (wait_ns >> RF_WAIT_LONGEST)
+        return RF_WAIT_BUCKETS - 1;
+    uint32_t power = 63u - (uint32_t)__builtin_clzll(wait_ns);
+    uint32_t part = (uint32_t)((wait_ns * RF_WAIT_PARTS) >> power) % RF_WAIT_PARTS;
+    return (power - RF_WAIT_SHORTEST) * RF_WAIT_PARTS + part;
+}
+
 /* What the consumer has done so far, written by it alone. In the control block it stands for
  * observers: the consumer goes by its own copy, struct rf_binder. */
 struct rf_ledger {
@@ -221,6 +249,8 @@ struct rf_ledger {
     /* Of these: failed, None, after an end, or broken off. */
     _Atomic uint64_t undelivered_batches, undelivered_samples;
     _Atomic uint64_t stall_ns; /* waited for batches */
+    /* Batches by their waits, but for the first batch: it waits for the start. */
+    _Atomic uint32_t waits[RF_WAIT_BUCKETS];
 };
 
 struct rf_control {
@@ -236,6 +266,8 @@ struct rf_control {
     /* When the wait began that is not in the ledger yet; 0: there is none. */
     _Atomic uint64_t wait_ns;
     _Atomic uint32_t open_slots; /* the others are parked */
+    /* Of the consumer among those that train together; world_size 0: it has not said. */
+    _Atomic uint32_t rank, world_size;
 
     /* Batches below it have a slot; written by the consumer only. */
     _Alignas(RF_LINE) _Atomic uint64_t bound;

@@ -126,6 +126,7 @@ void rf_set_pace(struct rf_ring *ring, int64_t ticket_ns, uint32_t ticket_rows, 
 void rf_retire(struct rf_ring *ring, uint32_t worker);
 /* For observers. */
 void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid);
+void rf_note_rank(struct rf_ring *ring, uint32_t rank, uint32_t world_size);
 /* The rest of the ledger, which counts what is taken by itself: a wait that is over, and what of
  * the batches taken is not delivered. */
 void rf_note_stall(struct rf_ring *ring, int64_t stall_ns);
@@ -274,6 +275,7 @@ void rf_stop(struct rf_ring *ring);
 struct rf_slot_report rf_report_slot(const struct rf_ring *ring, uint32_t slot);
 struct rf_worker_report rf_report_worker(const struct rf_ring *ring, uint32_t worker);
 struct rf_consumer_report rf_report_consumer(const struct rf_ring *ring);
+void rf_report_waits(const struct rf_ring *ring, struct rf_waits *waits);
 
 /* ---- the worker ---- */
 

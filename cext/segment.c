@@ -203,3 +203,8 @@ struct rf_consumer_report rf_report_consumer(const struct rf_ring *ring)
     report.stopped = atomic_load_explicit(&ring->binder->stop, memory_order_relaxed) != 0;
     return report;
 }
+
+void rf_report_waits(const struct rf_ring *ring, struct rf_waits *waits)
+{
+    rf_read_waits(ring->binder ? &ring->binder->ledger : &ring->control->ledger, waits);
+}

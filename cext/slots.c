@@ -111,12 +111,19 @@ void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid)
     atomic_store_explicit(&ring->workers[worker].pid, pid, memory_order_relaxed);
 }
 
+void rf_note_rank(struct rf_ring *ring, uint32_t rank, uint32_t world_size)
+{
+    atomic_store_explicit(&ring->control->rank, rank, memory_order_relaxed);
+    atomic_store_explicit(&ring->control->world_size, world_size, memory_order_relaxed);
+}
+
 void rf_note_stall(struct rf_ring *ring, int64_t stall_ns)
 {
     rf_lock_taking(ring);
     if (RF_STATISTICS)
         atomic_store_explicit(&ring->control->wait_ns, 0, memory_order_relaxed);
     rf_count(&ring->binder->ledger.stall_ns, &ring->control->ledger.stall_ns, (uint64_t)stall_ns);
+    ring->binder->stalled_ns += (uint64_t)stall_ns;
     rf_unlock_taking(ring);
 }
 

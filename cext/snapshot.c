@@ -70,8 +70,21 @@ struct rf_consumer_report rf_read_consumer(const struct rf_control *control,
         .stall_ns = atomic_load_explicit(&ledger->stall_ns, memory_order_relaxed),
         .open_slots = atomic_load_explicit(&control->open_slots, memory_order_relaxed),
         .wait_ns = atomic_load_explicit(&control->wait_ns, memory_order_relaxed),
+        .rank = atomic_load_explicit(&control->rank, memory_order_relaxed),
+        .world_size = atomic_load_explicit(&control->world_size, memory_order_relaxed),
         .stopped = atomic_load_explicit(&control->stop, memory_order_relaxed) != 0,
     };
+}
+
+void rf_read_waits(const struct rf_ledger *ledger, struct rf_waits *waits)
+{
+    uint64_t batches = delivered(&ledger->batches, &ledger->undelivered_batches), sum = 1;
+    for (uint32_t bucket = 0; bucket < RF_WAIT_BUCKETS; bucket++) {
+        uint32_t count = atomic_load_explicit(&ledger->waits[bucket], memory_order_relaxed);
+        waits->counts[1 + bucket] = count;
+        sum += count;
+    }
+    waits->counts[0] = batches > sum ? batches - sum : 0; /* sum has the first batch, too */
 }
 
 /* ---- from outside ---- */
@@ -130,4 +143,9 @@ struct rf_worker_report rf_watch_worker(const struct rf_watch *watch, uint32_t w
 struct rf_consumer_report rf_watch_consumer(const struct rf_watch *watch)
 {
     return rf_read_consumer(watch->control, &watch->control->ledger);
+}
+
+void rf_watch_waits(const struct rf_watch *watch, struct rf_waits *waits)
+{
+    rf_read_waits(&watch->control->ledger, waits);
 }

@@ -36,6 +36,7 @@ struct rf_consumer_report {
     uint64_t stall_ns;
     uint64_t wait_ns; /* when the wait began that is not in stall_ns yet; 0: there is none */
     uint32_t open_slots;
+    uint32_t rank, world_size; /* as rf_note_rank() has them */
     bool stopped;
 };
 
@@ -46,6 +47,7 @@ struct rf_worker_report rf_read_worker(const struct rf_worker *line);
 /* The counts from `ledger`: the control block's, or the consumer's own. */
 struct rf_consumer_report rf_read_consumer(const struct rf_control *control,
                                            const struct rf_ledger *ledger);
+void rf_read_waits(const struct rf_ledger *ledger, struct rf_waits *waits);
 
 /* Whether a batch is complete. By its cells alone, since the record may be written meanwhile: those
  * without a ticket are EMPTY. */
@@ -75,5 +77,6 @@ void rf_watch_close(struct rf_watch *watch);
 struct rf_slot_report rf_watch_slot(const struct rf_watch *watch, uint32_t slot);
 struct rf_worker_report rf_watch_worker(const struct rf_watch *watch, uint32_t worker);
 struct rf_consumer_report rf_watch_consumer(const struct rf_watch *watch);
+void rf_watch_waits(const struct rf_watch *watch, struct rf_waits *waits);
 
 #endif

@@ -27,6 +27,7 @@ void rf_begin(struct rf_ring *ring, int64_t epoch_id)
     rf_lock_taking(ring);
     ring->binder->epoch_id = epoch_id;
     ring->binder->waited_ns = 0;
+    ring->binder->stalled_ns = 0;
     atomic_store_explicit(&ring->binder->border, RF_NO_BORDER, memory_order_relaxed);
     rf_unlock_taking(ring);
 }
@@ -159,6 +160,22 @@ static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_b
         atomic_store_explicit(&ring->control->pace, pace, memory_order_relaxed);
 }
 
+/* Count how long the batch that is taken now was waited for: one that was ready was not. */
+static void count_wait(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    uint64_t stalled_ns = binder->stalled_ns;
+    binder->stalled_ns = 0;
+    if (!(stalled_ns >> RF_WAIT_SHORTEST) ||
+        !atomic_load_explicit(&binder->ledger.batches, memory_order_relaxed))
+        return;
+    uint32_t bucket = rf_wait_bucket(stalled_ns);
+    _Atomic uint32_t *own = &binder->ledger.waits[bucket];
+    uint32_t count = atomic_load_explicit(own, memory_order_relaxed) + 1;
+    atomic_store_explicit(own, count, memory_order_relaxed);
+    atomic_store_explicit(&ring->control->ledger.waits[bucket], count, memory_order_relaxed);
+}
+
 static struct rf_taken take_head(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
@@ -196,6 +213,8 @@ static struct rf_taken take_head(struct rf_ring *ring)
     if (RF_STATISTICS)
         atomic_store_explicit(&ring->records[slot].held_ns, (uint64_t)now_ns, memory_order_relaxed);
     rf_set_state(ring, slot, RF_SLOT_HELD);
+    if (RF_COUNTS_WAITS)
+        count_wait(ring);
     rf_count(&ring->binder->ledger.batches, &control->ledger.batches, 1);
     rf_count(&ring->binder->ledger.samples, &control->ledger.samples, taken.rows);
     atomic_store_explicit(&ring->binder->plan_taken, taken.place + 1, memory_order_relaxed);

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 from ringfeed._callers import callers_depth, frame_above
 from ringfeed._checks import MOST, check_count, check_integer
 from ringfeed._failure import UsersErrors
-from ringfeed._units import show_bytes
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import add_weights, open_readers, open_source
 from ringfeed.engine.options import Options
@@ -337,41 +336,17 @@ class Loader(Generic[Batch_co]):
         """Return the dataset's type and the main settings, in one line."""
         if not hasattr(self, "_runner"):  # its parameters were refused
             return object.__repr__(self)
-        plan, settings, size = self._runner.plan, self._options, self._order.batch_size
-        batches = "whole batches" if size is None else f"batches of {size}"
-        if size is None and not self._runner.source.whole:
-            batches = f"batches of up to {plan.layout.rows}"
-        kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
-        most = "" if self._runner.tuner is None else "up to "
-        workers = (
-            f"workers {kind}: {most}{plan.workers - settings.readers}"
-            if plan.workers
-            else "no workers"
-        )
-        workers += " and a reader" if settings.readers else ""
-        memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
-        shard = self._order.shard
-        rank = f"{shard}, " if shard.sources or shard.world_size > 1 else ""
-        seed = f"seed: {self._runner.source.seed}, " if self._order.seed_is_drawn else ""
-        return (
-            f"<Loader of {type(self.dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
-        )
+        from ringfeed.monitor.loader_words import text_of  # noqa: PLC0415 - where it is shown
+
+        return f"<{text_of(self._runner, self._order)}>"
 
     def _repr_html_(self) -> str | None:
         """Return a table for notebooks: ``repr``, next epoch, memory and statistics."""
         if not hasattr(self, "_runner"):
             return None
-        from ringfeed._html import table  # noqa: PLC0415 - for notebooks
+        from ringfeed.monitor.loader_words import html_of  # noqa: PLC0415 - for notebooks
 
-        count = self._stream.length
-        epoch = (
-            f"number {self.epoch} is next, "
-            f"{'of unknown length' if count is None else f'{count:,} batches each'}"
-        )
-        return table(
-            repr(self).strip("<>"),
-            [("epochs", epoch), ("memory", str(self.plan)), *self.stats().lines()],
-        )
+        return html_of(self, repr(self).strip("<>"), self._stream.length)
 
     def __str__(self) -> str:
         """Return the ``repr``; inside Keras' error for unknown data, add what Keras accepts."""

@@ -234,11 +234,12 @@ def test_what_the_loader_says(tmp_path: Path) -> None:
         with loader.trace(path) as trace:
             list(map(len, loader))
             wait_until(lambda: any(event["ph"] == "C" for event in trace._events))
+        shown = repr(loader)
     document = json.loads(path.read_text())
     facts = document["otherData"]
     assert facts["program"] == "ringfeed"
     assert (facts["batches"], facts["samples"], facts["restarts"]) == (8, 64, 0)
-    assert facts["loader"] == repr(loader)
+    assert facts["loader"] == shown
     assert facts["slot_size"] == loader.plan.slot_size
     assert facts["memory"].startswith(f"planned    {loader.plan}\n")
     weighed = next(event for event in document["traceEvents"] if event["ph"] == "C")

@@ -35,6 +35,7 @@ RUNS = [
     Study("borders", ("--quick", "--child", "38.5 MB", "1"), ("within_s", "across_s", "longest_s")),
     Study("convert", ("--quick",), ("224 HWC", "1024 CHW", "in place", "numpy"), writes="--out"),
     Study("counting", ("--child",), (".",)),
+    Study("wait_counts", ("--pairs", "4"), ("ready", "waited", "itself"), writes="--output"),
     Study(
         "dlio",
         ("--quick", "--case", "resized", "--loader", "ringfeed"),

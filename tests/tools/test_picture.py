@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from looks import MS, S, look, slot, worker
+from ringfeed.monitor._snapshot import WAIT_BUCKETS
 from ringfeed.monitor.snapshot import Geometry, Snapshot
 from ringfeed.tools.discover import forget
 from ringfeed.tools.render import LETTERS, STYLES, Pair, _stall, picture
@@ -86,17 +89,22 @@ def drawn(
 def test_the_whole_picture() -> None:
     """Rates are of the interval, a ticket under way counts, and each slot and worker has a line."""
     assert drawn(BEFORE, AFTER) == (
-        "loader 1  4 slots of 38.5 MB   2 workers   epoch 2   129 batches so far\nstall      63%  "
-        "    29.0 batches/s         928 samples/s     1.1 GB/s\n          input-bound: training "
-        "waited 63% of the time; workers are 98% busy in dataset[i], 2.1 ms a sample:\n          "
-        "add workers (now 2, for 4 CPUs) or make it cheaper\n\nslots     HRF.\n          H held 1 "
-        " R ready 1  F filling 1  . free 1  longest held 16.4 ms\nworkers   98% busy   longest at "
-        "a ticket: 0, 75.0 ms\n  worker      pid  busy  samples/s  a sample  write    ticket  at\n"
-        "       0     4250   98%        470    2.1 ms     5%   75.0 ms  dataset[59999]\n       1  "
-        "   4251   98%        470    2.1 ms     5%         -  waits for a slot\n    slot      "
-        "batch  rows  state\n       0      1,130    32  held for 16.4 ms\n       1      1,131    "
-        "32  ready: all 8 tickets\n       2      1,132    32  filling: 3 of 8 tickets over, 2 at "
-        "work\n       3                   free"
+        "loader 1  4 slots of 38.5 MB   2 workers   epoch 2   129 batches so far\n"
+        "training  waits  63%      29.0 batches/s         928 samples/s     1.1 GB/s\n"
+        "          input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 2.1 ms a sample:\n"
+        "          add workers (now 2, for 4 CPUs) or make it cheaper\n"
+        "\n"
+        "slots     HRF.\n"
+        "          H held 1  R ready 1  F filling 1  . free 1  longest held 16.4 ms\n"
+        "workers   98% busy   worker 0 has worked on one part of a batch for 75.0 ms\n"
+        "  worker      pid  busy  samples/s  a sample   copy       for  does\n"
+        "       0     4250   98%        470    2.1 ms     5%   75.0 ms  reads dataset[59999]\n"
+        "       1     4251   98%        470    2.1 ms     5%         -  waits for a slot\n"
+        "    slot      batch  rows  state\n"
+        "       0      1,130    32  held by training for 16.4 ms\n"
+        "       1      1,131    32  ready\n"
+        "       2      1,132    32  filling: 3 of 8 parts done, 2 in work\n"
+        "       3                   free"
     )
 
 
@@ -114,17 +122,17 @@ def test_a_worker_that_is_stopped() -> None:
     )
     assert drawn(before, after, geometry=GEOMETRY._replace(slots=1)) == (
         "loader 1  1 slot of 38.5 MB   1 worker   epoch 2   2 batches so far\n"
-        "stall     100%       0.0 batches/s           0 samples/s    0 bytes/s  waits\n"
+        "training  waits 100%       0.0 batches/s           0 samples/s    0 bytes/s  waits now\n"
         "          training has waited 18.0 s for the next batch\n"
         "\n"
         "\n"
         "slots     F\n"
         "          H held 0  R ready 0  F filling 1  . free 0\n"
-        "workers   100% busy   longest at a ticket: 0, 19.0 s\n"
-        "  worker      pid  busy  samples/s  a sample  write    ticket  at\n"
-        "       0        7  100%          0         -      -    19.0 s  dataset[17]\n"
+        "workers   100% busy   worker 0 has worked on one part of a batch for 19.0 s\n"
+        "  worker      pid  busy  samples/s  a sample   copy       for  does\n"
+        "       0        7  100%          0         -      -    19.0 s  reads dataset[17]\n"
         "    slot      batch  rows  state\n"
-        "       0          3    32  filling: 7 of 8 tickets over, 1 at work"
+        "       0          3    32  filling: 7 of 8 parts done, 1 in work"
     )
 
 
@@ -146,15 +154,21 @@ def test_what_is_rare() -> None:
         open_slots=2,
     )
     assert drawn(before, after, geometry=GEOMETRY._replace(slots=3)) == (
-        "loader 1  2 of 3 slots of 38.5 MB   2 workers   epoch 2   0 batches so far\nstall       "
-        "0%       0.0 batches/s           0 samples/s    0 bytes/s\n          no batch was taken "
-        "for 2.0 s: training is at something else\n\n\nslots     D-H\n          H held 1  R ready "
-        "0  F filling 0  D draining 1  . free 0  - parked 1  longest held 3.0 s\nworkers   5% "
-        "busy   longest at a ticket: 0, 2.0 ms\n  worker      pid  busy  samples/s  a sample  "
-        "write    ticket  at\n       0   thread   10%          1  100.0 ms      -    2.0 ms  "
-        "writes\n       1   thread    0%          0         -      -         -  leaves\n    slot  "
-        "    batch  rows  state\n       0          9    32  draining: 2 tickets still at work\n   "
-        "    1                   parked\n       2          8    32  held for 3.0 s"
+        "loader 1  2 of 3 slots of 38.5 MB   2 workers   epoch 2   0 batches so far\n"
+        "training  waits   0%       0.0 batches/s           0 samples/s    0 bytes/s\n"
+        "          no batch was taken for 2.0 s: training is at something else\n"
+        "\n"
+        "\n"
+        "slots     D-H\n"
+        "          H held 1  R ready 0  F filling 0  D draining 1  . free 0  - parked 1  longest held 3.0 s\n"
+        "workers   5% busy   worker 0 has worked on one part of a batch for 2.0 ms\n"
+        "  worker      pid  busy  samples/s  a sample   copy       for  does\n"
+        "       0   thread   10%          1  100.0 ms      -    2.0 ms  writes\n"
+        "       1   thread    0%          0         -      -         -  leaves\n"
+        "    slot      batch  rows  state\n"
+        "       0          9    32  cancelled: 2 parts still in work\n"
+        "       1                   parked\n"
+        "       2          8    32  held by training for 3.0 s"
     )
 
 
@@ -197,6 +211,19 @@ def test_in_the_consumer_itself() -> None:
     )
 
 
+def test_the_waits_of_the_last_seconds() -> None:
+    """The percentiles of the batches since the first look that is kept have a line of their own."""
+    waits = np.zeros(1 + WAIT_BUCKETS[2], np.int64)
+    waits[:2] = 70, 5
+    later = waits.copy()
+    later[0] += 90
+    later[1 + 10 * 16] += 10
+    looks = [replace(BEFORE, waits=waits), replace(AFTER, waits=later)]
+    lines = drawn(*looks).splitlines()
+    assert lines[2] == "a batch   waits: p50 none, p95 1.1 ms, p99 1.1 ms, longest 1.1 ms"
+    assert lines[3].startswith("          input-bound: training waited 63% of the time; workers")
+
+
 # ---- where there is little room ----
 
 
@@ -225,8 +252,8 @@ def test_in_80_columns() -> None:
         f"slots     {'HRF' * 23}H",
         f"          {'RFH' * 20}",
         "          H held  44  R ready  43  F filling  43  . free   0  longest held 1.0 s",
-        "workers   3% busy   longest at a ticket: 30, 20.0 s",
-        "  worker      pid  busy  samples/s  a sample  write    ticket  at",
+        "workers   3% busy   worker 30 has worked on one part of a batch for 20.0 s",
+        "  worker      pid  busy  samples/s  a sample   copy       for  does",
         "       0      100    0%          0         -      -    1.0 ms  writes",
     ]
 

@@ -24,7 +24,7 @@ from ringfeed.engine.sending import Sending
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.monitor.stats import Stats
 from ringfeed.ring import _ring
-from ringfeed.system.machine import is_short_of_descriptors, usable_cpus
+from ringfeed.system.machine import is_short_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,8 @@ class EpochRunner:
         self.on_start: list[Callable[[Engine], None]] = []
         """Called with each engine before its workers start."""
         self.stats = Stats()
-        self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
+        self.imports: Sequence[str] = ()
+        """Frameworks that workers were slow to import, as `verdict` has found them."""
         self._forks = Forks.count
         self.lock = (
             threading.RLock()
@@ -91,7 +92,7 @@ class EpochRunner:
         )
         self._ended = 0  # the epoch id of the last iterator that came to its end
         self._is_resting = False  # no iterator is under way
-        self._closed = False
+        self.is_closed = False
         self._unended: Engine | None = None  # the last engine, until it has stopped
         self.finalizer: Finalizer | None = None
         self.launcher = self._sending.begin_to_launch()  # until the first epoch
@@ -232,6 +233,7 @@ class EpochRunner:
             self.finalizer.watch(self)
             atexit.unregister(Exit.note)
             atexit.register(Exit.note)  # the last to be registered is the first to run
+            engine.ring.note_rank(self.position.shard.rank, self.position.shard.world_size)
             for prepare in self.on_start:
                 prepare(engine)
             engine.start(self.source.current())
@@ -357,44 +359,18 @@ class EpochRunner:
     def report(self) -> Stats:
         """Return the statistics with memory, tuned settings and the verdict."""
         stats, engine, tuner = self.count(), self.engine, self.tuner
-        stats.look_with(self.asking(partial(memory_of, self.plan)))
+        stats.look = self.asking(partial(memory_of, self.plan))
         stats.tuning = [] if tuner is None else list(tuner.history)
-        stats.verdict = self.verdict(stats)
+        stats.verdict, stats.is_closed = self.verdict(stats), self.is_closed
         if engine is not None:
             engine.pool.tell(stats)
         return stats
 
     def verdict(self, stats: Stats) -> Verdict:
         """Return the verdict on some statistics of this loader."""
-        from ringfeed.monitor.bottleneck import verdict  # noqa: PLC0415 - if needed
+        from ringfeed.monitor.bottleneck import verdict_of  # noqa: PLC0415 - if needed
 
-        plan, options, tuner = self.plan, self.options, self.tuner
-        return verdict(
-            stats,
-            workers=options.workers if tuner is None else tuner.setting.workers,
-            slots=plan.slots if tuner is None else tuner.setting.slots,
-            slot_size=plan.slot_size,
-            cpus=usable_cpus(),
-            concurrency=options.concurrency,
-            readers=options.readers,
-            tuned="" if tuner is None else tuner.why,
-            imported=self._slow_imports(stats),
-        )
-
-    def _slow_imports(self, stats: Stats) -> Sequence[str]:
-        """Return the frameworks that make the workers' start slow."""
-        from ringfeed.monitor.bottleneck import STARTUP_S  # noqa: PLC0415 - as in `verdict`
-
-        engine = self.engine
-        started = (
-            self.options.start_method != "fork"
-        )  # a forked worker maps what this process has imported
-        slow = stats.launch_s + stats.startup_s >= STARTUP_S or not stats.batches
-        if engine is not None and started and slow and not self._imports:
-            from ringfeed.monitor.memory import frameworks_in  # noqa: PLC0415 - as in `verdict`
-
-            self._imports = frameworks_in(engine.pool.pids())
-        return self._imports
+        return verdict_of(self, stats)
 
     def asking(self, ask: Callable[[Engine | None], _Answer]) -> Callable[[], _Answer]:
         """Return a function that asks the current engine, if any.
@@ -417,7 +393,7 @@ class EpochRunner:
                 "this loader belongs to the process that this one was forked from; make a new one "
                 "here"
             )
-        if self._closed:
+        if self.is_closed:
             raise ClosedError("this loader is closed; make a new one")
 
     def stop_engine(self) -> None:
@@ -431,7 +407,7 @@ class EpochRunner:
 
     def request_stop(self) -> None:
         """Begin to close: waits for a batch give up. Returns at once, from any thread."""
-        self._closed = True
+        self.is_closed = True
         engine = self.engine or self._unended  # which may still start
         if engine is not None and self._forks == Forks.count:
             engine.pool.request_stop()

@@ -10,6 +10,8 @@ from ringfeed.ring._ring cimport Ring
 
 import os
 
+import numpy as np
+
 from ringfeed.monitor.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
 
 
@@ -23,7 +25,11 @@ cdef extern from "snapshot.h" nogil:
     c.rf_slot_report rf_watch_slot(const rf_watch *watch, uint32_t slot)
     c.rf_worker_report rf_watch_worker(const rf_watch *watch, uint32_t worker)
     c.rf_consumer_report rf_watch_consumer(const rf_watch *watch)
+    void rf_watch_waits(const rf_watch *watch, c.rf_waits *waits)
 
+
+WAIT_BUCKETS = (c.RF_WAIT_SHORTEST, c.RF_WAIT_PARTS, c.RF_WAIT_BUCKETS)
+"""The power of two at which the buckets of waits begin, the buckets of each power, and of all."""
 
 cdef tuple STATES = ("free", "filling", "draining", "held", "parked")
 
@@ -82,9 +88,10 @@ cdef class Observer:
         found = self.watch.geometry
         return Geometry(found.slots, found.slot_size, found.failures_at, found.rows, found.workers)
 
-    def snapshot(self):
-        """Read all of it."""
-        return Snapshot(c.rf_now_ns(), self.slots(), self.workers(), self.consumer())
+    def snapshot(self, bint waits=False):
+        """Read all of it, and the waits only if they are wanted."""
+        return Snapshot(c.rf_now_ns(), self.slots(), self.workers(), self.consumer(),
+                        self.waits() if waits else None)
 
     def slots(self):
         """Read each slot."""
@@ -111,15 +118,34 @@ cdef class Observer:
                       worker.samples, worker.tickets, worker.timed, worker.read_ns,
                       worker.write_ns, bool(worker.leave))
 
+    cdef c.rf_consumer_report consumer_report(self):
+        if self.ring is None:
+            return rf_watch_consumer(&self.watch)
+        return self.ring.consumer_report()
+
     def consumer(self):
         """Read what the consumer has done."""
-        cdef c.rf_consumer_report consumer
-        if self.ring is None:
-            consumer = rf_watch_consumer(&self.watch)
-        else:
-            consumer = self.ring.consumer_report()
+        cdef c.rf_consumer_report consumer = self.consumer_report()
         return Consumer(consumer.batches, consumer.samples, consumer.stall_ns, consumer.wait_ns,
                         consumer.open_slots, bool(consumer.stopped))
+
+    def rank(self):
+        """Return the rank of the consumer and the world size; (0, 0) where it has not said."""
+        cdef c.rf_consumer_report consumer = self.consumer_report()
+        return consumer.rank, consumer.world_size
+
+    def waits(self):
+        """Return how many batches were ready, and how many are in each bucket of waits, as int64.
+
+        The first batch, which waits for the start, is in none.
+        """
+        cdef bytearray memory = bytearray(sizeof(c.rf_waits))
+        cdef c.rf_waits *waits = <c.rf_waits *><char *>memory
+        if self.ring is None:
+            rf_watch_waits(&self.watch, waits)
+        else:
+            self.ring.read_waits(waits)
+        return np.frombuffer(memory, np.int64)
 
     def states(self):
         """Return a word for each slot, as `Slot.state`."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes, show_s
 from ringfeed.monitor.stats import Verdict
 from ringfeed.ring.segment import MIN_SLOTS
+from ringfeed.system.machine import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringfeed.monitor.stats import Stats
+    from ringfeed.monitor.waits import Waits
 
 EARLY_S = 0.5  # before that shares of the time say more of the start than of the run
 WAITED = 0.05  # of the time, from which training counts as held up by its input
@@ -69,7 +71,37 @@ def verdict(  # noqa: PLR0913 - what a loader is
         advice = _surplus(busy, workers, slots, slot_size)
     else:
         advice = _shortage(busy, _cost(stats), workers, slots, cpus, is_read_apart=readers > 0)
-    return bound(waited, advice, *startup)
+    return bound(waited, stats.waits, advice, *startup)
+
+
+def verdict_of(runner: Any, stats: Stats) -> Verdict:
+    """Return the verdict on some statistics of the loader that this `EpochRunner` runs."""
+    plan, options, tuner = runner.plan, runner.options, runner.tuner
+    return verdict(
+        stats,
+        workers=options.workers if tuner is None else tuner.setting.workers,
+        slots=plan.slots if tuner is None else tuner.setting.slots,
+        slot_size=plan.slot_size,
+        cpus=usable_cpus(),
+        concurrency=options.concurrency,
+        readers=options.readers,
+        tuned="" if tuner is None else tuner.why,
+        imported=_slow_imports(runner, stats),
+    )
+
+
+def _slow_imports(runner: Any, stats: Stats) -> Sequence[str]:
+    """Return the frameworks that make the workers' start slow."""
+    engine = runner.engine
+    # A forked worker maps what this process has imported.
+    started = runner.options.start_method != "fork"
+    slow = stats.launch_s + stats.startup_s >= STARTUP_S or not stats.batches
+    if engine is not None and started and slow and not runner.imports:
+        from ringfeed.monitor.memory import frameworks_in  # noqa: PLC0415 - if needed
+
+        runner.imports = frameworks_in(engine.pool.pids())
+    found: Sequence[str] = runner.imports
+    return found
 
 
 def share_waited(stats: Stats) -> float | None:
@@ -85,11 +117,12 @@ def share_waited(stats: Stats) -> float | None:
     )
 
 
-def bound(waited: float, *lines: tuple[str, ...]) -> Verdict:
+def bound(waited: float, waits: Waits, *lines: tuple[str, ...]) -> Verdict:
     """Return the verdict on a training that waited for this share of the time."""
     if waited < WAITED:
         return Verdict("compute-bound", (f"training waited {waited:.1%} of the time",), *lines)
-    return Verdict("input-bound", (f"training waited {waited:.0%} of the time",), *lines)
+    each = f" ({waits} a batch)" if waits.batches else ""
+    return Verdict("input-bound", (f"training waited {waited:.0%} of the time{each}",), *lines)
 
 
 def _cost(stats: Stats) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,9 +101,10 @@ class Consumer(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All of a loader at one moment."""
+    """All of a loader at one moment; ``waits`` if they were asked for: see `Observer.waits`."""
 
     at_ns: int
     slots: tuple[Slot, ...]
     workers: tuple[Worker, ...]
     consumer: Consumer
+    waits: Any = None

@@ -6,7 +6,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from ringfeed._units import show_s
+import numpy as np
+
+from ringfeed.monitor._snapshot import WAIT_BUCKETS
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.memory import Memory
+    from ringfeed.monitor.waits import Waits
 
+FIXED = {"read_s", "write_s", "is_closed"}  # of a part as of the whole
 Side = Literal["workers", "slots"]
 
 
@@ -77,7 +81,7 @@ class Stats:
     counts the whole batches of None, which are left out without an error. ``tuning``: the moves of
     what is "auto", each with the batches before it, the setting and the reason. ``memory`` is
     looked up when it is asked for. ``remote``: what the actors of a cluster do, with
-    ``backend=Ray(...)``.
+    ``backend=Ray(...)``. ``is_closed``: whether the loader is closed, so that nothing follows.
     """
 
     batches: int = 0
@@ -95,52 +99,31 @@ class Stats:
     tuning: list[Step] = field(default_factory=list)
     verdict: Verdict = Verdict("")  # noqa: RUF009 - a text
     remote: Any = None
+    is_closed: bool = False
 
     def __post_init__(self) -> None:
         """Know of no loader yet."""
-        self._look: Callable[[], Memory] | None = (
-            None  # no field: it means nothing in another process
-        )
-        self.startup_busy_s = 0.0  # no field: the part of busy_s during startup_s, for the verdict
-        self.launch_s = (
-            0.0  # no field: before the first epoch is under way, and so in no other time
-        )
+        # None of these is a field. The first means nothing in another process.
+        self.look: Callable[[], Memory] | None = None
+        self.wait_counts = np.zeros(1 + WAIT_BUCKETS[2], np.int64)
+        self.startup_busy_s = 0.0  # the part of busy_s during startup_s, for the verdict
+        self.launch_s = 0.0  # before the first epoch is under way, and so in no other time
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the loader behind: what is copied or pickled is of the past."""
-        return {**self.__dict__, "_look": None}
+        return {**self.__dict__, "look": None}
 
     def __repr__(self) -> str:
         """Return what a person wants to know, in a line."""
-        done = f"{self.batches} batches of {self.samples} samples in {self.elapsed_s:.1f} s"
-        lost = f", {self.restarts} workers replaced" if self.restarts else ""
-        return (
-            f"<Stats: {done}, {self.stall_s:.1f} s of it "
-            f"waited{lost}{self.verdict and f'; {self.verdict}'}>"
-        )
+        from ringfeed.monitor.stats_words import text_of  # noqa: PLC0415 - if needed
+
+        return f"<Stats: {text_of(self)}>"
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the same as lines of a table."""
-        found = [
-            ("batches", f"{self.batches:,} of {self.samples:,} samples"),
-            ("time", f"{self.elapsed_s:.1f} s, of it {self.stall_s:.1f} s waited for batches"),
-            ("start-up", f"{show_s(self.startup_s)} of the waiting"),
-            (
-                "workers",
-                (
-                    f"{self.busy_s:.1f} s at work, {self.back_pressure_s:.1f} s waiting for slots, "
-                    "all together"
-                ),
-            ),
-            ("a sample", f"{show_s(self.read_s)} to read, {show_s(self.write_s)} to write"),
-        ]
-        rare = {
-            "replaced": f"{self.restarts} workers" * (self.restarts > 0),
-            "skipped": f"{len(self.skipped):,} samples" * bool(self.skipped),
-            "left out": f"{self.none_batches:,} batches of None" * (self.none_batches > 0),
-            "verdict": self.verdict,
-        }
-        return [*found, *((name, text) for name, text in rare.items() if text)]
+        from ringfeed.monitor.stats_words import lines_of  # noqa: PLC0415 - if needed
+
+        return lines_of(self)
 
     def _repr_html_(self) -> str:
         """Return the lines for a notebook."""
@@ -152,14 +135,36 @@ class Stats:
         """Return what was done since a copy was made; a sample's times stay means of all."""
         part = copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, (int, float)) and name not in {"read_s", "write_s"}:
+            if isinstance(value, (int, float, np.ndarray)) and name not in FIXED:
                 setattr(part, name, value - getattr(before, name))
         part.skipped = self.skipped[len(before.skipped) :]
         return part
 
-    def look_with(self, look: Callable[[], Memory]) -> None:
-        """Have ``memory`` ask the loader whose statistics these are."""
-        self._look = look
+    @property
+    def waits(self) -> Waits:
+        """How long training waited for a batch: percentiles and the longest wait."""
+        from ringfeed.monitor.waits import Waits  # noqa: PLC0415 - if needed
+
+        return Waits.of(self.wait_counts)
+
+    def figures(self) -> dict[str, float]:
+        """Return all counts and times as numbers by name, for a logger such as TensorBoard.
+
+        With ``wait_p50_s``, ``wait_p95_s``, ``wait_p99_s`` and ``wait_max_s``, as in `waits`.
+        """
+        from ringfeed.monitor.export import figures_of  # noqa: PLC0415 - if needed
+
+        return figures_of(self)
+
+    def prometheus(self, **labels: object) -> str:
+        """Return all counts and times in the text format of Prometheus, each with these labels.
+
+        The waits for batches are a histogram, ``ringfeed_wait_seconds``. ValueError for a name
+        that no label may have.
+        """
+        from ringfeed.monitor.export import prometheus_of  # noqa: PLC0415 - if needed
+
+        return prometheus_of(self, labels)
 
     @property
     def memory(self) -> Memory:
@@ -168,13 +173,13 @@ class Stats:
         The kernel is asked each time, which takes milliseconds. AttributeError for a copy, which
         has no loader.
         """
-        if self._look is None:
+        if self.look is None:
             message = (
                 "these statistics are a copy, which has no loader to look at; ask "
                 "loader.stats().memory"
             )
             raise AttributeError(message)
-        return self._look()
+        return self.look()
 
 
 class Clock:
@@ -232,6 +237,7 @@ class Ledger:
         stats.stall_s = before.stall_s + consumer.stall_ns / 1e9
         stats.busy_s = before.busy_s + total("busy_ns") / 1e9
         stats.back_pressure_s = before.back_pressure_s + total("wait_ns") / 1e9
+        stats.wait_counts = before.wait_counts + self._observer.waits()
         stats.restarts = before.restarts + restarts
         if rows := total("timed"):
             stats.read_s = total("read_ns") / rows / 1e9

@@ -21,6 +21,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+VARIABLES = {
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE"),
+    "MVAPICH": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+}
+"""The environment variables of launchers: the rank, and the world size."""
+
 _GIVE = "give shard=ringfeed.Shard(rank, world_size)"
 _NOTHING = (
     "shard='auto' found nothing that knows the rank of this process: torch.distributed, "
@@ -126,8 +134,5 @@ _KNOWN_BY: dict[str, Callable[[], tuple[int, int] | None]] = {
     "jax.distributed": _jax,
     "mpi4py": _mpi,
     "TF_CONFIG": _tf_config,
-    "torchrun": partial(_variables, "RANK", "WORLD_SIZE"),
-    "Open MPI": partial(_variables, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    "MPICH": partial(_variables, "PMI_RANK", "PMI_SIZE"),
-    "MVAPICH": partial(_variables, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    **{name: partial(_variables, *names) for name, names in VARIABLES.items()},
 }

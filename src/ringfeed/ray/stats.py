@@ -87,7 +87,8 @@ def verdict_with(stats: Stats, remote: RemoteStats, otherwise: Verdict) -> Verdi
     waited = share_waited(stats)
     if waited is None or not remote.calls:
         return Verdict(otherwise.kind, *otherwise.lines, *limits)
-    return bound(waited, _surplus(remote) if waited < WAITED else _shortage(remote), *limits)
+    advice = _surplus(remote) if waited < WAITED else _shortage(remote)
+    return bound(waited, stats.waits, advice, *limits)
 
 
 def _surplus(remote: RemoteStats) -> tuple[str, str]:

@@ -8,6 +8,7 @@ cdef extern from "layout.h" nogil:
 
     uint32_t RF_ABI, RF_FIELD_ALIGN, RF_CONTROL_MAX
     uint32_t RF_MAX_WORKERS, RF_MAX_IDS, RF_MAX_CELLS, RF_FAILURE_SIZE
+    uint32_t RF_WAIT_SHORTEST, RF_WAIT_PARTS, RF_WAIT_BUCKETS
 
     enum rf_mark:
         RF_ROW_OK
@@ -70,8 +71,11 @@ cdef extern from "snapshot.h" nogil:
 
     struct rf_consumer_report:
         uint64_t batches, samples, stall_ns, wait_ns
-        uint32_t open_slots
+        uint32_t open_slots, rank, world_size
         rf_bool stopped
+
+    struct rf_waits:
+        pass
 
     rf_bool rf_cells_are_final(rf_cells_report cells)
 
@@ -149,6 +153,7 @@ cdef extern from "ring.h" nogil:
     void rf_set_pace(rf_ring *ring, int64_t ticket_ns, uint32_t ticket_rows, uint32_t more)
     void rf_retire(rf_ring *ring, uint32_t worker)
     void rf_note_pid(rf_ring *ring, uint32_t worker, uint32_t pid)
+    void rf_note_rank(rf_ring *ring, uint32_t rank, uint32_t world_size)
     void rf_note_stall(rf_ring *ring, int64_t stall_ns)
     void rf_note_undelivered(rf_ring *ring, uint32_t batches, uint32_t samples)
     void rf_begin(rf_ring *ring, int64_t epoch_id)
@@ -178,6 +183,7 @@ cdef extern from "ring.h" nogil:
     rf_slot_report rf_report_slot(const rf_ring *ring, uint32_t slot)
     rf_worker_report rf_report_worker(const rf_ring *ring, uint32_t worker)
     rf_consumer_report rf_report_consumer(const rf_ring *ring)
+    void rf_report_waits(const rf_ring *ring, rf_waits *waits)
 
     void rf_cancel(rf_ring *ring)
     void rf_requeue(rf_ring *ring)

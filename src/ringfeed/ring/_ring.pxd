@@ -23,6 +23,7 @@ cdef class Ring:
     cdef c.rf_slot_report slot_report(self, uint32_t slot) noexcept
     cdef c.rf_worker_report worker_report(self, uint32_t worker) noexcept
     cdef c.rf_consumer_report consumer_report(self) noexcept
+    cdef void read_waits(self, c.rf_waits *waits) noexcept
     cdef c.rf_answer next(self, const c.rf_terms *terms, Lease lease) noexcept
     cpdef Lease take(self)
     cdef int wait_head(self, int64_t timeout_ns, int64_t epoch_id) except -1

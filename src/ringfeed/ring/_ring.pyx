@@ -343,9 +343,9 @@ cdef class Ring:
         cdef uint32_t row
         if report.what == c.RF_INTACT:
             return None
-        rows = report.rows if report.indices else 0
-        known = [indices[report.first_row + row] for row in range(rows)]
-        return DAMAGES[<int>report.what], report.batch, report.first_row, report.rows, known
+        return DAMAGES[<int>report.what], report.batch, report.first_row, report.rows, [
+            indices[report.first_row + row] for row in range(report.rows if report.indices else 0)
+        ]
 
     # ---- more or less of it, while it runs ----
 
@@ -438,10 +438,17 @@ cdef class Ring:
     cdef c.rf_consumer_report consumer_report(self) noexcept:
         return c.rf_report_consumer(self.ring)
 
+    cdef void read_waits(self, c.rf_waits *waits) noexcept:
+        c.rf_report_waits(self.ring, waits)
+
     def note_pid(self, uint32_t worker, uint32_t pid):
         """Tell observers which process a worker is."""
         check_id(self.ring, worker)
         c.rf_note_pid(self.ring, worker, pid)
+
+    def note_rank(self, uint32_t rank, uint32_t world_size):
+        """Tell observers the rank of the consumer."""
+        c.rf_note_rank(self.ring, rank, world_size)
 
     def note_stall(self, int64_t stall_ns):
         """Count how long the consumer has waited."""

@@ -32,12 +32,13 @@ class Attached:
     def __init__(self, number: int, fd: int) -> None:
         """Map the control block ``fd``."""
         self.number = number
+        self.inode = os.fstat(fd).st_ino
         self.observer = Observer(fd)
         self.looks: deque[Snapshot] = deque()
 
     def look(self) -> None:
         """Look at it, and drop looks that are of no use any more."""
-        self.looks.append(self.observer.snapshot())
+        self.looks.append(self.observer.snapshot(waits=True))
         forget(self.looks)
 
 
@@ -159,6 +160,27 @@ def processes() -> list[tuple[int, int, str]]:
                     found.append((pid, len(own), _command_of(pid)))
                 seen |= own
     return found
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with; nothing where it may not be read."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (line.partition("=") for line in text.split("\0"))}
+
+
+def is_started_by(pid: int, ancestor: int) -> bool:
+    """Whether a process is this one, or was started by it or by one that it has started."""
+    while pid not in {0, ancestor}:
+        try:
+            # The name of the program, in brackets, may hold anything.
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+        except OSError:
+            return False
+        pid = int(fields.split()[1])
+    return pid == ancestor
 
 
 def _check_proc() -> None:

@@ -222,7 +222,7 @@ def _check(chosen: argparse.Namespace) -> bool:
 def _add_top(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Looks at the shared memory of a running loader, without disturbing it: slots, workers, "
-        "stall, rates, live in the terminal until q or Ctrl-C. Without a process, lists yours "
+        "waits, rates, live in the terminal until q or Ctrl-C. Without a process, lists yours "
         "that have a running loader."
     )
     parser.add_argument("pid", nargs="?", type=int, help="the process that trains")
@@ -233,6 +233,8 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
         "--loader", type=int, help="one of several in the process, from 1 on; default: all"
     )
     parser.add_argument("--once", action="store_true", help="write one picture as plain text")
+    ranks = "one table of all ranks of this host, and whose data is late; with a process: its own"
+    parser.add_argument("--ranks", action="store_true", help=ranks)
     parser.set_defaults(run=_top)
 
 
@@ -241,19 +243,26 @@ def _top(chosen: argparse.Namespace) -> None:
     from ringfeed.tools import discover  # noqa: PLC0415 - of no use to the other commands
 
     check_shared("a look at another process", "print(loader.stats()) in that process")
-    if chosen.pid is None:
+    if chosen.pid is None and not chosen.ranks:
         _say(discover.running())
         return
     try:
-        from ringfeed.tools.top import top  # noqa: PLC0415 - it needs an optional package
+        # Both need an optional package.
+        from ringfeed.tools.rank_view import top_ranks  # noqa: PLC0415
+        from ringfeed.tools.top import top  # noqa: PLC0415
     except ModuleNotFoundError as error:
         message = (
             "the picture is drawn by the package rich, which is missing: pip install "
             "'ringfeed[top]'"
         )
         raise RingfeedError(message) from error
-    options = {"interval_s": chosen.interval, "number": chosen.loader, "once": chosen.once}
-    if ending := top(chosen.pid, **options):
+    options: dict[str, Any] = {"interval_s": chosen.interval, "once": chosen.once}
+    ending = (
+        top_ranks(chosen.pid, **options)
+        if chosen.ranks
+        else top(chosen.pid, number=chosen.loader, **options)
+    )
+    if ending:
         _say(ending)
 
 

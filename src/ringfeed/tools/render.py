@@ -17,6 +17,7 @@ from rich.text import Text
 from ringfeed._units import show_bytes, show_s
 from ringfeed.monitor.bottleneck import STARTS, WAITED, verdict
 from ringfeed.monitor.stats import Stats
+from ringfeed.monitor.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ringfeed.monitor.snapshot import Geometry, Slot, Snapshot
     from ringfeed.tools.discover import Attached, Target
 
-LONG_S = 10.0  # at one ticket
+LONG_S = 10.0  # at one ticket, which is shown as a part of a batch
 MUCH = 0.5  # of the time
 VERDICT_LINES = 3  # kept for it, so that what is below stays where it is
 STYLES = {
@@ -43,8 +44,8 @@ WORKER_WIDTHS = {
     "busy": 4,
     "samples/s": 9,
     "a sample": 8,
-    "write": 5,
-    "ticket": 8,
+    "copy": 5,
+    "for": 8,
 }
 APART = (0, 2, 0, 0)  # two blanks between columns
 SLOT_WIDTHS = {"slot": 8, "batch": 9, "rows": 4}
@@ -74,6 +75,11 @@ class Pair(NamedTuple):
     def ticket_s(self, number: int) -> float:
         """Seconds that a worker has been at its ticket; 0 where it has none."""
         return _age_ns(self.after, self.after.workers[number].since_ns) / 1e9
+
+    def waits(self) -> Waits:
+        """Return the waits for the batches that were taken in between."""
+        before, after = self.before.waits, self.after.waits
+        return Waits.of([0] if before is None else after - before)
 
     def stats(self) -> Stats:
         """Return what happened in between as statistics; waits under way are included."""
@@ -122,10 +128,12 @@ def picture(target: Target, loader: Attached) -> Group:
     summary.add_row(
         line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew)))
     )
+    is_waiting = look.consumer.wait_ns > 0
     summary.add_row(
-        "stall",
-        line(_stall(stats), _rates(geometry, stats), "  waits" * bool(look.consumer.wait_ns)),
+        "training", line(_stall(stats), _rates(geometry, stats), "  waits now" * is_waiting)
     )
+    if (waits := past.waits()).batches:
+        summary.add_row("a batch", line(f"waits: {waits}"))
     summary.add_row(
         "\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), target.cpus()))
     )
@@ -156,7 +164,7 @@ def _in_process(look: Snapshot) -> bool:
 def _stall(stats: Stats) -> tuple[str, str]:
     share = stats.stall_s / stats.elapsed_s
     style = "bold red" if share >= MUCH else "yellow" if share >= WAITED else "green"
-    return f"{share:4.0%}  ", style
+    return f"waits {share:4.0%}  ", style
 
 
 def _rates(geometry: Geometry, stats: Stats) -> tuple[str, str]:
@@ -206,11 +214,12 @@ def _states(look: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _work(numbers: list[int], now: Pair) -> str:
-    """Say how busy the workers are together, and which has been at its ticket for longest."""
+    """Say how busy the workers are together, and which has worked on its part for longest."""
     busy = f"{sum(map(now.busy_s, numbers)) / now.seconds / max(len(numbers), 1):.0%} busy"
     longest = max(numbers, key=now.ticket_s, default=0)
     age_s = now.ticket_s(longest)
-    return f"{busy}   longest at a ticket: {longest}, {show_s(age_s)}" if age_s else busy
+    at_work = f"worker {longest} has worked on one part of a batch for {show_s(age_s)}"
+    return f"{busy}   {at_work}" if age_s else busy
 
 
 # ---- a line each ----
@@ -226,12 +235,13 @@ def _table(widths: Mapping[str, int], last: str) -> Table:
 
 
 def _workers(numbers: list[int], now: Pair) -> Table:
-    table = _table(WORKER_WIDTHS, "at")
+    table = _table(WORKER_WIDTHS, "does")
     for number in numbers:
         worker = now.after.workers[number]
         style = "red" if now.ticket_s(number) >= LONG_S else ""
         *figures, ticket = _figures(number, now)
-        table.add_row(*figures, Text(ticket, style), line((worker.place or worker.doing, style)))
+        doing = f"reads {worker.place}" if worker.place else worker.doing
+        table.add_row(*figures, Text(ticket, style), line((doing, style)))
     return table
 
 
@@ -253,7 +263,9 @@ def _slots(look: Snapshot) -> Table:
     table = _table(SLOT_WIDTHS, "state")
     for number, slot in enumerate(look.slots):
         state = _state(slot, look)
-        batch = ("", "") if state == slot.state else (f"{slot.batch:,}", f"{slot.rows}")
+        batch = (
+            ("", "") if slot.state in ("free", "parked") else (f"{slot.batch:,}", f"{slot.rows}")
+        )
         table.add_row(f"{number}", *batch, line((state, STYLES[slot.state])))
     return table
 
@@ -261,9 +273,9 @@ def _slots(look: Snapshot) -> Table:
 def _state(slot: Slot, look: Snapshot) -> str:
     """Say how far the batch of a slot is; the bare state where the slot has none."""
     told = {
-        "held": f"held for {show_s(_age_ns(look, slot.held_ns) / 1e9)}",
-        "ready": f"ready: all {slot.tickets} tickets",
-        "filling": f"filling: {slot.over} of {slot.tickets} tickets over, {slot.claimed} at work",
-        "draining": f"draining: {slot.claimed} tickets still at work",
+        "held": f"held by training for {show_s(_age_ns(look, slot.held_ns) / 1e9)}",
+        "ready": "ready",
+        "filling": f"filling: {slot.over} of {slot.tickets} parts done, {slot.claimed} in work",
+        "draining": f"cancelled: {slot.claimed} parts still in work",
     }
     return told.get(slot.state, slot.state)

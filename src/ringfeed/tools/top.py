@@ -1,4 +1,4 @@
-"""The command ``ringfeed top``: a running loader of another process, live in the terminal."""
+"""The command ``ringfeed top PID``: a running loader of another process, live in the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from ringfeed.tools.render import line, picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
+    from rich.console import RenderableType
     from rich.text import Text
 
     from ringfeed.tools.discover import Attached
@@ -39,15 +41,14 @@ def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: b
     Raises RingfeedError where there is no such process or loader, or it may not be looked at.
     """
     check_seconds("interval", interval_s, "the time between two looks")
-    live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
     with Target(pid) as target, suppress(KeyboardInterrupt):
         if not _look(target, number):
             raise RingfeedError(_missing(target, number))
-        with _terminal() if live else nullcontext((_write, None)) as (show, keys):
+        with drawing(once=once) as (show, keys):
             title = line((f"ringfeed top   process {pid}   {target.command}", "reverse"))
             pause_s = interval_s if once else min(interval_s, FIRST_S)
             while not target.wait(pause_s, keys):
-                if keys is not None and _is_quit(keys):
+                if keys is not None and is_quit(keys):
                     return ""
                 loaders = _look(target, number)
                 if not loaders:
@@ -83,7 +84,13 @@ def _missing(target: Target, number: int | None) -> str:
     return f"process {target.pid} has no running loader: an epoch begins one, and close() ends it"
 
 
-def _write(title: Text, pictures: list[Group]) -> None:
+def drawing(*, once: bool) -> AbstractContextManager[tuple[Callable[..., None], int | None]]:
+    """Give what draws a title and pictures, live or as text, and where keys come from."""
+    is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
+    return _terminal() if is_live else nullcontext((_write, None))
+
+
+def _write(title: Text, pictures: list[RenderableType]) -> None:
     """Write pictures as plain text, each below the one before."""
     console = Console(width=WIDE, color_system=None, force_terminal=False)
     with console.capture() as text:
@@ -127,17 +134,17 @@ def _keys() -> Iterator[int | None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-def _is_quit(keys: int) -> bool:
+def is_quit(keys: int) -> bool:
     """Whether q was pressed, or there will be no keys any more."""
     return bool(select.select([keys], [], [], 0)[0]) and os.read(keys, 1) in b"q"
 
 
 @contextmanager
-def _terminal() -> Iterator[tuple[Callable[[Text, list[Group]], None], int | None]]:
+def _terminal() -> Iterator[tuple[Callable[..., None], int | None]]:
     """Draw pictures in the place of those before; the terminal is as it was when this ends."""
     with _keys() as keys, Live(console=Console(), screen=True, auto_refresh=False) as live:
 
-        def show(title: Text, pictures: list[Group]) -> None:
+        def show(title: Text, pictures: list[RenderableType]) -> None:
             layout = Layout()  # the pictures share the lines of the terminal
             layout.split_column(Layout(title, size=2), *map(Layout, pictures))
             live.update(layout, refresh=True)

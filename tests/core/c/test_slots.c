@@ -310,9 +310,69 @@ static void ledger_is_the_consumers_own(void)
     rf_unreference(ring);
 }
 
+/* Buckets follow each other without a gap, and the middle of each is within 1/32 of its edges. */
+static void buckets_are_narrow(void)
+{
+    uint64_t edge = UINT64_C(1) << RF_WAIT_SHORTEST;
+    CHECK_EQ(rf_wait_bucket(edge), 0);
+    for (uint32_t bucket = 0; bucket < RF_WAIT_BUCKETS; bucket++) {
+        uint64_t next =
+            edge + (UINT64_C(1) << (RF_WAIT_SHORTEST + bucket / RF_WAIT_PARTS)) / RF_WAIT_PARTS;
+        CHECK_EQ(rf_wait_bucket(edge), bucket);
+        CHECK_EQ(rf_wait_bucket(next - 1), bucket);
+        CHECK((next - edge) * RF_WAIT_PARTS <= edge);
+        edge = next;
+    }
+    CHECK_EQ(edge, UINT64_C(1) << RF_WAIT_LONGEST);
+    CHECK_EQ(rf_wait_bucket(edge), RF_WAIT_BUCKETS - 1);
+    CHECK_EQ(rf_wait_bucket(UINT64_MAX), RF_WAIT_BUCKETS - 1);
+}
+
+static void take_after(struct rf_ring *ring, int64_t stall_ns)
+{
+    bind_batches(ring, 1, 1);
+    CHECK_EQ(fill_all(ring, 0), 1);
+    if (stall_ns)
+        rf_note_stall(ring, stall_ns);
+    rf_drop(ring, taken_of(ring).slot);
+}
+
+/* Each batch counts in the bucket of all that was waited for it, but for the first; what is shorter
+ * than the shortest wait counts in none, and what an epoch has waited in vain is not the next one's. */
+static void waits_are_counted(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 1);
+    struct rf_waits own, shown;
+    take_after(ring, 5000000);
+    take_after(ring, 0);
+    take_after(ring, 1023);
+    take_after(ring, 1023);
+    rf_note_stall(ring, 1000);
+    take_after(ring, 1000);
+    take_after(ring, INT64_MAX);
+    take_after(ring, 5000000);
+    take_after(ring, 5000001);
+    rf_note_stall(ring, 7000000);
+    rf_begin(ring, 1);
+    take_after(ring, 0);
+    rf_report_waits(ring, &own);
+    CHECK_EQ(own.counts[0], 4);
+    CHECK_EQ(own.counts[1 + rf_wait_bucket(2000)], 1);
+    CHECK_EQ(own.counts[1 + rf_wait_bucket(5000000)], 2);
+    CHECK_EQ(own.counts[RF_WAIT_BUCKETS], 1);
+    rf_read_waits(&ring->control->ledger, &shown);
+    CHECK(!memcmp(&own, &shown, sizeof own));
+    memset(&ring->control->ledger, 0xff, sizeof ring->control->ledger);
+    rf_report_waits(ring, &shown);
+    CHECK(!memcmp(&own, &shown, sizeof own));
+    rf_unreference(ring);
+}
+
 int main(void)
 {
     check_begin();
+    RUN(buckets_are_narrow);
+    RUN(waits_are_counted);
     RUN(free_slots_are_parked);
     RUN(used_slots_are_parked_later);
     RUN(parked_slots_are_opened);

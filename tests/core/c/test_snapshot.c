@@ -253,6 +253,16 @@ static void a_wait_and_the_end_are_seen(void)
     rf_note_stall(scene.ring, 12345);
     CHECK_EQ(rf_watch_consumer(&scene.watch).stall_ns, 12345);
     CHECK_EQ(rf_watch_consumer(&scene.watch).wait_ns, 0);
+    CHECK_EQ(rf_watch_consumer(&scene.watch).world_size, 0);
+    rf_note_rank(scene.ring, 3, 8);
+    CHECK_EQ(rf_watch_consumer(&scene.watch).rank, 3);
+    CHECK_EQ(rf_watch_consumer(&scene.watch).world_size, 8);
+    struct rf_waits waits;
+    atomic_store(&scene.ring->control->ledger.waits[17], 5);
+    rf_watch_waits(&scene.watch, &waits);
+    CHECK_EQ(waits.counts[18], 5);
+    CHECK_EQ(waits.counts[17], 0);
+    CHECK_EQ(waits.counts[0], 0);
     rf_stop(scene.ring);
     CHECK(rf_watch_consumer(&scene.watch).stopped);
     end(&scene);

@@ -46,6 +46,11 @@ struct rf_consumer_report rf_read_consumer(const struct rf_control *control, con
     return (struct rf_consumer_report){0};
 }
 
+void rf_read_waits(const struct rf_ledger *ledger, struct rf_waits *waits)
+{
+    (void)ledger, (void)waits;
+}
+
 /* ---- what is looked at: all that is shared, but for what is only counted ---- */
 
 static void watch_control(void)
