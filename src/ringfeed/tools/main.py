@@ -6,6 +6,7 @@ ringfeed plan train.py:dataset --batch-size 128
 ringfeed profile mymodule:dataset --batch-size 128
 ringfeed profile --script train.py --epochs 1
 ringfeed check mymodule:dataset
+ringfeed migrate train.py
 ringfeed top 4242
 ringfeed report run.json
 """
@@ -79,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_check(
         commands.add_parser("check", help="what is wrong with a dataset, before it is trained on")
+    )
+    _add_migrate(
+        commands.add_parser("migrate", help="what a script of another loader has to change")
     )
     _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
     _add_report(
@@ -214,6 +218,31 @@ def _check(chosen: argparse.Namespace) -> bool:
         report = examine(load(chosen.dataset), chosen.dataset, **options)
     _say(report)
     return report.faults > 0
+
+
+# ---- migrate ----
+
+
+def _add_migrate(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Prints a diff for a script that uses torch's DataLoader, Keras' PyDataset, from_generator "
+        "of tf.data, or Grain; and on standard error a line on each use: what to know, or why it "
+        "is left alone."
+    )
+    parser.add_argument("script", type=argparse.FileType(encoding="utf-8"), help="a file, or -")
+    parser.set_defaults(run=_migrate)
+
+
+def _migrate(chosen: argparse.Namespace) -> None:
+    from ringfeed.tools.migrate import migrate  # noqa: PLC0415 - it needs an optional package
+
+    with chosen.script as file:
+        try:
+            diff, lines = migrate(file.read(), file.name)
+        except RingfeedError as error:
+            raise RingfeedError(f"{file.name}: {error}") from None
+    sys.stdout.write(diff)
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 # ---- top ----
