@@ -5,7 +5,8 @@
     python tests/support/fuzz.py --seconds 60 --unkillable
     python tests/support/fuzz.py --seconds 60 --threads
 
-A round is one loader with random settings. While a thread kills and stops its workers and its
+A round is one loader with random settings, in half of the rounds with several threads in each
+worker. While a thread kills and stops its workers and its
 forkserver, the consumer holds random views, breaks epochs off and begins others. In some rounds
 workers are stopped for good, and the loader must suspect and end them; with --unkillable in all,
 and some of them cannot be ended, and wake up later.
@@ -182,7 +183,7 @@ def run_round(seed: int, tally: Tally, *, unkillable: bool = False) -> None:
         switch = " --unkillable" * unkillable
         message = (
             f"python tests/support/fuzz.py --seed {seed}{switch} ({script.method}, "
-            f"{script.workers} workers): {error}"
+            f"{script.workers} workers, concurrency={script.concurrency}, {script.form}): {error}"
         )
         raise AssertionError(message) from error
     tally.rounds += 1

@@ -59,6 +59,22 @@ class Contents:
         return ringfeed.rng().integers(0, 256, SHAPE, np.uint8), index
 
 
+class Into(Contents):
+    """The same, written into their rows."""
+
+    def read_into(self, index: int, out: Any) -> None:
+        out[0][...], out[1][...] = self[index]
+
+
+def keep(batch: Any) -> Any:
+    """Return a batch as it is, in the place of a ``batch_transform``."""
+    return batch
+
+
+# By how many threads of each worker a round's rows are read, and in which way they are written.
+FORMS: dict[str, dict[str, Any]] = {"rows": {}, "into": {}, "batches": {"batch_transform": keep}}
+
+
 @dataclass(frozen=True)
 class Deed:
     """What the killer does next."""
@@ -127,11 +143,17 @@ class Script(Orders):
         self.sleep_s = draw.choice([0.0, 0.0002, 0.001]) if self.batch_size < 16 else 0.0002
         self.epochs = draw.randint(1, 4)
         self.consumer = _random(seed, "consumer")
+        draw = _random(seed, "concurrency")
+        self.concurrency = self.workers * draw.randint(1, 6) if draw.random() < 0.5 else None
+        self.form = draw.choice([*FORMS]) if self.concurrency else "rows"
 
     def loader(self) -> ringfeed.Loader:
         """The round's loader."""
+        kind = Into if self.form == "into" else Contents
         return ringfeed.Loader(
-            Contents(self.length, self.sleep_s),
+            kind(self.length, self.sleep_s),
+            concurrency=self.concurrency,
+            **FORMS[self.form],
             batch_size=self.batch_size,
             shuffle=self.shuffle,
             seed=self.seed,

@@ -3,7 +3,8 @@
     python tests/support/fuzz.py --threads --seconds 60
     python tests/support/fuzz.py --threads --seed 1234
 
-A round is one loader whose workers are threads. Several threads take from one iterator, hold views
+A round is one loader whose workers are threads, in some rounds of several threads each, or that has
+none, and reads in its own. Several threads take from one iterator, hold views
 and hand them to each other; beside them threads ask for statistics and states, collect garbage,
 draw a trace, make and drop descriptors, and begin epochs of another loader; signals come. Some
 epochs are broken off: by `close()`, by a newer iterator, or because the iterator is dropped.
@@ -32,7 +33,7 @@ import ringfeed
 from orders import SHAPE, Tally
 from ringfeed.loader import loaders_in_use
 from ringfeed.orders.permutation import permute
-from ringfeed.orders.rng import SampleContext, installed
+from ringfeed.orders.rng import SampleContext, installed, making
 from ringfeed.system import _system
 from ringfeed.system._system import Descriptor
 
@@ -50,10 +51,13 @@ SPEC = {
 
 
 class Contents:
-    """Samples of several leaves; some raise. One dict and one list are given again and again, changed."""
+    """Samples of several leaves; some raise.
 
-    def __init__(self, length: int, sleep_s: float, every: int) -> None:
-        self.length, self.sleep_s, self.every = length, sleep_s, every
+    One dict and one list are given again and again, changed, unless others are read meanwhile.
+    """
+
+    def __init__(self, length: int, sleep_s: float, every: int, *, are_new: bool) -> None:
+        self.length, self.sleep_s, self.every, self.are_new = length, sleep_s, every, are_new
         self.given = threading.local()
 
     def __len__(self) -> int:
@@ -64,14 +68,18 @@ class Contents:
             time.sleep(self.sleep_s)
         if is_bad(index, self.every):
             raise ValueError(index)
-        here = vars(self.given)
+        here = {} if self.are_new else vars(self.given)
         numbers, sample = here.setdefault("list", [0.0] * 3), here.setdefault("sample", {})
         numbers[:] = [float(index)] * 3
-        context = installed.context
+        context = installed.context or making.get()
         assert context is not None
         sample |= {"content": ringfeed.rng().integers(0, 256, SHAPE, np.uint8)}
         sample |= {"epoch": context.epoch, "index": index, "list": numbers}
         return sample
+
+
+def _keep(batch: Any) -> Any:
+    return batch
 
 
 def is_bad(index: int, every: int) -> bool:
@@ -103,19 +111,30 @@ class Plan:
         ]
         self.break_s = [draw.expovariate(1 / 0.02) for _ in range(self.epochs)]
         self.disturbances = [name for name in DISTURBANCES if draw.random() < 0.5]
+        if draw.random() < 0.2:
+            self.workers = 0
+        self.concurrency = (
+            max(1, self.workers) * draw.randint(1, 5) if draw.random() < 0.4 else None
+        )
+        self.changes = {"batch_transform": _keep} if draw.random() < 0.2 else {}
 
     def __str__(self) -> str:
-        return f"{self.workers} workers, {self.consumers} consumers, {self.slots} slots"
+        return (
+            f"{self.workers} workers, concurrency={self.concurrency}, {[*self.changes]}, "
+            f"{self.consumers} consumers, {self.slots} slots"
+        )
 
     def loader(self) -> ringfeed.Loader:
         """The round's loader."""
         return ringfeed.Loader(
-            Contents(self.length, self.sleep_s, self.every),
+            Contents(self.length, self.sleep_s, self.every, are_new=self.concurrency is not None),
             batch_size=self.batch_size,
             shuffle=self.shuffle,
             seed=self.seed,
             workers=self.workers,
+            concurrency=self.concurrency,
             backend="thread",
+            **self.changes,
             slots=self.slots,
             copy=self.copy,
             spec=SPEC,
