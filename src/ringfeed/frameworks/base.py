@@ -190,7 +190,7 @@ class Epoch:
         self._stream = stream
         self._build = build
         self._batches: BatchIterator | None = None
-        self._left: int | None = None
+        self._count: int | None = None
         self.told: Progress | None = None
         """What the loader is told by how far the training is."""
 
@@ -199,10 +199,9 @@ class Epoch:
 
     def __next__(self) -> Any:
         batches = self._batches or self.begin()
-        if self._left is not None:
-            self._left -= 1
         leaves = next(batches)
-        if self._left == 0:
+        # Not by counting calls: a stall is an error that costs no batch.
+        if batches.progress.finished_batches == self._count:
             # Callers that know the length never ask past the end, where the loader closes its
             # epoch.
             next(batches, None)
@@ -221,5 +220,5 @@ class Epoch:
             )
             # An iterable may give more than it says, or raise instead of ending: either is what
             # comes next.
-            self._left = None if runner.source.streams else left
+            self._count = None if runner.source.streams else left
         return self._batches

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 import ringfeed
 from datasets import Oracle
+from ringfeed.frameworks.tensorflow import dataset as tensorflow_dataset
 from watching import pids, wait_until
 
 if TYPE_CHECKING:
@@ -281,10 +282,13 @@ def test_a_fork_beside_it() -> None:
 # ---- what errors cost ----
 
 
+@pytest.mark.parametrize("way", ["op", "python"])
 @pytest.mark.parametrize("at", [0, 10, 39])
-def test_a_stall_costs_no_batch(at: int) -> None:
+def test_a_stall_costs_no_batch(at: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that asks again after a StallError gets every batch, the last one too."""
     stuck = Stuck(at)
+    if way == "python":
+        monkeypatch.setattr(tensorflow_dataset, "_ops_for", lambda _: None)
     with make(stuck, timeout_s=0.5, spec=ringfeed.Array((), "float32")) as loader:
         iterator = iter(plain(loader.to_tf_dataset()))
         found: list[list[float]] = []

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -69,7 +69,7 @@ OVER_SLOTS = Framework(
 """How `numpy_function` takes memory."""
 
 NEW, REST = np.int64(-1), np.int64(-2)
-"""States of an iteration at its first step, and after its last (cext/export/feed.h)."""
+"""States of an iteration at its first step, and beyond its last (cext/export/feed.h)."""
 ENDLESS = np.iinfo(np.int64).max
 """Steps of a dataset that ends when the loader does."""
 
@@ -133,9 +133,9 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
         partial(_private_epoch, stream, builder, count), count, leaves, builder.pack, finish
     )
     ops = _ops_for(info)
-    return (
-        dataset_of(batches) if ops is None else dataset_of(batches, partial(_by_ops, ops, stream))
-    )
+    if ops is None:
+        return dataset_of(batches)
+    return dataset_of(batches, lambda batches: tensorflow_op.OpEpochs(ops, stream, batches))
 
 
 def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
@@ -155,26 +155,27 @@ def leaf_specs(
 
 
 def dataset_of(
-    batches: Batches, made_of: Callable[[Batches], tf.data.Dataset] | None = None
+    batches: Batches, epochs_of: Callable[[Batches], Epochs] | None = None
 ) -> tf.data.Dataset:
-    """A dataset of `batches`; every iteration opens an epoch of its own.
+    """A dataset of `batches`; every iteration opens an epoch of its own, through ``epochs_of``.
 
     What is cast is so in a step of its own, of a dataset of tuples of leaves; a slot comes back
     with the tensors that are read there.
     """
-    made_of = made_of or (lambda batches: _of_epochs(PythonEpochs(batches), batches))
+    epochs_of = epochs_of or PythonEpochs
     if batches.cast is None:
-        return made_of(batches)
+        return _of_epochs(epochs_of(batches), batches)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def finished(*tensors: tf.Tensor) -> Any:
         assert batches.cast is not None
         return batches.pack(batches.cast(list(tensors)))
 
-    return made_of(replace(batches, pack=tuple, cast=None)).map(finished)
+    leaves = replace(batches, pack=tuple, cast=None)
+    return _of_epochs(epochs_of(leaves), leaves).map(finished)
 
 
-def _of_epochs(epochs: Epochs, batches: Batches) -> tf.data.Dataset:
+def _steps_of(epochs: Epochs, batches: Batches) -> tf.data.Dataset:
     """A dataset that calls ``epochs`` once for each batch, and once more at an unknown end."""
     if batches.count is not None:
         steps = tf.data.Dataset.range(batches.count)
@@ -211,16 +212,15 @@ def _until_end(flagged: tf.data.Dataset) -> tf.data.Dataset:
     return flagged.take_while(_goes_on).map(_without_flag)
 
 
-def _by_ops(ops: Any, stream: BatchStream, batches: Batches) -> tf.data.Dataset:
-    """The same by ops, where an error in the place of a batch, as Ctrl-C is, costs no batch.
+def _of_epochs(epochs: Epochs, batches: Batches) -> tf.data.Dataset:
+    """The same, where an error in the place of a batch, as a stall is, costs no batch.
 
         elements, one a step ──> rest ──> take(count) ──> skip(rest)
 
     The rest is empty, unless steps have brought such errors. It is asked once more at the end, for
     an error of ``on_epoch_end``, by skipping what is not there: the cardinality is ``count`` still.
     """
-    epochs, count = tensorflow_op.OpEpochs(ops, stream, batches), batches.count
-    elements = _of_epochs(epochs, batches)
+    elements, count = _steps_of(epochs, batches), batches.count
     if count is None:
         return elements
     element = _element(epochs, batches, is_flagged=True)
@@ -275,13 +275,28 @@ def _without_flag(_goes_on: tf.Tensor, batch: Any) -> Any:
     return batch
 
 
+@dataclass
+class OpenEpoch:
+    """An epoch that an iteration has begun."""
+
+    number: int = 0
+    leaves: Iterator[Leaves] = field(default_factory=lambda: iter(()))
+    step: int = -1
+    """The newest that has asked for a batch."""
+    given: int = 0
+
+    def has_rest(self, count: int) -> bool:
+        """Whether all steps have asked, and of the ``count`` batches some have not come."""
+        return self.step + 1 >= count > self.given
+
+
 class PythonEpochs:
     """What `OpEpochs` is, by Python functions, which TensorFlow calls in threads of its own."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._lock = threading.Lock()
-        self._open: tuple[int, Iterator[Leaves]] = 0, iter(())  # the newest epoch, and its number
+        self._newest = OpenEpoch()
 
     def call(
         self, state: tf.Tensor, step: tf.Tensor, types: Sequence[tf.DType]
@@ -293,19 +308,23 @@ class PythonEpochs:
         )
         return epoch_id, tensors
 
-    def _next(self, number: np.int64, step: np.int64, is_flagged: np.bool_) -> list[Any]:
+    def _next(self, state: np.int64, step: np.int64, is_flagged: np.bool_) -> list[Any]:
         """The number of the epoch, and its next batch.
 
         With ``is_flagged`` this comes behind whether the epoch goes on, and is blank where it does
         not.
         """
-        newest, epoch = self._open if number >= 0 else self._begin(step)
-        if number not in (NEW, newest):
+        epoch, count = self._begin(step) if state == NEW else self._newest, self._batches.count
+        if state not in (NEW, REST, epoch.number):
             raise superseded()
-        leaves = next(epoch, None)
+        if state != REST:
+            epoch.step = int(step)
+        is_over = state == REST and count is not None and not epoch.has_rest(count)
+        leaves = None if is_over else next(epoch.leaves, None)
         if leaves is None and not is_flagged:
-            raise ended_early(self._batches.count)
-        found = [np.int64(newest), *([np.asarray(leaves is not None)] if is_flagged else [])]
+            raise ended_early(count)
+        epoch.given += leaves is not None
+        found = [np.int64(epoch.number), *([np.asarray(leaves is not None)] if is_flagged else [])]
         if leaves is not None:
             return [*found, *map(_in_utf8, leaves)]
         blank = (
@@ -313,12 +332,13 @@ class PythonEpochs:
         )
         return [*found, *blank]
 
-    def _begin(self, step: np.int64) -> tuple[int, Iterator[Leaves]]:
+    def _begin(self, step: np.int64) -> OpenEpoch:
         """Begin an epoch, unless a step before this one has begun it, and then brought an error."""
         with self._lock:
             if step == 0:
-                self._open = self._open[0] + 1, self._batches.open_epoch()
-            return self._open
+                number, leaves = self._newest.number + 1, self._batches.open_epoch()
+                self._newest = OpenEpoch(number, leaves)
+            return self._newest
 
 
 def _in_utf8(leaf: Any) -> Any:
