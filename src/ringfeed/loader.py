@@ -207,6 +207,14 @@ class Loader(Generic[Batch_co]):
             shuffle=shuffle,
             collates=collate_fn is not None,
         )
+        self._samples: Loader[Any] | None = None
+        if getattr(dataset, "learns", False):
+            from ringfeed.datasets.learnt import Packing, reading  # noqa: PLC0415 - rarely
+
+            self._samples = Loader(**reading(dataset, order, locals()))
+            dataset = Packing(dataset, self._samples, runner_of(self._samples))
+            transform = worker_init_fn = concurrency = None
+            workers, backend, reseed = 0, "thread", False
         terms = Terms(
             order.rows,
             spec,
@@ -338,7 +346,8 @@ class Loader(Generic[Batch_co]):
             return object.__repr__(self)
         from ringfeed.monitor.loader_words import text_of  # noqa: PLC0415 - where it is shown
 
-        return f"<{text_of(self._runner, self._order)}>"
+        samples = "" if self._samples is None else f", samples: {self._samples!r}"
+        return f"<{text_of(self._runner, self._order)}{samples}>"
 
     def _repr_html_(self) -> str | None:
         """Return a table for notebooks: ``repr``, next epoch, memory and statistics."""
@@ -471,7 +480,12 @@ class Loader(Generic[Batch_co]):
 
     def stats(self) -> Stats:
         """Return counts and times so far, with a verdict; the next call updates the object."""
-        return self._runner.report()
+        stats = self._runner.report()
+        if self._samples is not None:
+            of_samples = self._samples.stats()
+            for name in ("verdict", "restarts", "skipped"):
+                setattr(stats, name, getattr(of_samples, name))
+        return stats
 
     def _verdict(self, stats: Stats) -> Verdict:
         return self._runner.verdict(stats)
@@ -599,6 +613,8 @@ class Loader(Generic[Batch_co]):
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""
         self._runner.close()
+        if self._samples is not None:
+            self._samples.close()
 
     def __enter__(self) -> Self:
         """Return the loader itself."""

@@ -691,6 +691,8 @@ def examples() -> list[str]:
     text = inspect.getdoc(Pack)
     assert text is not None
     own = textwrap.dedent(text[text.index("    documents =") : text.index("dataset: a sample")])
+    learnt = text[text.index("    def tokens") : text.index("The workers read samples")]
+    own += textwrap.dedent(learnt) + "assert sum(1 for _ in loader) > 1"
     page = Path(__file__).parents[2] / "docs" / "packing.md"
     return [own, "".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))]
 

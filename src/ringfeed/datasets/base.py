@@ -60,6 +60,7 @@ class Source(ABC):
     element_size = (
         0  # of the largest element that was read, where these are sent from process to process
     )
+    samples_size = 0  # bytes of a loader of its own, which reads the samples of a `Pack`
     local_only = False  # whether the dataset cannot leave this process
     runs_code = True  # whether reading a sample runs code of the dataset
     has_gaps = False  # whether a batch was found to be None
@@ -229,6 +230,8 @@ class Source(ABC):
                     "where it is float32 already; return a new sample, or leave scale=, offset=, "
                     "mean=, std= and layout= out"
                 )
+        if (ragged := getattr(self.function, "ragged", None)) is not None:
+            spec = ragged(spec)  # of a `Pack` that learns lengths
         self.spec, self.rows = spec, rows
         if self.has_weights:
             self.spec = Spec((spec.tree, Array((), "int64"), Array((), "float32")))

@@ -1,5 +1,7 @@
 """`Pack`: rows of fixed length, each of several samples. `orders.packing` says of which.
 
+Where lengths are learnt as the samples are read, `datasets.learnt` makes the rows.
+
 Pack         what users give a loader
 PackedRows   the rows as a dataset, as workers have them: a row is a function of (seed, epoch,
              number), made of samples and of what says where they lie in it
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ringfeed._checks import check_count, check_integer, error_of
+from ringfeed._checks import check_choice, check_count, check_integer, error_of
 from ringfeed._classes import is_iterable
 from ringfeed._failure import NOT_CTRL_C
 from ringfeed.datasets.arrays import Rows
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 NAMED = 4  # samples of a row
 BARE = "tokens"
 EXTRAS = ("segment_ids", "positions", "cu_seqlens")
+# Where lengths are learnt: the most elements that are read together, and the least parts of a
+# window, of which so many are read ahead.
+CHUNK, CHUNKS = 2**17, 16
 _RETURN = (
     "return an array of one row an element, a list of numbers, or a dict of these, from __getitem__"
 )
@@ -60,6 +65,7 @@ class Pack:
         numbers; or a dict of such, all of one length. It has a length, and samples by number.
     lengths: of each sample, an integer of 0 or more: an array of one axis, or an iterable. Rows are
         made up from these alone, without reading a sample. A sample of length 0 is never read.
+        None: lengths are learnt as the samples are read, see below.
     max_length: elements of a row.
     strategy: "ffd": samples stay whole, and first-fit decreasing finds them rows; none may be
         longer than ``max_length``. "wrap": all samples side by side are cut every ``max_length``
@@ -71,6 +77,8 @@ class Pack:
         order is mixed within windows of samples from all over the dataset, which come in an order
         that is mixed as well; default: 65536.
     segment_ids: whether rows say which element is of which sample.
+    length_of: without ``lengths``: a function of a sample, as ``transform`` returns it, that says
+        how many elements of each leaf count, from the first on. By default all do.
 
     A row is a dict of the sample's leaves, each of shape ``(max_length, ...)``, a sample that is no
     dict being ``"tokens"``, with zeros at the end, and of these int32 leaves:
@@ -95,62 +103,119 @@ class Pack:
     sample is left out. ``__getitems__`` of the dataset, if it has it, is asked for all samples of a
     row at once; where that fails they are read one by one. ``read_into`` is not used.
 
+    **Without lengths**, for a tokeniser that runs in the workers:
+
+        def tokens(number):
+            return documents[number].copy()  # or tokenise a text here
+
+        pack = ringfeed.datasets.Pack(range(500), max_length=128)
+        loader = ringfeed.Loader(pack, batch_size=8, shuffle=True, transform=tokens, workers=2)
+
+    The workers read samples in the loader's order: any ``shuffle`` or ``sampler``, and ``dataset``
+    may be a `Mix`, whose weights count samples. The loader's ``transform`` is for samples,
+    ``batch_transform`` for rows. Each ``window`` of samples (2048 by default) is packed by first
+    fit decreasing once it was read, in the consumer, which copies the elements into the rows. The
+    rows are a function of (seed, epoch, window): those of any number of workers and ranks are the
+    same. A state has two integers more; a run that goes on reads its window again. Each rank reads
+    all samples. The rows of an epoch are not known before its end, so there is no ``len()``, and
+    ``cu_seqlens`` has room for as many segments as a window has samples, or a row elements. A
+    sample that is longer than a row is an error, one that is empty gives no segment. An error of a
+    sample is raised ahead of the rows of its window, and the ``chunk`` of samples that were read
+    with it is left out; with ``on_error="skip"`` the sample alone is.
+
     Raises TypeError for what is no dataset of samples by number, and for lengths that are no
     integers; ValueError for lengths that are negative, all 0, too long for "ffd" or not of one
-    axis, for a max_length or window below 1 and another strategy; in a loader, ValueError where the
+    axis, for a max_length or window below 1, for another strategy, or one but "ffd" without
+    lengths, and for both lengths and length_of; in a loader, ValueError where the
     dataset has not as many samples, and SpecError for a sample that is no sequence of its length.
     """
 
     def __init__(  # noqa: PLR0913 - the public parameters
         self,
         dataset: Any,
-        lengths: ArrayLike,
-        max_length: int,
+        lengths: ArrayLike | None = None,
+        max_length: int | None = None,
         *,
+        length_of: Callable[[Any], int] | None = None,
         strategy: Literal["ffd", "wrap"] = "ffd",
         window: int | None = None,
         segment_ids: bool = True,
     ) -> None:
         from ringfeed.orders.checks import digest  # noqa: PLC0415 - not for workers
-        from ringfeed.orders.packing import STRATEGIES  # noqa: PLC0415 - not for workers
+        from ringfeed.orders.packing import FFD_WINDOW, STRATEGIES  # noqa: PLC0415 - not for workers
 
-        _check_dataset(dataset)
-        given = _checked_lengths(lengths)
+        self.learns = lengths is None
+        """Whether lengths are learnt as the samples are read."""
+        _check_dataset(dataset, learns=self.learns)
+        given = np.empty(0, np.int64) if self.learns else _checked_lengths(lengths)
         self.dataset = dataset
         self.max_length = check_integer("max_length", max_length, 1)
-        if strategy not in STRATEGIES:
-            raise ValueError(
-                f"strategy={strategy!r}; choose one of {', '.join(map(repr, STRATEGIES))}"
-            )
+        check_choice("strategy", strategy, (*STRATEGIES,))
         window = check_count("window", window, 1)
+        self.strategy, self.segment_ids, self.length_of = strategy, bool(segment_ids), length_of
+        if self.learns:
+            self._learn(window or FFD_WINDOW)
+            return
+        if length_of is not None:
+            raise ValueError(
+                "length_of= is for samples whose lengths are not known, and lengths= says them; "
+                "leave one of them out"
+            )
         if strategy == "ffd" and (longer := np.flatnonzero(given > self.max_length)).size:
             raise ValueError(
                 f"lengths[{longer[0]}] is {given[longer[0]]}, more than "
                 f"max_length={self.max_length}, and strategy='ffd' keeps samples whole; raise "
                 "max_length=, cut the sample in the dataset, or give strategy='wrap'"
             )
-        self.strategy, self.segment_ids = strategy, bool(segment_ids)
         self.count = given.size
         """Samples."""
         self.packing: Packing = STRATEGIES[strategy](given, self.max_length, window)
-        shapes = ((self.max_length,), (self.max_length,), (self.packing.most + 1,))
-        added = zip(EXTRAS, shapes, strict=True) if segment_ids else ()
-        self.extras = {name: Array(shape, "int32") for name, shape in added}
-        """What a row has besides the sample's leaves."""
+        self._add(self.packing.most)
         self.name = f"pack:{strategy}:{digest(given, repr((self.max_length, window)))}"
+
+    def _add(self, most: int) -> None:
+        """Know what a row has besides the sample's leaves; ``most``: samples of a row."""
+        shapes = ((self.max_length,), (self.max_length,), (most + 1,))
+        added = zip(EXTRAS, shapes, strict=True) if self.segment_ids else ()
+        self.extras = {name: Array(shape, "int32") for name, shape in added}
+
+    def _learn(self, window: int) -> None:
+        """Learn lengths in windows of so many samples, which are read in chunks."""
+        if self.strategy != "ffd":
+            raise ValueError(
+                "strategy='wrap' cuts the samples by their lengths; give lengths=, or leave "
+                "strategy= out"
+            )
+        self.window = window
+        most = max(min(CHUNK // self.max_length, window // CHUNKS), 1)
+        self.chunk = next(size for size in range(most, 0, -1) if window % size == 0)
+        """Samples that are read together."""
+        self._add(min(window, self.max_length))
 
     def __ringfeed_source__(
         self, terms: Terms, open_source: Callable[[Any, Terms], Source]
     ) -> Source:
         """Return the source of the rows."""
+        if self.learns:
+            raise TypeError(
+                "a Pack without lengths= reads its samples by a Loader of its own; give it to a "
+                "Loader, or give lengths="
+            )
         return PackSource(self, terms, open_source)
 
     def __len__(self) -> int:
-        """Return the rows of an epoch."""
+        """Return the rows of an epoch; TypeError where they are not known beforehand."""
+        if self.learns:
+            raise TypeError("a Pack without lengths= has no length: its rows are not known yet")
         return self.packing.rows
 
     def __repr__(self) -> str:
         """Return how many samples make how many rows."""
+        if self.learns:
+            return (
+                f"<Pack: rows of {self.max_length}, by windows of {self.window} samples whose "
+                "lengths are learnt>"
+            )
         return (
             f"<Pack: {self.count} samples in {len(self)} rows of {self.max_length}, by "
             f"{self.strategy!r}>"
@@ -160,10 +225,12 @@ class Pack:
 # ---- what users give ----
 
 
-def _check_dataset(dataset: Any) -> None:
-    """Refuse what has no samples by number."""
+def _check_dataset(dataset: Any, *, learns: bool) -> None:
+    """Refuse what has no samples by number; of a Mix the lengths cannot be known beforehand."""
     from ringfeed.datasets.mix import Mix  # noqa: PLC0415 - not for workers
 
+    if learns and isinstance(dataset, Mix):
+        return
     if isinstance(dataset, Mix | Pack):
         raise TypeError(
             f"the dataset of Pack() is a {type(dataset).__name__}, which has an order of its own; "
@@ -252,7 +319,7 @@ class PackedRows:
         for name in out.keys() - self._extras.keys():
             out[name][used:] = 0
         if self._extras:
-            _write_extras(out, np.array(ends) - begins, used)
+            write_extras(out, np.array(ends) - begins, used)
         return out
 
     def _one_by_one(self, samples: list[int], row: int) -> Iterator[Any]:
@@ -272,25 +339,11 @@ class PackedRows:
 
     def _leaves(self, sample: int, value: Any, where: str) -> dict[str, NDArray[Any]]:
         """Return the leaves of a sample, all of the length that was said."""
-        found = plain(value)
-        leaves = found if isinstance(found, dict) else {BARE: found}
-        expected = int(self._packing.lengths[sample])
-        return {
-            name: _sequence(
-                leaf,
-                f"{where}: sample[{name!r}]" if leaves is found else f"{where}: sample",
-                expected,
-            )
-            for name, leaf in leaves.items()
-        }
+        return leaves_of(value, where, int(self._packing.lengths[sample]))
 
     def _empty(self, leaves: dict[str, NDArray[Any]]) -> dict[str, Any]:
         """Return a row of zeros for samples of such leaves."""
-        if clash := [name for name in self._extras if name in leaves]:
-            raise SpecError(
-                f"the samples of the Pack have {clash[0]!r} of their own, which Pack() adds; give "
-                "segment_ids=False, or leave it out in __getitem__"
-            )
+        check_names(self._extras, leaves)
         rows = {
             name: np.zeros((self._max_length, *leaf.shape[1:]), leaf.dtype)
             for name, leaf in leaves.items()
@@ -319,13 +372,45 @@ def _where(sample: int, row: int) -> str:
     return f"dataset[{sample}] (row {row} of the Pack)"
 
 
-def _sequence(leaf: Any, where: str, length: int) -> NDArray[Any]:
+def check_batches(terms: Terms) -> None:
+    """Refuse whole batches."""
+    if terms.batch_size is None:
+        raise ValueError(
+            "Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack "
+            "out"
+        )
+
+
+def check_names(extras: Iterable[str], leaves: Iterable[str]) -> None:
+    """Refuse samples with leaves of the names that a row's own leaves have."""
+    if clash := [name for name in extras if name in leaves]:
+        raise SpecError(
+            f"the samples of the Pack have {clash[0]!r} of their own, which Pack() adds; give "
+            "segment_ids=False, or leave it out in __getitem__"
+        )
+
+
+def leaves_of(sample: Any, where: str, length: int | None = None) -> dict[str, NDArray[Any]]:
+    """Return the leaves of a sample by their names; ``length``: of all, where it is known."""
+    found = plain(sample)
+    leaves = found if isinstance(found, dict) else {BARE: found}
+    return {
+        name: _sequence(
+            leaf,
+            f"{where}: sample[{name!r}]" if leaves is found else f"{where}: sample",
+            length,
+        )
+        for name, leaf in leaves.items()
+    }
+
+
+def _sequence(leaf: Any, where: str, length: int | None) -> NDArray[Any]:
     """Return a leaf as an array of one row an element; Python's floats become float32."""
     found = _from_list(leaf) if isinstance(leaf, list) else from_array(leaf, where)
     if found is None or not found.ndim:
         got = f"is the list {leaf}" if isinstance(leaf, list) else f"is {shown(leaf)}"
         raise error_of(where, got, "a sequence of numbers, or of lists of one length", _RETURN)
-    if len(found) != length:
+    if length not in {None, len(found)}:
         remedy = "give Pack() the lengths of the samples as __getitem__ returns them"
         raise error_of(where, f"has {len(found)} elements", f"{length}, as lengths= says", remedy)
     return found
@@ -334,7 +419,7 @@ def _sequence(leaf: Any, where: str, length: int) -> NDArray[Any]:
 def _from_list(leaf: list[Any]) -> NDArray[Any] | None:
     """Return a list of numbers, or of lists of them, as an array; None for any other list."""
     try:
-        found = np.asarray(leaf)
+        found = np.asarray(leaf or np.empty(0, np.int64))
     except ValueError:  # lists of different lengths
         return None
     if found.dtype == np.float64:
@@ -342,7 +427,7 @@ def _from_list(leaf: list[Any]) -> NDArray[Any] | None:
     return found if found.dtype.kind in "biufc" else None
 
 
-def _write_extras(out: dict[str, Any], lengths: NDArray[Any], used: int) -> None:
+def write_extras(out: dict[str, Any], lengths: NDArray[Any], used: int) -> None:
     """Write segment ids, positions and cumulated lengths of a row."""
     ids, positions, ends = (out[name] for name in EXTRAS)
     count = lengths.size
@@ -364,11 +449,7 @@ class PackSource(IndexedSource):
         self, pack: Pack, terms: Terms, open_source: Callable[[Any, Terms], Source]
     ) -> None:
         """Open the dataset; ValueError or TypeError for what does not fit."""
-        if terms.batch_size is None:
-            raise ValueError(
-                "Pack makes rows, of which the loader makes batches; with batch_size=None leave "
-                "Pack out"
-            )
+        check_batches(terms)
         plain = terms._replace(spec=None, functions=None, max_batch_size=None)
         samples = pack.dataset
         is_list = isinstance(

@@ -19,7 +19,7 @@ import numpy as np
 
 from ringfeed._checks import reworded
 from ringfeed._classes import copied
-from ringfeed._failure import NOT_CTRL_C
+from ringfeed._failure import NOT_CTRL_C, is_raised_here
 from ringfeed.datasets._changes import BatchWriter, RowTransform, fill_draws, keeper_of
 from ringfeed.datasets.functions import of_one
 from ringfeed.errors import FunctionError, SpecError
@@ -87,6 +87,8 @@ def _call(function: Callable[[Any], Any], given: Any, where: Callable[[], str]) 
     try:
         return function(given)
     except NOT_CTRL_C as error:
+        if isinstance(error, SpecError) and is_raised_here(error):
+            raise  # of what `Pack` makes of samples, which names them itself
         text = f"{where()} raised {type(error).__qualname__}: {error}".removesuffix(": ")
         raise FunctionError(text) from error
 

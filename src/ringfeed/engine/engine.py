@@ -203,7 +203,8 @@ class Engine:
             self.settler.begin()
         self.ring.begin(epoch_id)
         self._set_due()
-        self.lookahead.top_up()
+        if not order.whole.waits:
+            self.lookahead.top_up()
 
     def cancel(self) -> None:
         """Break the epoch off."""

@@ -52,6 +52,7 @@ class Plan:
     element_size: int = 0  # of the first of them
     flights_size: int = 0  # of the rows that a cluster may send at a time
     caches: tuple[Any, ...] = ()  # what each takes beside the total
+    samples_size: int = 0  # of the loader that reads the samples of a `Pack`
     advice: str = ""
     """What would make it smaller, in words."""
     forkserver: bool = False
@@ -101,7 +102,7 @@ class Plan:
     @property
     def total(self) -> int:
         """Bytes of slots, control block, states and elements of iterables, and the dataset."""
-        dataset = self.dataset_shared + self.copies * self.dataset_per_worker
+        dataset = self.dataset_shared + self.copies * self.dataset_per_worker + self.samples_size
         streams = self.states_size + self.elements_size
         slots = self.slots * self.slot_size
         return slots + self.control_size + streams + dataset + self.flights_size
@@ -209,6 +210,7 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
     slots="auto" may take a quarter of the free memory.
     """
     figures: dict[str, Any] = {"states_size": source.states_size, "at_once": source.at_once}
+    figures |= {"samples_size": source.samples_size}
     if options.remote is not None:
         figures |= options.remote.figures(source)
     if packed:

@@ -40,6 +40,8 @@ def _parts(plan: Any) -> list[str]:
         )
     if plan.flights_size:
         parts.append(f"{show_bytes(plan.flights_size)} of rows on their way from the cluster")
+    if plan.samples_size:
+        parts.append(f"{show_bytes(plan.samples_size)} of the loader that reads the samples")
     if plan.dataset_shared:
         parts.append(f"{show_bytes(plan.dataset_shared)} of the dataset")
     if plan.dataset_per_worker:

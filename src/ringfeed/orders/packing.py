@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -147,28 +148,21 @@ class FirstFit(Packing):
 def first_fit(lengths: Indices, room: int) -> Indices:
     """Return the bin of each of some descending lengths: the first that has room for it.
 
-    Equal lengths are placed together, so the time grows with the different lengths times the bins.
+    Equal lengths are placed together: for each different length the bins are looked through once.
     """
-    left = np.empty(0, np.int64)
-    bins = [left]
+    left, bins, used = np.full(lengths.size, room), list[int](), 0
     sizes, counts = np.unique(lengths, return_counts=True)
-    for size, count in zip(sizes[::-1].tolist(), counts[::-1].tolist(), strict=True):
-        fitting = np.flatnonzero(left >= size)
-        each = _shared(left[fitting] // size, count)
-        missing = count - int(each.sum())
-        fresh = _shared(np.full(-(-missing // (room // size)), room // size), missing)
-        where = np.concatenate([fitting, np.arange(left.size, left.size + fresh.size)])
-        each = np.concatenate([each, fresh])
-        left = np.concatenate([left, np.full(fresh.size, room)])
-        left[where] -= each * size
-        bins.append(np.repeat(where, each))
-    return np.concatenate(bins)
-
-
-def _shared(rooms: Indices, count: int) -> Indices:
-    """Return how many of ``count`` pieces go into each room; the first rooms are filled first."""
-    filled = np.minimum(np.cumsum(rooms), count)
-    return np.diff(filled, prepend=0)
+    for size, missing in zip(sizes[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        fits = np.flatnonzero(left[:used] >= size)
+        for place in chain[int](fits, range(used, left.size)):
+            fitting = min(missing, int(left[place]) // size)
+            left[place] -= fitting * size
+            bins += [place] * fitting
+            missing -= fitting  # noqa: PLW2901 - what is left of them
+            if not missing:
+                used = max(used, place + 1)
+                break
+    return np.array(bins, np.int64)
 
 
 # ---- side by side ----

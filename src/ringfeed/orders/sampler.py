@@ -37,6 +37,8 @@ class Epoch(ABC):
     """Whether `take` counts lists of samples and returns as many arrays: each list is a batch."""
     most_ahead: int | None = None
     """How many lists may be read ahead of those handed out, where the order says it."""
+    waits = False
+    """Whether `take` waits for samples, so that it is called for the first batch, not before."""
     turn: int | None = None
     """The number of position 0 in its epoch, where workers take lists in turn; None: any does."""
 
