@@ -10,7 +10,14 @@ ROOT = Path(__file__).parents[2]
 OF_PEOPLE = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody|takers?)\b", re.IGNORECASE)
 WRITTEN = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".h", ".c"}
 FOLDERS = ("src", "cext", "bench", "examples")
-PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md")
+PAGES = (
+    "README.md",
+    "SKILL.md",
+    "llms.txt",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "bench/README.md",
+)
 
 
 def found() -> list[str]:
