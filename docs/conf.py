@@ -25,9 +25,10 @@ nitpicky = False
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
 
-default_role = "py:obj"  # the house writes `Loader` for a name: a link where the reference has it
+default_role = (
+    "py:obj"  # the house writes `Loader` for a name: a link where the reference has it
+)
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True}
 autodoc_mock_imports = ["jax", "keras", "tensorflow", "tf_keras", "torch"]
 maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
@@ -52,7 +53,10 @@ def to_rst(lines: list[str]) -> list[str]:
         in_parameters = begins and all(
             _PARAMETER.fullmatch(line) or line.startswith("    ") for line in block
         )
-        made += [*_block(block, is_indented=is_indented, in_parameters=in_parameters), ""]
+        made += [
+            *_block(block, is_indented=is_indented, in_parameters=in_parameters),
+            "",
+        ]
     return made
 
 

@@ -24,7 +24,7 @@ from ringfeed._units import show_bytes
 from ringfeed.engine.plan import make_plan
 from ringfeed.monitor import memory
 from ringfeed.monitor._snapshot import Observer
-from ringfeed.monitor.memory import Held, Memory, Pages, WorkerMemory
+from ringfeed.monitor.memory import Held, Memory, Pages, WorkerMemory, own_bytes
 from ringfeed.monitor.stats import Stats
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.workers.processes import Processes
@@ -110,6 +110,16 @@ def test_the_kernel_agrees_with_the_plan(method: str) -> None:
         del batches
     after = stats.memory
     assert (after.reserved, after.touched, after.workers) == (0, 0, ())
+
+
+def test_own_memory_is_the_same_everywhere() -> None:
+    """What a trace draws of a worker is what the statistics call its own: pages of no other process."""
+    with ringfeed.Loader(Filled(BIG), batch_size=64, slots=4, workers=2) as loader:
+        for _ in loader:
+            pass
+        for worker in loader.stats().memory.workers:
+            assert own_bytes(worker.pid) == pytest.approx(worker.private, rel=0.05)
+    assert own_bytes(2**22 + 1) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ import re
 from html import unescape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import ringfeed
 from ahead import loader_with
 from datasets import Oracle
 from looks import MS, look, slot, worker
+from ringfeed.monitor.timeline import AT_WORK, EVENT, MEMORY, STALL, Timeline
+from ringfeed.monitor.timeline import STEP as TRAINS
 from ringfeed.monitor.trace import Trace
 from ringfeed.tools.main import main
 from watching import wait_until
@@ -107,6 +110,37 @@ def test_what_is_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert part in text
     assert "<i>Rows</i>" not in page.read_text()
     assert loads(page) == []
+
+
+@pytest.mark.parametrize(
+    ("span_s", "stalls", "opening"),
+    [
+        (1.5, [(0.1, 0.4)], (0.0, 1.5)),
+        (60.0, [], (0.0, 60.0)),
+        (60.0, [(0.0, 9.0), (30.0, 0.4), (50.0, 0.2)], (29.2, 31.2)),
+        (60.0, [(0.0, 9.0), (59.5, 0.4)], (58.0, 60.0)),
+        (60.0, [(0.0, 9.0), (9.2, 0.4)], (8.4, 10.4)),
+        (60.0, [(0.0, 9.0), (20.0, 4.0)], (19.0, 25.0)),
+        (60.0, [(0.0, 1.0)], (0.0, 2.0)),
+        (9.0, [(0.9, 8.0)], (0.0, 9.0)),
+    ],
+)
+def test_it_opens_on_the_longest_wait(
+    span_s: float, stalls: list[tuple[float, float]], opening: tuple[float, float]
+) -> None:
+    """Two seconds around it, or more where it is longer; the wait of the start is not meant."""
+    from ringfeed.monitor.charts import charts_of  # noqa: PLC0415 - needs bokeh
+
+    rows = [(0, STALL, at, lasted, lasted, "stall") for at, lasted in stalls]
+    rows += [(0, TRAINS, at + lasted, 0.01, 0.01, "step") for at, lasted in stalls]
+    rows.append((1, AT_WORK, 0.0, span_s, span_s, "ticket"))
+    events = np.array(sorted(rows, key=lambda row: row[2]), EVENT).view(np.recarray)
+    timeline = Timeline(("consumer", "worker 0"), events, np.empty(0, MEMORY).view(np.recarray), {})
+    charts = charts_of(timeline, timeline)
+    for chart in charts.values():
+        times = chart.x_range
+        assert (times.start, times.end) == pytest.approx(opening)
+        assert (times.reset_start, times.reset_end) == pytest.approx((0.0, span_s))
 
 
 def test_a_name_for_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,10 +79,32 @@ def test_a_plan(loader: ringfeed.Loader) -> None:
     """The total, its parts, and the advice where there is one."""
     (name, total), *others = cells(loader.plan._repr_html_())
     assert (name, total) == ("in all", str(loader.plan).partition(":")[0])
-    assert ", ".join(text for kind, text in others if kind == "of it") in str(loader.plan)
-    assert others[-1][0] == "besides"
+    assert ", ".join(text for kind, text in others if kind != "besides") in str(loader.plan)
+    assert [kind for kind, _ in others] == ["slots", "control", "dataset", "per worker", "besides"]
+
+
+def test_advice_stands_once(loader: ringfeed.Loader) -> None:
+    """The plan says what would make it smaller; the memory of a run, which shows the plan, does not."""
     advised = replace(loader.plan, advice="keep <uint8>")
     assert cells(advised._repr_html_())[-1] == ["advice", "keep <uint8>"]
+    assert str(advised) == f"{loader.plan}; keep <uint8>"
+    assert Memory(advised).lines()[0] == ("planned", str(loader.plan))
+
+
+def test_a_closed_loader_says_so(loader: ringfeed.Loader) -> None:
+    """Its repr, its statistics and their table; before, and in a part of the statistics, none does."""
+    list(map(len, loader))
+    before = copy(loader.stats())
+    texts = [repr(loader), repr(before), str(before.lines())]
+    assert [text for text in texts if "closed" in text] == []
+    loader.close()
+    stats = loader.stats()
+    assert repr(loader) == f"{texts[0].removesuffix('>')}, closed>"
+    assert repr(stats).endswith("; closed>")
+    assert stats.lines()[-1] == ("loader", "closed")
+    assert cells(loader._repr_html_())[-1] == ["loader", "closed"]
+    assert (before.is_closed, stats.is_closed) == (False, True)
+    assert [stats.since(then).is_closed for then in (before, copy(stats))] == [True, True]
 
 
 def test_statistics() -> None:

@@ -5,6 +5,7 @@ The messages that they quote exist.
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.once
+WIDTH = 88
 
 
 @pytest.mark.long
@@ -36,6 +38,15 @@ def test_a_page(
 def test_the_links_of_a_page(path: Path) -> None:
     """Each leads to a file, or to a heading of one."""
     assert [*paged.broken_links(path)] == []
+
+
+@pytest.mark.parametrize("path", sorted(paged.FOLDER.rglob("*.md")), ids=lambda path: path.stem)
+def test_code_fits_the_page(path: Path) -> None:
+    """No line of Python or of a shell is wider than 88 columns: the site shows it without scrolling."""
+    blocks = re.findall(
+        r"^```(?:python|sh)[^\n]*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert [line for block in blocks for line in block.splitlines() if len(line) > WIDTH] == []
 
 
 def test_the_links_of_the_readme() -> None:

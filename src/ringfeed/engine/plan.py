@@ -108,7 +108,7 @@ class Plan:
         return slots + self.control_size + streams + dataset + self.flights_size
 
     def __str__(self) -> str:
-        """Return the total and its parts."""
+        """Return the total, its parts, and what would make it smaller."""
         from ringfeed.monitor.plan_words import text_of  # noqa: PLC0415 - only where it is shown
 
         return text_of(self)

@@ -39,6 +39,7 @@ LINE_HEIGHT, LEAST_HEIGHT, MOST_HEIGHT = 22, 160, 1400  # pixels
 CHART_HEIGHT = 190
 LEFT = 74  # pixels of the axis: the same for all, so that times lie above each other
 INTERVALS = 400
+OPENS_S = 2.0  # around the longest wait, or more where that is longer
 MEGA = 1e6
 
 
@@ -47,8 +48,11 @@ def charts_of(drawn: Timeline, timeline: Timeline) -> dict[str, Any]:
 
     ``drawn`` has the events for the timeline, in which short ones are drawn together.
     """
-    times = Range1d(0, max(timeline.span_s, 1e-6), bounds="auto")
-    edges_s = np.linspace(0, max(timeline.span_s, 1e-6), INTERVALS + 1)
+    span_s = max(timeline.span_s, 1e-6)
+    times = Range1d(
+        *_opening(timeline, span_s), bounds=(0, span_s), reset_start=0, reset_end=span_s
+    )
+    edges_s = np.linspace(0, span_s, INTERVALS + 1)
     charts = {
         "timeline": _timeline(drawn, times),
         "work": _work(timeline, edges_s, times),
@@ -57,6 +61,23 @@ def charts_of(drawn: Timeline, timeline: Timeline) -> dict[str, Any]:
     if len(timeline.memory):
         charts["memory"] = _memory(timeline, times)
     return charts
+
+
+def _opening(timeline: Timeline, span_s: float) -> tuple[float, float]:
+    """Return the times between which the charts open: around the longest wait after the first step.
+
+    A wait before the first step is that of the start, and counts only where there is no other.
+    """
+    steps, stalls = timeline.of(STEP), timeline.of(STALL)
+    if not len(stalls) or span_s <= OPENS_S:
+        return 0.0, span_s
+    later = stalls[stalls.began_s > steps.began_s.min(initial=np.inf)]
+    waits = later if len(later) else stalls
+    wait = waits[waits.lasted_s.argmax()]
+    width_s = min(max(OPENS_S, 1.5 * wait.lasted_s), span_s)
+    began_s = wait.began_s + (wait.lasted_s - width_s) / 2
+    began_s = float(min(max(began_s, 0.0), span_s - width_s))
+    return began_s, began_s + float(width_s)
 
 
 def _chart(height: int, times: Range1d, toolbar: str | None = None, **settings: Any) -> Any:

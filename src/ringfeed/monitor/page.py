@@ -51,12 +51,12 @@ LIMITS = {
 }
 """For each kind of verdict a heading, and where to go on."""
 HOW = (
-    "Drag over a chart to look closer; Ctrl and the wheel zoom. The round arrow shows all. A name "
-    "hides its colour."
+    "Opens on the longest wait. The round arrow shows all; drag over a chart to look closer; Ctrl "
+    "and the wheel zoom. A name hides its colour."
 )
 MEMORY = (
-    "Memory of their own, without the slots: what this process and its workers have beside shared "
-    "memory and files. What forked workers still share with this process counts in each."
+    "Pages that no other process has, of this process and of all workers together: what would be "
+    "free if it ended. Slots and libraries that several processes have are not in it."
 )
 STYLE = """
 :root { color-scheme: light }

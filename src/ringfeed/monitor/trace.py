@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats, Verdict
 
 EVERY_S = 0.001
-MEMORY_NS = 250_000_000  # between two looks at the memory of processes
+MEMORY_S = 0.25  # between two looks at the memory of processes, at least
+MEMORY_PART = 100  # such looks take at most one part in so many of a CPU
 # Each kind is drawn as a process, its lines as threads; 0 would be the idle thread of a CPU.
 KINDS = {1: "consumer", 2: "workers", 3: "slots"}
 CONSUMER, WORKER, SLOT = 1, 2, 3
@@ -132,7 +133,6 @@ class Trace:
             None  # whose ring is drawn; not kept, or its memory would stay
         )
         self._looked_ns = self._began_ns
-        self._weighed_ns = 0
         self._states = {(CONSUMER, 0): _State()}  # of each line, by the last look
         self._counts: dict[
             int, tuple[int, int]
@@ -143,8 +143,12 @@ class Trace:
         if first is not None:
             self._skip(first)
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ringfeed-trace", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=run, name="ringfeed-trace", daemon=True)
+            for run in (self._run, self._run_memory)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -159,7 +163,8 @@ class Trace:
         if self._ended.is_set():
             return
         self._ended.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._finish(_ring.now_ns())
         events = [*self._titles(), *self._events]
         self._save(
@@ -173,7 +178,6 @@ class Trace:
             snapshot = self._read()
             if snapshot is not None:
                 self.look(snapshot)
-                self._weigh(snapshot)
             self._looked_ns = _ring.now_ns()
 
     def _read(self) -> Snapshot | None:
@@ -272,16 +276,23 @@ class Trace:
 
     # ---- memory ----
 
-    def _weigh(self, look: Snapshot) -> None:
-        """Draw now and then what this process and its workers have of memory of their own."""
-        if look.at_ns - self._weighed_ns < MEMORY_NS:
+    def _run_memory(self) -> None:
+        """Look at the memory of processes, in a thread of its own: a look takes milliseconds."""
+        pause_s = 0.0
+        while not self._ended.wait(pause_s):
+            began_ns = time.thread_time_ns()
+            self._weigh()
+            pause_s = max(MEMORY_S, MEMORY_PART * (time.thread_time_ns() - began_ns) / 1e9)
+
+    def _weigh(self) -> None:
+        """Draw the memory that this process and its workers have alone."""
+        if (observer := self._observer()) is None:
             return
-        self._weighed_ns = look.at_ns
         sizes = {
             "this process": own_bytes("self"),
-            "workers": sum(own_bytes(worker.pid) for worker in look.workers if worker.pid),
+            "workers": sum(own_bytes(worker.pid) for worker in observer.workers() if worker.pid),
         }
-        at_us = (look.at_ns - self._began_ns) / 1e3
+        at_us = (_ring.now_ns() - self._began_ns) / 1e3
         self._events.append(
             {"ph": "C", "name": "memory", "pid": CONSUMER, "ts": at_us, "args": sizes}
         )

@@ -148,8 +148,8 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
 
     Nothing is reserved.
 
-        print(ringfeed.plan(shape=(256, 256, 3), dtype=["uint8", "float32"], batch_size=[64, 128],
-        slots=[2, 4])) print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
+        print(ringfeed.plan(shape=(256, 256, 3), batch_size=[64, 128], slots=[2, 4]))
+        print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
 
     dataset: as for `Loader`; its sample 0 is read for the spec (unless ``spec`` is given), and what
         it takes itself is counted. Where samples differ in length, 32 of them are read, to say what
