@@ -355,6 +355,16 @@ class RefusesNumPy(Rows):
         return self.rows[index]
 
 
+class Empty:
+    """The folder was not there."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError(index)
+
+
 class Raises(Rows):
     """A file is missing."""
 
@@ -389,6 +399,7 @@ FAULTS: dict[type, str] = {
     DifferInLength: "samples differ",
     DifferInDtype: "samples differ",
     GivesASet: "no sample",
+    Empty: "no sample",
     SlowLength: "slow length",
     Grows: "changes its length",
     TakesAnyIndex: "index past the end",

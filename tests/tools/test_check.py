@@ -77,6 +77,10 @@ faults: 1, notes: 0""",
 fault: samples differ: dataset[11]: sample has shape (2,), expected (1,), in a fresh process
     every sample must have the shape of the spec: crop, pad or resize it in __getitem__; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'
 faults: 1, notes: 0""",
+    faulty.Empty: f"""the dataset: {READ}
+fault: no sample: len(dataset) is 0, in a fresh process
+    look at the path that it reads
+faults: 1, notes: 0""",
     faulty.DoesNotRestore: f"""the dataset: {READ}
 fault: does not resume: after load_state_dict({{"read":0}}) the state is {{"read":7}}, in a fresh process
     have state_dict() return all that the next samples depend on, as JSON, and load_state_dict() set it again

@@ -136,6 +136,7 @@ REASONS = {
     _grain(operations="Decode(), grain.Batch(4)"): (2, f"{LOADER} is left alone: Decode() is of no class with map() in this script"),
     _grain(operations="Decode()"): (2, f"{LOADER} is left alone: a batch() has to follow, as a loader makes batches"),
     _grain("num_epochs=1, shuffle=True"): (2, f"{LOADER} is left alone: give one function for all maps, and a seed of the order"),
+    _grain("num_epochs=1, shuffle=args.shuffle, seed=0"): (2, f"{LOADER} is left alone: shuffle=args.shuffle is known only when it runs"),
     _grain(more=", **settings"): (2, f"{LOADER} is left alone: the argument **settings is not known here"),
     _grain().replace("data_source=rows, ", ""): (2, f"{LOADER} is left alone: 'data_source' is not given"),
     "import grain\ndef make(sampler):\n    return grain.DataLoader(data_source=r, sampler=sampler, operations=o)\nsampler = grain.IndexSampler(len(r), num_epochs=1)\n": (3, f"{LOADER} is left alone: sampler is not assigned once"),

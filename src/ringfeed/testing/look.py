@@ -53,6 +53,7 @@ FAILS = (
     "read it alone, where the traceback is whole; where a fresh process alone fails, __getstate__ "
     "leaves out what it needs, or the program has set a global that a worker does not have"
 )
+EMPTY = "look at the path that it reads"
 LENGTH = "count once, in __init__, and keep the number"
 INDICES = (
     "find a sample by the number that the index is, and raise IndexError where there is none: a "
@@ -155,6 +156,9 @@ class _Look:
         self.length, first = self.do("len(dataset)", self.source.length), dict[int, str]()
         state, until_s = self._state(self.dataset), time.monotonic() + self.seconds
         count = READ if self.length is None else self.length
+        if not count:
+            self.find("no sample", "len(dataset) is 0", EMPTY)
+            return
         for index in map(int, np.linspace(0, count - 1, min(count, READ))):
             if time.monotonic() < until_s:
                 sample = self._read(index)

@@ -333,6 +333,8 @@ def grain_loader(script: Script, call: Any) -> str:
     if not script.named.get(batch, "").endswith(".Batch"):
         raise Left(BATCH)
     shuffle = order.get("shuffle", "False")
+    if shuffle not in {"True", "False"}:
+        raise Left(f"shuffle={shuffle} is known only when it runs")
     seed = "" if shuffle == "False" else order.get("seed", "None")
     return _put_loader(
         script, call, given["data_source"], maps, batch, seed, given.get("worker_count")
