@@ -6,9 +6,11 @@ What holds for any samples in flight stands in test_waiting.py, for plain sample
 from __future__ import annotations
 
 import os
+import queue
 import re
 import select
 import signal
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,8 @@ import pytest
 
 import threaded_sources as threaded
 from ringfeed import Array, Loader, WorkerError
+from ringfeed.orders.rng import SampleContext
+from ringfeed.reading import fetching
 from scarcity import leave_threads
 from slow_sources import Plain, Waits, adds_noise, collates, doubles
 from watching import PATIENCE_S, pids, start_script, wait_until
@@ -194,6 +198,17 @@ def test_an_error_whose_text_takes_long_holds_up_no_other_loader(way: str) -> No
             slow.go_on.set()
         with pytest.raises(WorkerError, match="SlowError: slow"):
             next(batches)
+
+
+def test_an_error_leaves_its_thread_without_frames_that_go_on() -> None:
+    """Another thread looks at its traceback, which is safe only for frames that have ended."""
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    reads = fetching.Threads(threaded.FailsLate(8), 1, came.put, None)
+    reads.ask([fetching.Fetch(object(), 0, SampleContext(0, 0, 5))])
+    error = came.get(timeout=PATIENCE_S).error
+    reads.close()
+    places = [place.name for place in traceback.extract_tb(error.__traceback__)]
+    assert places == ["__getitem__"]
 
 
 def test_a_thread_that_fails_outside_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:

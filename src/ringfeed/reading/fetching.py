@@ -28,6 +28,7 @@ from ringfeed.system.machine import start_thread
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
+    from types import TracebackType
 
     from ringfeed.datasets.worker_info import WorkerInfo
 
@@ -56,10 +57,14 @@ class Fetch:
         making.set(self.context)
         self.took_ns = -now_ns()
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
         """End reading."""
         self.took_ns += now_ns()
-        self.error = error
+        if error is not None and traceback is not None:
+            # Without the frame that reads: it goes on, while another thread looks at the others.
+            self.error = error.with_traceback(traceback.tb_next)
         return True
 
 
