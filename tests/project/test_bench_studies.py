@@ -33,6 +33,13 @@ RUNS = [
         ("PIL", "jax", "keras", "sklearn"),
     ),
     Study("borders", ("--quick", "--child", "38.5 MB", "1"), ("within_s", "across_s", "longest_s")),
+    Study(
+        "cache",
+        ("--quick", "--contender", "in memory", "an array"),
+        ("later_s", "planned_mb", '"held": 256'),
+        ("PIL", "simplejpeg", "sklearn", "skimage"),
+        writes="--out",
+    ),
     Study("convert", ("--quick",), ("224 HWC", "1024 CHW", "in place", "numpy"), writes="--out"),
     Study("counting", ("--child",), (".",)),
     Study("wait_counts", ("--pairs", "4"), ("ready", "waited", "itself"), writes="--output"),

@@ -44,6 +44,13 @@ class Images:
         return self.image(index), index
 
 
+class NotReadAhead(Images):
+    """Samples of which none is read before its epoch begins: a hook might change them."""
+
+    def on_epoch_end(self) -> None:
+        pass
+
+
 class Drawn(Images):
     """Samples that draw random numbers themselves."""
 
