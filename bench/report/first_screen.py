@@ -24,8 +24,8 @@ MARK = "figures"
 ALSO = ("torch", "Grain")  # what most readers have now, beside the next loader
 CAPTION = (
     "1,024 JPEG files, 32 a batch (19 MB as float32), two workers, a checkpoint every 10 batches. Memory: all "
-    "processes, minus the same training on one constant batch. `memory=` limits shared memory alone, here to five slots "
-    "(`install()` took four); each worker adds its Python and one batch."
+    "processes, less that of the same training on one constant batch. `memory=` limits only the slots (here five; "
+    "`install()` used four); each worker process needs memory on top."
 )
 SCRIPTS = (
     "`python bench/studies/photographs.py` and `python bench/studies/keras_training.py` measure this: "
@@ -44,7 +44,7 @@ def photographs_lines(results: Results) -> str:
     """How many photographs a second, ours and the best rival's, of those that decode alike."""
     return (
         "Photographs a second on two cores (decode, crop, flip, normalise). With the same Python code "
-        f"for each: {_rates(results, OURS, WHOLE)} If each decodes only the crop, which is less work: "
+        f"for each: {_rates(results, OURS, WHOLE)} Decoding only the crop, which is less work: "
         f"{_rates(results, OURS_OF_PART, PART)}"
     )
 

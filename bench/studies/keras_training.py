@@ -229,7 +229,7 @@ def cell(results: Results, case: str, contender: str) -> str:
     return (
         (f"{took}; " if case == "killed" else "")
         + (f"trains {again:.0f} batches twice; " if again else "")
-        + ("the weights of an undisturbed run" if same else "other weights")
+        + ("the same final weights as undisturbed" if same else "other final weights")
     )
 
 

@@ -515,7 +515,7 @@ def spec_of() -> dict[str, Array]:
             },
             "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): batch['x'] has rows of shape "
             "(2,), expected (3,); every sample must have the shape of the spec: crop, pad or "
-            "resize it in collate_fn; or have batches of many shapes by spec= with variable= and "
+            "resize it in collate_fn; or allow many shapes: spec= with variable= and "
             "max_batch_size=",
         ),
         (

@@ -230,8 +230,8 @@ def test_a_column_that_changes_amid_an_epoch_is_never_read_beyond_its_rows(
         index = str(caught.value)[len("dataset[") :].partition("]")[0]
         expected = (
             f"dataset[{index}]: sample['x'] has shape (5,), expected (10,); every sample must have "
-            "the shape of the spec: crop, pad or resize it in __getitem__; or have samples of "
-            "many shapes by spec= with variable=, form='pad' or form='ragged'"
+            "the shape of the spec: crop, pad or resize it in __getitem__; or allow many shapes: "
+            "spec= with variable=, form='pad' or form='ragged'"
         )
         assert str(caught.value) == expected
 

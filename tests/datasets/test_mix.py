@@ -406,8 +406,8 @@ def mishap(deed: str, **settings: Any) -> Loader:
             "wrong_shape",
             SpecError,
             "dataset 1[17]: sample[0] has shape (5, 8), expected (5, 7); every sample must have "
-            "the shape of the spec: crop, pad or resize it in __getitem__; or have samples of "
-            "many shapes by spec= with variable=, form='pad' or form='ragged'",
+            "the shape of the spec: crop, pad or resize it in __getitem__; or allow many shapes: "
+            "spec= with variable=, form='pad' or form='ragged'",
         ),
         (
             "wrong_structure",

@@ -602,8 +602,8 @@ def test_whole_batches_of_any_stride() -> None:
         (
             (np.zeros(6, np.int32), np.zeros((6, 3), np.float32)),
             "dataset[2]: batch[1] has rows of shape (3,), expected (2,); every sample must have "
-            "the shape of the spec: crop, pad or resize it in __getitem__; or have batches of "
-            "many shapes by spec= with variable= and max_batch_size=",
+            "the shape of the spec: crop, pad or resize it in __getitem__; or allow many shapes: "
+            "spec= with variable= and max_batch_size=",
         ),
         (
             (np.zeros(6, np.int32), np.zeros((6, 2))),

@@ -434,8 +434,8 @@ def replaced(sample: dict[str, Any]) -> None:
         (
             lambda sample: sample["x"][: 3 - (sample["y"] == 11)] + 0,
             "dataset[11]: sample has shape (2,), expected (3,); every sample must have the shape "
-            "of the spec: crop, pad or resize it in __getitem__; or have samples of many shapes "
-            "by spec= with variable=, form='pad' or form='ragged'",
+            "of the spec: crop, pad or resize it in __getitem__; or allow many shapes: "
+            "spec= with variable=, form='pad' or form='ragged'",
         ),
     ],
 )

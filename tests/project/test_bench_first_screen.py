@@ -57,11 +57,11 @@ def test_what_each_contender_had() -> None:
         "one epoch": ["5.00 s", "2.00 s"],
         "a worker is killed: longest wait for the next batch": [
             "hangs",
-            "200 ms; the weights of an undisturbed run",
+            "200 ms; the same final weights as undisturbed",
         ],
         "the run is killed and started again": [
-            "trains 8 batches twice; other weights",
-            "the weights of an undisturbed run",
+            "trains 8 batches twice; other final weights",
+            "the same final weights as undisturbed",
         ],
     }
 
@@ -71,7 +71,7 @@ def test_a_ratio_is_the_quotient_of_what_is_shown() -> None:
     assert first_screen.photographs_lines(Results(PHOTOGRAPHS)) == (
         "Photographs a second on two cores (decode, crop, flip, normalise). With the same Python code "
         "for each: ringfeed 1,800; torch 900; Grain 700. ringfeed is 2.00 times as fast as the next. "
-        "If each decodes only the crop, which is less work: ringfeed 2,100; DALI, CPU 1,000. "
+        "Decoding only the crop, which is less work: ringfeed 2,100; DALI, CPU 1,000. "
         "ringfeed is 2.10 times as fast as the next."
     )
 

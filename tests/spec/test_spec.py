@@ -120,9 +120,7 @@ def as_array(kind: str, dtype: str) -> str:
 
 STRUCTURE = "return the same structure for every index"
 SHAPE = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
-MANY_SHAPES = (
-    "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'"
-)
+MANY_SHAPES = "; or allow many shapes: spec= with variable=, form='pad' or form='ragged'"
 CONVERT = "convert it in __getitem__, or give another dtype in spec="
 DTYPE = "convert it in __getitem__, or give this dtype in spec="
 CAST = (

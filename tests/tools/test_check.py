@@ -75,7 +75,7 @@ fault: holds a handle: dataset.connection is a database connection, and forked w
 faults: 1, notes: 0""",
     faulty.DifferInLength: f"""the dataset: {READ}
 fault: samples differ: dataset[11]: sample has shape (2,), expected (1,), in a fresh process
-    every sample must have the shape of the spec: crop, pad or resize it in __getitem__; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'
+    every sample must have the shape of the spec: crop, pad or resize it in __getitem__; or allow many shapes: spec= with variable=, form='pad' or form='ragged'
 faults: 1, notes: 0""",
     faulty.Empty: f"""the dataset: {READ}
 fault: no sample: len(dataset) is 0, in a fresh process

@@ -145,10 +145,9 @@ def other_shape(shape: tuple[int, ...], leaf: Leaf, where: str, *, whole: bool) 
         return error_of(where, got, expected, channels)
     if leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
         remedy += (
-            "; or have batches of many shapes by spec= with variable= and max_batch_size="
+            "; or allow many shapes: spec= with variable= and max_batch_size="
             if whole
-            else "; or have samples of many shapes by spec= with variable=, form='pad' or "
-            "form='ragged'"
+            else "; or allow many shapes: spec= with variable=, form='pad' or form='ragged'"
         )
     return error_of(where, got, expected, remedy)
 
