@@ -10,7 +10,8 @@ import os
 import pickle
 import re
 import signal
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -274,6 +275,12 @@ def test_an_order_of_the_users_goes_on() -> None:
             self.read = state["read"]
 
     check_resume(lambda: loader(shuffle=False, sampler=Backwards()), cuts=4)
+    with loader(shuffle=False, sampler=Backwards()) as made:
+        batches = iter(made)
+        for _ in range(9):
+            next(batches)
+        kept = made.state_dict()["sampler"]
+    assert kept["samples"] - MOST < kept["order"]["position"] <= kept["samples"]
 
 
 class Counted(Texts):
@@ -394,6 +401,20 @@ def test_the_last_rows_of_ranks(uneven: Any) -> None:
     assert rows == {"keep": last, "drop": 9, "pad": -(-last // 3) * 3}[uneven]
 
 
+def test_a_row_of_padding_may_be_of_an_earlier_window() -> None:
+    """Where the last window has fewer rows than a step."""
+    for count in range(301, 307):
+        with loader(Texts(count), batch_size=9) as made:
+            (*_, last) = made
+        parts = []
+        for rank in range(3):
+            shard = ringfeed.Shard(rank, 3, "pad")
+            with loader(Texts(count), batch_size=3, shard=shard) as made:
+                parts.append([*made][-1])
+        assert row_bytes(parts) == row_bytes([last])
+        assert len({len(part["tokens"]) for part in parts}) == 1
+
+
 # ---- what goes wrong ----
 
 
@@ -415,6 +436,21 @@ def test_a_sample_that_fails_is_named(way: str) -> None:
         assert once(batches, [one for one in range(COUNT) if one // CHUNK != 17 // CHUNK])
     with loader(transform=eleven, on_error="skip", **WAYS[way]) as made:
         assert once(made, [one for one in range(COUNT) if one != 17])
+
+
+def test_samples_that_are_left_out_change_no_other_window() -> None:
+    """Though none is left of those that were read together at the end of a window."""
+
+    def fails(index: int) -> Any:
+        return eleven(17) if WINDOW - CHUNK <= index < WINDOW else tokens(index)
+
+    with loader(transform=fails, shuffle=False, on_error="skip") as made, loader() as other:
+        rows = [row for batch in made for row in batch["tokens"]]
+        assert made.stats().skipped == [*range(WINDOW - CHUNK, WINDOW)]
+        assert other.stats().skipped == []
+    windows = [{*(row[row > 0] // 1000 - 1) // WINDOW} for row in rows]
+    assert all(len(found) == 1 for found in windows)
+    assert windows == sorted(windows, key=min)
 
 
 def test_a_later_sample_fails_in_its_place() -> None:
@@ -560,6 +596,72 @@ def test_hooks_of_the_dataset_run(way: str) -> None:
     with loader(Shrinking(), **WAYS[way]) as made:
         for gone in range(3):
             assert once(made, range(COUNT - gone))
+
+
+def test_hooks_have_run_where_a_run_goes_on() -> None:
+    """As often as before."""
+    check_resume(lambda: loader(Shrinking()), cuts=4)
+
+
+def test_a_drawn_seed_is_that_of_the_state() -> None:
+    """For the order of the samples, too."""
+    with loader(seed=None) as made, loader(seed=None) as other:
+        batches = iter(made)
+        next(batches)
+        other.load_state_dict(made.state_dict())
+        assert content(other) == content(batches)
+
+
+def test_workers_that_never_start_end_no_epoch() -> None:
+    """Each further batch says so again, so that no training takes it for the end."""
+
+    def fail(_: int) -> None:
+        raise ValueError("never")
+
+    with loader(workers=1, worker_init_fn=fail) as made:
+        batches = iter(made)
+        for _ in range(2):
+            text = raised(WorkerError, lambda: next(batches))
+            assert text == ("a worker could not start: worker_init_fn(0) raised ValueError: never")
+
+
+def test_ctrl_c_loses_nothing() -> None:
+    """Wherever it comes: what was read and what was packed is kept."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with loader() as made:
+        expected = content(made)
+    before, waits = signal.signal(signal.SIGALRM, interrupt), np.random.default_rng(5)
+    found: list[Any] = []
+    try:
+        for _ in range(3):
+            with loader() as made:
+                batches, count = iter(made), -1
+                found.clear()
+                while len(found) > count:
+                    count = len(found)
+                    with suppress(KeyboardInterrupt):
+                        signal.setitimer(signal.ITIMER_REAL, waits.uniform(2e-4, 2e-2))
+                        found.extend(islice(batches, 1))
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                        continue
+                    count = -1
+            assert content(found) == expected
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+KEPT: list[Loader[Any]] = []
+
+
+def test_close_ends_the_workers_of_the_samples() -> None:
+    """Though the loader is referenced: see `nothing_left`."""
+    KEPT[:] = [loader(workers=2)]
+    with KEPT[0] as made:
+        next(iter(made))
 
 
 def test_an_epoch_may_be_broken_off() -> None:

@@ -74,6 +74,12 @@ RUNS = [
     Study(
         "leaves", ("--quick",), ("np.int64", "NamedTuple", "dict of 20 np.float32"), writes="--out"
     ),
+    Study(
+        "packing",
+        ("--quick", "--contender", "ringfeed"),
+        ("padding", "state_bytes", "same_batches", "a worker killed", "commit"),
+        writes="--out",
+    ),
     Study("paths", ("--quick",), ("ringfeed, spawn", "Frozen"), writes="--out"),
     Study(
         "photographs",
