@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from watching import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 TABLE = 4096 + 32 * COUNT
 
@@ -314,6 +314,21 @@ def test_two_runs_fill_one_file_at_once(tmp_path: Path) -> None:
     assert caches[0].stats().samples == COUNT
     size = entries(path)[:, 3].sum() + 8256
     assert size <= path.stat().st_size <= size + 4 * 400
+
+
+def test_a_file_that_grows_leaves_no_old_mappings(tmp_path: Path) -> None:
+    """Another run keeps a sample ahead of each batch; arrays over an older mapping are dropped with it."""
+    path = tmp_path / "cache.rf"
+    cache, other = (ringfeed.Cache(Images(), path=path) for _ in range(2))
+    twice = np.repeat(np.arange(COUNT), 2)
+    with ringfeed.Loader(cache, batch_size=1, sampler=twice, workers=0) as loader:
+        batches = iter(loader)
+        for index in twice.tolist():
+            other[index]
+            assert next(batches)[1].tolist() == [index]
+        mapped = Path("/proc/self/maps").read_text().count(str(path))
+    assert mapped <= 4
+    assert cache.stats().hits >= COUNT
 
 
 # ---- no room ----

@@ -29,6 +29,7 @@ from ringfeed.cache.file import (
     CacheFile,
     Place,
     begins_of,
+    columns_of,
     in_memory,
     on_disk,
 )
@@ -387,24 +388,31 @@ def _fill(
 ) -> bool:
     """Fill a claim from a cache, and by ``plain`` what has killed a worker.
 
-    ``columns``: arrays over the records, by their mapping and head; None: none may be gathered.
+    ``columns``: arrays over one mapping, by the head of their records; None: none may be gathered.
     """
     address = reader.end.claim_address
     first = _records.first_of(address)
     if first is None:
         return plain()
-    index, rows = first
-    at = file.records.find(index) if columns is not None else -1
-    if columns is None or at < 0:
+    if columns is None:
         return by_row()
-    records = file.records
-    head = Record(records.memory, at).head
-    key = id(records), head
-    if key not in columns:
-        columns[key] = records, file.columns(head, reader.source.spec)
-    if (arrays := columns[key][1]) is not None:
-        given = address, reader.writer, head, arrays, reader.context, reader.failed
-        if (is_filled := records.gather(*given)) is not None:
-            file.add(HITS, rows)
-            return is_filled
-    return by_row()
+    index, rows = first
+    records = file.records  # which another thread may replace
+    if columns.get("of") is not records:
+        columns.clear()
+        columns["of"] = records
+    rest = reader.context, reader.failed
+    # Most claims have records of the same head as the claim before.
+    last: tuple[bytes, Any] | None = columns.get("last")
+    is_filled = last and records.gather(address, reader.writer, *last, *rest)
+    if is_filled is None and (at := records.find(index)) > 0:
+        head = Record(records.memory, at).head
+        if head not in columns:
+            columns[head] = columns_of(records.memory, head, reader.source.spec)
+        if columns[head] is not None and (last is None or head != last[0]):
+            columns["last"] = last = head, columns[head]
+            is_filled = records.gather(address, reader.writer, *last, *rest)
+    if is_filled is None:
+        return by_row()
+    file.add(HITS, rows)
+    return is_filled

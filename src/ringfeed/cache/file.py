@@ -174,20 +174,6 @@ class CacheFile:
             self.add(DAMAGED)
         return Record(memory, at) if at > 0 else None
 
-    def columns(self, head: bytes, spec: Spec) -> Any:
-        """Return arrays that have a record with this head at each byte where one may begin.
-
-        None where a leaf of such a record is not byte for byte what a dataset gives for the spec.
-        """
-        record = Record(head, 0)
-        record.memory = self.records.memory
-        columns = record.sample(column_of)
-        try:
-            leaves: list[Any] = spec.flatten(columns, 0)
-        except SpecError:
-            return None
-        return columns if all(map(_is_plain, leaves, spec.leaves)) else None
-
     def held(self) -> tuple[int, int]:
         """Return how many samples there are, and the bytes of their records."""
         table = np.frombuffer(self.records.memory, np.uint64, 4 * self.count, HEAD).reshape(-1, 4)
@@ -248,6 +234,21 @@ class CacheFile:
             if os.fstat(end).st_size + size > self._most or os.write(end, record) != size:
                 raise OSError
             return os.lseek(end, 0, os.SEEK_CUR) - size
+
+
+def columns_of(memory: Any, head: bytes, spec: Spec) -> Any:
+    """Return arrays that have a record with this head at each byte where one may begin.
+
+    None where a leaf of such a record is not byte for byte what a dataset gives for the spec.
+    """
+    record = Record(head, 0)
+    record.memory = memory
+    columns = record.sample(column_of)
+    try:
+        leaves: list[Any] = spec.flatten(columns, 0)
+    except SpecError:
+        return None
+    return columns if all(map(_is_plain, leaves, spec.leaves)) else None
 
 
 def _is_plain(column: Any, leaf: Leaf) -> bool:

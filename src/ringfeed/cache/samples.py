@@ -101,34 +101,32 @@ class Record:
         template = bytes(memory[at + WORD : at + WORD + size])
         lengths_at = at + WORD + size + -size % WORD
         self.memory = memory
-        self.begins = lengths_at + WORD * count
-        self.head = bytes(memory[at : self.begins])
+        self._at = lengths_at + WORD * count
+        self.head = bytes(memory[at : self._at])
         self._template: Any = _decoded(template)
-        self._lengths = struct.unpack_from(f"<{count}q", memory, lengths_at)
+        self._lengths = iter(struct.unpack_from(f"<{count}q", memory, lengths_at))
 
     def sample(self, leaf: Callable[..., Any]) -> Any:
-        """Return the sample; ``leaf`` makes each of kind, memory, place, dtype and shape."""
-        lengths, at = iter(self._lengths), self.begins
+        """Return the sample, once; ``leaf`` makes each of kind, memory, place, dtype and shape."""
+        return self._built(self._template, leaf)
 
-        def build(template: Any) -> Any:
-            nonlocal at
-            if template is None:
-                return None
-            kind, *rest = template
-            if kind in {"tuple", "list"}:
-                children = map(build, rest)
-                return tuple(children) if kind == "tuple" else [*children]
+    def _built(self, template: Any, leaf: Callable[..., Any]) -> Any:
+        if template is None:
+            return None
+        kind, *rest = template
+        if kind in {"tuple", "list", "named", "dict"}:
+            first = kind in {"named", "dict"}
+            children = [self._built(child, leaf) for child in rest[first:]]
             if kind == "dict":
-                return dict(zip(rest[0], map(build, rest[1:]), strict=True))
+                return dict(zip(rest[0], children, strict=True))
             if kind == "named":
-                return tuple.__new__(rest[0], map(build, rest[1:]))
-            dtype, axes = np.dtype(rest[0]), rest[1]
-            shape = tuple([next(lengths) for _ in range(axes)])
-            place, size = at, math.prod(shape) * dtype.itemsize
-            at += size + -size % WORD
-            return leaf(kind, self.memory, place, dtype, shape)
-
-        return build(self._template)
+                return tuple.__new__(rest[0], children)
+            return tuple(children) if kind == "tuple" else children
+        dtype, axes = np.dtype(rest[0]), rest[1]
+        shape = tuple([next(self._lengths) for _ in range(axes)])
+        place, size = self._at, math.prod(shape) * dtype.itemsize
+        self._at += size + -size % WORD
+        return leaf(kind, self.memory, place, dtype, shape)
 
 
 def view_of(kind: str, memory: Any, at: int, dtype: Any, shape: tuple[int, ...]) -> Any:
