@@ -19,6 +19,7 @@ import functools
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,10 +76,11 @@ class Footprint:
 
 
 def _threads() -> Counter[str]:
-    return Counter(
-        (task / "comm").read_text().strip() + ", a thread"
-        for task in Path("/proc/self/task").iterdir()
-    )
+    found: Counter[str] = Counter()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+            found[(task / "comm").read_text().strip() + ", a thread"] += 1
+    return found
 
 
 def present() -> Counter[str]:

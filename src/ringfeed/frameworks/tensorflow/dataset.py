@@ -327,9 +327,9 @@ class PythonEpochs:
         found = [np.int64(epoch.number), *([np.asarray(leaves is not None)] if is_flagged else [])]
         if leaves is not None:
             return [*found, *map(_in_utf8, leaves)]
-        blank = (
-            np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in self._batches.leaves
-        )
+        # NumPy's objects are 0 if they are blank, where TensorFlow expects text.
+        kinds = ((leaf, leaf.dtype.as_numpy_dtype) for leaf in self._batches.leaves)
+        blank = (np.zeros(blank_shape(leaf), "S1" if k is object else k) for leaf, k in kinds)
         return [*found, *blank]
 
     def _begin(self, step: np.int64) -> OpenEpoch:
