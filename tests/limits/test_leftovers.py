@@ -101,6 +101,28 @@ def test_named_memory_of_another_program_is_not_reported() -> None:
     assert leftovers.since(before) == []
 
 
+TRACKER = """
+import leftovers
+before = leftovers.present()
+from multiprocessing import resource_tracker
+resource_tracker.ensure_running()
+print(leftovers.since(before, 0.1))
+"""
+
+
+def test_multiprocessings_tracker_is_not_reported() -> None:
+    """It stays as long as the program, and the first loader may start it: see `family`."""
+    ran = subprocess.run(
+        [sys.executable, "-c", TRACKER],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=-1,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout == "[]\n"
+
+
 def test_what_goes_away_in_time_is_not_reported() -> None:
     """Patience is time that things have to go: what is closed meanwhile is no leftover."""
     before = leftovers.present()

@@ -57,12 +57,20 @@ def below(pid: int) -> set[int]:
     return _below(pid, _processes())
 
 
-def _kept_warm() -> tuple[set[int], set[int]]:
-    """Return the processes that wait on purpose for the next loader, warm forkservers, and their descriptors here."""
+def _kept() -> tuple[set[int], set[int]]:
+    """Return the processes that stay on purpose, and their descriptors here.
+
+    Those are warm forkservers, which wait for the next loader, and multiprocessing's tracker of
+    shared memory, which the first loader starts once a test has imported that.
+    """
+    tracker = getattr(
+        sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None
+    )
+    pids, fds = ({getattr(tracker, name, None)} - {None} for name in ("_pid", "_fd"))
     warm = sys.modules.get("ringfeed.workers.warm")
     if warm is None:
-        return set(), set()
-    pids, fds = {*warm.pids()}, set()
+        return pids, fds
+    pids.update(warm.pids())
     if (kept := warm._Kept.warm) is not None:
         fds |= {
             kept.process.pidfd,
@@ -129,11 +137,11 @@ def _is_of_others(left: str) -> bool:
 
 
 def present() -> Counter[str]:
-    """Return all that is there now, after a garbage collection, but for what is kept warm for the next loader."""
+    """Return all that is there now, after a garbage collection, but for what stays on purpose."""
     gc.collect()
     if not Path("/proc/self").exists():  # macOS
         return Counter(f"fd {number}" for number in os.listdir("/dev/fd"))  # noqa: PTH208
-    pids, fds = _kept_warm()
+    pids, fds = _kept()
     return Counter([*_descendants(pids), *_descriptors(fds), *_mappings(), *_named_memory()])
 
 
