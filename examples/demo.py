@@ -1,9 +1,9 @@
-"""Train a real Keras CNN through ringfeed, and beside it with Keras' own enqueuer, and compare the two.
+"""Train a real Keras CNN through ringfeed and through Keras' own enqueuer, and compare the two.
 
 The question: which of a dozen photographs does a random crop come from? Worker processes decode a
 photograph, cut out a random piece and change it a little. Both trainings get crops of the same
-photographs from the same code. They run in processes of their own and take turns epoch by epoch, so
-that each has the machine to itself while its clock runs; the first epoch warms up and is not timed.
+photographs from the same code. They run in separate processes and take turns epoch by epoch, so that
+each has the machine to itself. The first epoch is not timed.
 """
 
 from __future__ import annotations

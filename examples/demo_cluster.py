@@ -1,9 +1,9 @@
-"""A cluster of three Ray nodes on this machine feeds a training, loses a node on the way, and the batches are the same.
+"""Three Ray nodes on this machine feed a training; a node is killed, and the batches stay the same.
 
-`make demo-cluster` runs it: a small network learns to read digits, which actors on the nodes shift
-and blur. In the second epoch a node is killed with all of its actors. The table shows how long
-training waited then, and the hash of all batches beside that of a run without a cluster. Nothing is
-left of the cluster afterwards. Under two minutes.
+`make demo-cluster` runs it in under two minutes: a small network learns to read digits, which
+actors on the nodes shift and blur. In the second epoch a node is killed with all of its actors. The
+table shows how long training waited then, and compares the hash of all batches with that of a run
+without a cluster. Nothing is left of the cluster afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A training of the demo as a child process: told when to go, listened to, never waited for without end."""
+"""A training of the demo as a child process: it is told when to begin an epoch; each wait has a limit."""
 
 from __future__ import annotations
 

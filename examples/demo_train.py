@@ -1,7 +1,7 @@
-"""One training run of the demo, in a process of its own, with ringfeed or with Keras' own enqueuer.
+"""One training of the demo, in a separate process, with ringfeed or with Keras' own enqueuer.
 
 It waits for a byte on its standard input before each epoch, so that two runs can take turns on one
-machine, and tells what happens on its standard output, one JSON object a line.
+machine, and reports on its standard output, one JSON object per line.
 """
 
 # ruff: noqa: ARG002 - Keras names the arguments of its callbacks, used or not

@@ -1,8 +1,8 @@
-"""Train a Keras model on an HDF5 file: every worker opens the file for itself.
+"""Train a Keras model on an HDF5 file, which every worker opens for itself.
 
-Run it as it stands: python hdf5_train.py (needs tensorflow, h5py and scikit-learn, whose digits it
-writes into a file first). Rows are shuffled by whole chunks, so that each chunk is decompressed
-about once an epoch.
+Run it: python hdf5_train.py (needs tensorflow, h5py and scikit-learn, whose digits it writes into a
+file first). Rows are shuffled by whole chunks, so that each chunk is decompressed about once an
+epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rows:
         self.images, self.classes = self.file["images"], self.file["classes"]
 
     def __reduce__(self) -> tuple[type, tuple[Path, int, int]]:
-        """Have a worker make it anew, with a file of its own: an open file cannot be sent."""
+        """Let each worker open the file itself: an open file cannot be sent."""
         return Rows, self.given
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""Train a small net in plain JAX on handwritten digits that the workers move and dim anew in every epoch.
+"""Train a small net in plain JAX on handwritten digits, which the workers move and dim in every epoch.
 
-Run it as it stands: python jax_train.py (needs jax and scikit-learn). It has no main guard, because
-workers never import the script.
+Run it: python jax_train.py (needs jax and scikit-learn). It has no main guard, because workers never
+import the script.
 """
 
 from __future__ import annotations
@@ -35,14 +35,11 @@ class Digits:
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32]:
         image = self.images[index]
         if self.augmented:
-            random = (
-                ringfeed.rng()
-            )  # the same numbers for this sample and epoch, whichever worker draws them
+            random = ringfeed.rng()  # the same numbers on any worker
             image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(
                 0.7, 1.3
             )
-        # int32, because JAX has no int64 unless told so: the loader would copy such labels, if it
-        # need not lose any.
+        # int32, since JAX has no int64 by default: the loader would copy int64 labels.
         return image.astype(np.float32), np.int32(self.classes[index])
 
 
@@ -89,8 +86,7 @@ with (
     ringfeed.Loader(held_out, batch_size=64, workers=1, slots=3) as held_out_batches,
 ):
     for epoch in range(15):
-        # JAX runs behind this loop. It gives a slot back when it has read it, and the loader waits
-        # for that.
+        # JAX computes later than this loop runs; the slot is filled again when JAX has read it.
         for x, y in batches.to_jax():
             weights, velocity, loss = step(weights, velocity, x, y)
         print(f"epoch {epoch}: loss of the last batch {loss:.3f}")

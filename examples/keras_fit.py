@@ -1,7 +1,7 @@
-"""Train a Keras model on handwritten digits that the workers move and dim anew in every epoch.
+"""Train a Keras model on handwritten digits, which the workers move and dim in every epoch.
 
-Run it as it stands: python keras_fit.py (needs tensorflow and scikit-learn). It has no main guard,
-because workers never import the script.
+Run it: python keras_fit.py (needs tensorflow and scikit-learn). It has no main guard, because
+workers never import the script.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class Digits:
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
         image = self.images[index]
         if self.augmented:
-            random = (
-                ringfeed.rng()
-            )  # the same numbers for this sample and epoch, whichever worker draws them
+            random = ringfeed.rng()  # the same numbers on any worker
             image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(
                 0.7, 1.3
             )

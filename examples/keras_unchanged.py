@@ -1,4 +1,4 @@
-"""Train a Keras model on pictures by a PyDataset, as Keras users write it: nothing here knows of ringfeed.
+"""Train a Keras model on pictures by a PyDataset, without a word of ringfeed.
 
     python keras_unchanged.py                                                           # as Keras runs it
     python -c "import ringfeed.keras, runpy; ringfeed.keras.install(); runpy.run_path('keras_unchanged.py')"
@@ -63,7 +63,7 @@ class Pictures(keras.utils.PyDataset):
         ) % CLASSES
 
     def on_epoch_end(self) -> None:
-        """Shuffle the pictures anew."""
+        """Shuffle the pictures."""
         self.epoch += 1
         self.order = np.random.default_rng(self.epoch).permutation(len(self.files))
 

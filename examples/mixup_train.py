@@ -1,9 +1,9 @@
-"""Train a torch model on handwritten digits, mixed by MixUp and CutMix where they lie: in the slots, by the workers.
+"""Train a torch model on handwritten digits, which the workers mix by MixUp and CutMix in the slots.
 
-Run it as it stands: python mixup_train.py (needs torch and scikit-learn). `transform` makes a
-sample, with a share for each class in the place of the class; `batch_transform` mixes the rows of a
-batch in place. Both draw from generators that belong to the sample and the batch, so the run is the
-same with any number of workers.
+Run it: python mixup_train.py (needs torch and scikit-learn). `transform` makes a sample, with a share
+for each class instead of the class; `batch_transform` mixes the rows of a batch in place. Both draw
+from generators that belong to the sample and the batch, so the run is the same with any number of
+workers.
 
 MixUp: H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization",
 ICLR 2018. CutMix: S. Yun and others, "CutMix: Regularization Strategy to Train Strong Classifiers

@@ -1,8 +1,7 @@
 """Train a torch model on sentences of different lengths: each batch is padded to its own longest sentence.
 
-Run it as it stands: python padded_text.py (needs torch). The sentences are made up: the one that
-says "not" means the opposite. A batch is a pair of token ids and lengths, written into shared
-memory by the workers, without a collate_fn.
+Run it: python padded_text.py (needs torch). The sentences are made up: one that says "not" means
+the opposite. A batch is a pair of token ids and lengths; no collate_fn is needed.
 """
 
 from __future__ import annotations

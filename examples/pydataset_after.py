@@ -1,7 +1,7 @@
 """The model of pydataset_before.py, whose PyDataset now runs over ringfeed: two lines are new, the losses are the same.
 
-Run it as it stands: python pydataset_after.py (needs tensorflow and scikit-learn). It ends with the
-losses, as JSON.
+Run it: python pydataset_after.py (needs tensorflow and scikit-learn). Its last line has the losses,
+as JSON.
 """
 
 from __future__ import annotations

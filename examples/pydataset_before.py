@@ -1,7 +1,7 @@
 """A Keras model on a PyDataset, as Keras users write it. pydataset_after.py is the same over ringfeed: compare the two.
 
-Run it as it stands: python pydataset_before.py (needs tensorflow and scikit-learn). It ends with
-the losses, as JSON.
+Run it: python pydataset_before.py (needs tensorflow and scikit-learn). Its last line has the losses,
+as JSON.
 """
 
 from __future__ import annotations

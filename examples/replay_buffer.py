@@ -1,20 +1,19 @@
-"""Reinforcement learning: train on batches of 1,024 remembered moves, predicting one move at a time in between.
+"""Reinforcement learning: play one move at a time, and train on batches of 1,024 remembered moves.
 
-Run it as it stands: python replay_buffer.py (needs torch). The game is Catch: a ball falls down a
-grid, and a paddle on its floor has to be below it in the end.
+Run it: python replay_buffer.py (needs torch). The game is Catch: a ball falls down a grid, and a
+paddle on its floor must catch it.
 
-Why it is built so:
+Why it is built in this way:
 
-- Moves that surprised the player come more often: a PrioritizedSampler draws by the errors that
-  each training step tells it (prioritized experience replay), and a batch carries the numbers of
-  its moves and their weights in the loss.
+- Moves that surprised the player come more often (prioritized experience replay): each training
+  step tells a PrioritizedSampler its errors. A batch has the numbers of its moves and their weights
+  in the loss.
 - The memory changes with every move, so nothing may be copied to workers. A *thread* of this
-  process gathers from the very arrays that the game writes to, in C and without the GIL, while this
-  program predicts.
-- Batches are drawn and gathered ahead, one for each slot. A thread must not read a move while the
-  game overwrites it. So a move is removed from the sampler ahead of that, by as many moves as the
-  game plays while a batch waits.
-- Whatever the size of the memory, the loader takes three slots of 1,024 moves.
+  process gathers from the arrays that the game writes to, in C and without the GIL.
+- Batches are gathered in advance, one for each slot, and a thread must not read a move while the
+  game overwrites it. So a move is removed from the sampler earlier, by as many moves as the game
+  plays while a batch waits.
+- For a memory of any size, the loader takes three slots of 1,024 moves.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Memory:
         )
 
     def add(self, **move: object) -> None:
-        """Remember a move in the place of the oldest, which no batch that is drawn has any more."""
+        """Overwrite the oldest move, which no drawn batch has any more."""
         place = self.written % CAPACITY
         for name, value in move.items():
             self.arrays[name][place] = value

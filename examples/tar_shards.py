@@ -1,8 +1,8 @@
-"""Train a torch model on tar shards, as WebDataset writes them: each shard is read in order, by a worker of its own.
+"""Train a torch model on tar shards, as WebDataset writes them: one worker reads each shard in order.
 
-Run it as it stands: python tar_shards.py (needs torch and scikit-learn, whose digits it writes into
-shards first). A sample is two neighbouring files of a shard, such as 000123.npy and 000123.cls. The
-package webdataset is not needed.
+Run it: python tar_shards.py (needs torch and scikit-learn, whose digits it writes into shards first).
+A sample is two neighbouring files of a shard, such as 000123.npy and 000123.cls. The package
+webdataset is not needed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as folder:
         write_shard(path, images[rows], classes[rows])
     shards = ringfeed.datasets.Interleave(
         [Shard(path) for path in paths]
-    )  # read side by side, one batch of each in turn
+    )  # one batch of each shard in turn
     with ringfeed.Loader(shards, batch_size=64, workers=2) as loader:
         for epoch in range(8):
             losses = []

@@ -1,7 +1,7 @@
-"""Train in a loop of one's own, with a GradientTape, over the tf.data.Dataset that a loader makes.
+"""Train in your own loop, with a GradientTape, over the tf.data.Dataset of a loader.
 
-Run it as it stands: python tensorflow_loop.py (needs tensorflow and scikit-learn). It has no main
-guard, because workers never import the script.
+Run it: python tensorflow_loop.py (needs tensorflow and scikit-learn). It has no main guard, because
+workers never import the script.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class Digits:
     def __getitem__(self, index: int) -> dict[str, np.ndarray | np.int64]:
         image = self.images[index]
         if self.augmented:
-            random = (
-                ringfeed.rng()
-            )  # the same numbers for this sample and epoch, whichever worker draws them
+            random = ringfeed.rng()  # the same numbers on any worker
             image = np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(
                 0.7, 1.3
             )
@@ -78,9 +76,7 @@ with (
     ringfeed.Loader(train, batch_size=64, shuffle=True, workers=2, slots=3) as batches,
     ringfeed.Loader(held_out, batch_size=64, workers=1, slots=3) as held_out_batches,
 ):
-    dataset = (
-        batches.to_tf_dataset()
-    )  # every loop over it is the next epoch, in an order of its own
+    dataset = batches.to_tf_dataset()  # every loop over it is the next epoch, in a new order
     for epoch in range(8):
         print(f"epoch {epoch}: loss {train_epoch(dataset):.3f}")
     right = 0

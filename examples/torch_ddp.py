@@ -1,10 +1,9 @@
 """Train a torch model by two processes, with DistributedDataParallel: no DistributedSampler is needed.
 
-Run it as it stands: python torch_ddp.py (needs torch and scikit-learn). It starts both processes
-itself and has them speak by gloo; with torchrun and GPUs, call `train` alone, with "nccl" and
-to_torch("cuda"), which was not tried on a GPU yet. The loader finds its rank and the number of
-processes in torch.distributed (shard="auto"). Both have the same seed, and each gets its part of
-every batch.
+Run it: python torch_ddp.py (needs torch and scikit-learn). It starts both processes itself, with
+gloo. Under torchrun with GPUs, call only `train`, with "nccl" and to_torch("cuda"), which was not
+tried on a GPU yet. The loader finds its rank and the number of processes in torch.distributed
+(shard="auto"). Both processes have the same seed, and each gets its part of every batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Train a torch model on a folder of JPEG files, one folder a class, with transforms of torch's own.
 
-Run it as it stands: python torch_folder.py (needs torch, pillow and scikit-learn, whose digits it
-writes into a folder first). Workers decode the files to uint8 and import no torch. The transforms
-run on whole batches, in the training process or on the GPU (not tried on a GPU yet): torchvision is not needed.
+Run it: python torch_folder.py (needs torch, pillow and scikit-learn, whose digits it writes into a
+folder first). Workers decode the files to uint8 and import no torch. The transforms run on whole
+batches, in the training process or on the GPU (not tried on a GPU yet). torchvision is not needed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Train a torch model on handwritten digits, with torch's own dataset and sampler classes.
 
-Run it as it stands: python torch_train.py (needs torch and scikit-learn). It has no main guard,
-because workers never import the script; nor do they import torch, since the samples are made with
-NumPy.
+Run it: python torch_train.py (needs torch and scikit-learn). It has no main guard, because workers
+never import the script. Nor do they import torch, since the samples are made with NumPy.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ HELD_OUT = 397
 
 def moved_and_dimmed(image: np.ndarray) -> np.ndarray:
     """Return the image moved by up to a pixel, and dimmed."""
-    random = (
-        ringfeed.rng()
-    )  # the same numbers for this sample and epoch, whichever worker draws them
+    random = ringfeed.rng()  # the same numbers on any worker
     return np.roll(image, random.integers(-1, 2, size=2), axis=(0, 1)) * random.uniform(0.7, 1.3)
 
 
