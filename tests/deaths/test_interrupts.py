@@ -40,6 +40,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(kind: str) -> None:
     show("moments", "--kind", kind, "--hits", "10")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", interrupts.KINDS)
 def test_ctrl_c_at_any_line_leaves_nothing(kind: str) -> None:
     """What an exception at a line of start or close has left, a second close ends, or the garbage collector."""

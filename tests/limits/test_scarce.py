@@ -200,6 +200,7 @@ def test_small_files_only() -> None:
     ]
 
 
+@pytest.mark.long
 def test_few_processes() -> None:
     """However many tasks a user may have, each loader is right or says what was one too many.
 
@@ -237,6 +238,7 @@ def _wants(most: int) -> Iterator[str]:
 # ---- file systems ----
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", ["size=8m", "size=4k,nr_inodes=1,mode=000"], ids=["8 MB", "none"]
 )

@@ -454,6 +454,7 @@ def test_what_is_given_is_not_changed() -> None:
         ringfeed.orders.Buckets([1, 2], max_tokens=5, cost=writes)
 
 
+@pytest.mark.long
 def test_memory_is_what_the_docstring_says() -> None:
     """16 bytes a sample, and while an epoch is read 6 more a sample.
 

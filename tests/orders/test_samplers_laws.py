@@ -198,6 +198,7 @@ def test_memory_is_flat(make: Callable[[], Sampler], length: int) -> None:
     assert peak < 2 * 2**20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most"),
     [("weighted", 8), ("weighted without replacement", 32), ("subset", 8), ("stratified", 16 + 24)],

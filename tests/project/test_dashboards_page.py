@@ -41,6 +41,7 @@ def test_plain_examples(names: dict[str, object]) -> None:
     assert "loader" in names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("needs", "code"), [pytest.param(*block, id=block[0]) for block in BLOCKS if block[0]]
 )

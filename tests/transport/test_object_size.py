@@ -68,6 +68,7 @@ def bare() -> int:
     return private(None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_plan_is_what_a_worker_has(kind: str, bare: int) -> None:
     """Within a fifth and a megabyte, where the pickle alone is up to fifteen times too small."""

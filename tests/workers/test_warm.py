@@ -258,6 +258,7 @@ def changed(change: str) -> None:
         sys.stdout.write(f"{before != after} {found == expected}\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_process_takes_over_when_it_starts(change: str) -> None:
     """A loader made after a change has workers that were started after it."""
