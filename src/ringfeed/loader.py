@@ -600,9 +600,9 @@ class Loader(Generic[Batch_co]):
         """Return epochs whose batches are jax arrays over the slots.
 
         ``device``: a ``jax.Device`` or the name of a platform. JAX copies each batch there before
-        the training step needs it; its slot is filled again after the copy. JAX's own client
-        registers the slots if it can (``dma_map``), since it copies memory that others registered
-        through a buffer of its own. ``cast``: as for `to_keras`; done on the device.
+        the training step needs it; its slot is filled again after the copy. JAX itself registers
+        the slots with the driver if it can (``dma_map``). ``cast``: as for `to_keras`; done on the
+        device.
         """
         from ringfeed.frameworks.jax import to_jax  # noqa: PLC0415 - imports JAX
 

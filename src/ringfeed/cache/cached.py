@@ -58,9 +58,10 @@ class CacheStats(NamedTuple):
     """What a cache has done, in all processes that have it, since it was made in this run.
 
     hits, misses: samples that were found, and that were read from the dataset. left_out: samples
-    that were read and not kept, as there was no room or pickle refuses them. damaged: records whose
-    checksum was wrong; their samples were read from the dataset. samples: how many there are now.
-    size: bytes that they take.
+    that were read and not kept, for lack of room or since they cannot be pickled. damaged: records
+    with a wrong checksum; their samples were read from the dataset. samples: how many there are
+    now.
+    size: their bytes.
     """
 
     hits: int
@@ -90,31 +91,29 @@ class Cache:
     """A dataset whose samples are read once: ``Loader(Cache(dataset, memory="8GB"), ...)``.
 
     The first worker that reads a sample writes it into one file, in memory or on disk, which all
-    workers, loaders and ranks map: there is one copy. From then on the sample is gathered from
-    there, as from an array in memory. The loader's ``transform=`` comes after the cache, so
-    augment there. What ``__getitem__`` itself draws from `rng` is kept as epoch 0 has it.
+    workers, loaders and ranks map. From then on the sample is read from there, as from an array in
+    memory. The loader's ``transform=`` runs after the cache, so augment there. What
+    ``__getitem__`` itself draws from `rng` is kept as in epoch 0.
 
     dataset: what `Loader` takes that has a length and a ``__getitem__``; an async one, too.
-        ``__getitems__`` is used where it has one, ``read_into`` is not. With the loader's
+        ``__getitems__`` is used if the dataset has it, ``read_into`` is not. With the loader's
         ``batch_size=None`` whole batches are kept. Samples may differ in shape and hold strings, or
-        any objects that pickle takes.
+        any objects that can be pickled.
     memory: the bytes that the cache may take ("8GB"); None: only with ``path``, no limit.
     path: a file on a local disk, for other runs, too, also at once. Without it the cache lies in
         memory and ends with this object and its loaders. A path in ``/dev/shm`` is one copy in
         memory for ranks that are started one by one, until you remove it.
-    key: what the fingerprint does not see, such as the version of the files that are read.
+    key: what the fingerprint does not cover, such as the version of the files that are read.
 
-    What does not fit is read from the dataset as before. Batches, orders, random numbers and states
-    are those of a loader without a cache. No process that is killed at any moment, and no full
-    disk, leaves a wrong sample. A checksum shows a record of another run that is damaged, and its
-    sample is read again.
+    A sample that does not fit is read from the dataset in each epoch. Batches, orders, random
+    numbers and states are those of a loader without a cache. A process that is killed, or a full
+    disk, never leaves a wrong sample. A sample whose record fails its checksum is read again.
 
     A file belongs to a fingerprint: the dataset's attribute ``fingerprint``, else a hash of its
-    pickled state and of the code of yours that it calls. StateError where the file has samples of
-    another one: it is never written over, as another run may need it. StateError, too, when an
-    epoch begins and the dataset has changed since. TypeError for what has no samples by number or
-    no length, ValueError for neither ``memory`` nor ``path``, PlanError where ``memory`` does not
-    hold the table alone.
+    pickled state and of the code of yours that it calls. StateError if the file has samples of
+    another one: it is never overwritten, as another run may need it; and if the dataset has changed
+    when an epoch begins. TypeError for datasets without a length or samples by number, ValueError
+    for neither ``memory`` nor ``path``, PlanError if ``memory`` does not hold the table alone.
     """
 
     holds_dataset = True  # see `unpicklable.users_path`

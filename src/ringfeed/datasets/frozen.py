@@ -37,7 +37,7 @@ _DTYPES: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 class Frozen(Sequence[T_co]):
-    """A read-only list in a few shared arrays: its items are no objects, here or in workers.
+    """A read-only list in a few shared arrays, without Python objects.
 
         class Pictures:
             def __init__(self, paths, labels):
@@ -46,18 +46,18 @@ class Frozen(Sequence[T_co]):
             def __getitem__(self, i):
                 return read(self.paths[i]), self.labels[i]
 
-    A list of a million strings has a million objects, and each process that reads it has them all:
-    to read an object writes its reference count, and a forked process then gets a copy of the page.
-    What is frozen lies in the sealed memory that all workers map, and an item is made when it is
-    read, in about a microsecond for a short string.
+    A list of a million strings has a million objects, and each process that reads them gets its own
+    copy, also after a fork, since reading an object writes its reference count. All workers share
+    the arrays of a Frozen; an item is made when it is read, in about a microsecond for a short
+    string.
 
-    items: a list or another iterable of any items. Those of one type take the least memory: bools,
-        ints, floats, str, bytes, NumPy's scalars, arrays of one dtype that differ in their first
-        axis alone; such arrays come back read-only. All others, such as tuples and dicts, are
+    items: a list or another iterable of any items. Items of one type take the least memory: bools,
+        ints, floats, str, bytes, NumPy's scalars, and arrays of one dtype that differ only in their
+        first axis; such arrays come back read-only. All others, such as tuples and dicts, are
         pickled one by one. Items come back equal and of the same type.
 
     ``frozen[i]`` and ``len(frozen)`` are those of the list, ``frozen[a:b]`` is a list. TypeError
-    for what is no such iterable, or holds what cannot be pickled.
+    if ``items`` is no such iterable, or an item cannot be pickled.
     """
 
     __slots__ = ("_at", "_column")

@@ -43,39 +43,38 @@ _ALIKE = (
 class Mix:
     """Several datasets as one, whose samples come by weight: ``Mix([a, b], weights=[0.9, 0.1])``.
 
-    The order depends on the loader's seed, the epoch and the position alone. The numbers of samples
-    drawn from each dataset follow the weights at every moment, to within a few samples; no dataset
-    is drawn at random. With ``shuffle=True`` the samples of each dataset come in a random order of
-    their own, a new one in each epoch and, where it is used up and begins again, in each pass;
-    otherwise in their order. `mix` and `proportions` of ``ringfeed.orders`` say the rule in full.
+    The order depends only on the loader's seed, the epoch and the position. At every point of an
+    epoch, the numbers of samples from each dataset follow the weights to within a few samples. With
+    ``shuffle=True`` the samples of each dataset come in a random order, a new one in each epoch and
+    in each pass over the dataset; otherwise in their own order. `mix` and `proportions` of
+    ``ringfeed.orders`` define the order.
 
-    datasets: what `Loader` takes, but iterables (see `Interleave`) and other mixes, each with a
-        length. Their samples must agree in structure, shape and dtype. With the loader's
+    datasets: what `Loader` takes, except iterables (see `Interleave`) and other mixes, each with a
+        length. Their samples must have one structure, shape and dtype. With the loader's
         ``batch_size=None`` each gives whole batches.
     weights: a number for each dataset; only their proportions count. None: the lengths, so that
-        each sample comes once. Or a function from the number of the epoch and that of the batch in
-        it (of the element, with ``batch_size=None``) to such numbers, called as each batch is
-        planned, at most ``slots`` batches ahead. What it returns may change at any time; what was
-        drawn is in the loader's state, so that nothing comes twice. Where several ranks share the
-        order, it counts the batches of all, and must depend on its arguments alone.
+        each sample comes once. Or a function of the number of the epoch and that of the batch in it
+        (of the element, with ``batch_size=None``), called when a batch is planned, at most
+        ``slots`` batches ahead. Its result may change at any time; the loader's state has the
+        draws, so no sample comes twice. With several ranks it counts the batches of all, and must
+        depend only on its arguments.
     stop: "first": the epoch ends as soon as a dataset is used up, and no sample comes twice. "all":
-        it ends when each dataset was used up at least once, but for those of weight 0; the others
-        begin again. "never": without end. Weights that are numbers give the first two a ``len()``.
-    per_batch: each batch, of each rank, has its share of each dataset, rounded down or up so that
-        the shares are exact over many batches: every batch of 32 has 16 rows of one and 16 of the
-        other. An epoch's last batch may be shorter.
+        it ends when each dataset was used up at least once, except those of weight 0; the others
+        begin again. "never": without end. With a function as weights there is no ``len()``.
+    per_batch: each batch of each rank follows the weights, rounded so that they are exact over many
+        batches: every batch of 32 has 16 rows of one dataset and 16 of the other. An epoch's last
+        batch may be shorter.
 
     Errors name samples as ``dataset 1[17]``, sample 17 of ``datasets[1]``. Its index, as in
-    ``stats().skipped``, is the number of samples of the datasets ahead, plus 17, plus the samples
+    ``stats().skipped``, is the number of samples of the earlier datasets, plus 17, plus the samples
     of all for each pass. `rng` belongs to that index: no two datasets share random numbers, and a
     sample that comes again in one epoch has others.
 
-    ``read_into`` and ``__getitems__`` are used where all datasets have them, else ``__getitem__``.
-    Rows of arrays are taken one by one. Hooks of all datasets run.
+    ``read_into`` and ``__getitems__`` are used if all datasets have them. Hooks of all datasets
+    run.
 
-    Raises TypeError for what cannot be mixed, ValueError for weights that are none (NaN, negative,
-    all 0, too few) and other settings that do not fit; the loader raises SpecError where the
-    samples differ.
+    Raises TypeError for what cannot be mixed, ValueError for invalid weights and settings; the
+    loader raises SpecError if the samples differ.
     """
 
     def __init__(

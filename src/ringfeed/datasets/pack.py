@@ -61,47 +61,44 @@ class Pack:
             tokens = batch["tokens"]  # (8, 128)
             may_attend = batch["segment_ids"][:, :, None] == batch["segment_ids"][:, None, :]
 
-    dataset: a sample is a sequence: an array whose first axis has the elements, or a list of
-        numbers; or a dict of such, all of one length. It has a length, and samples by number.
+    dataset: a sample is a sequence: an array whose first axis has the elements, a list of numbers,
+        or a dict of these, all of one length. The dataset has a length, and samples by number.
     lengths: of each sample, an integer of 0 or more: an array of one axis, or an iterable. Rows are
-        made up from these alone, without reading a sample. A sample of length 0 is never read.
-        None: lengths are learnt as the samples are read, see below.
+        planned from these alone. A sample of length 0 is never read. None: lengths are learnt as
+        the samples are read, see below.
     max_length: elements of a row.
     strategy: "ffd": samples stay whole, and first-fit decreasing finds them rows; none may be
-        longer than ``max_length``. "wrap": all samples side by side are cut every ``max_length``
-        elements, so that only the last row is not full; a sample that is cut is read for each of
-        its rows.
-    window: samples that are packed together. For "ffd" a window has samples of all lengths, others
-        in each epoch of a loader with ``shuffle=True``: a larger window means less padding, a
-        smaller one more different rows; default: 2048, or as many as fill 128 rows. For "wrap" the
-        order is mixed within windows of samples from all over the dataset, which come in an order
-        that is mixed as well; default: 65536.
+        longer than ``max_length``. "wrap": the samples, one after another, are cut every
+        ``max_length`` elements, so that only the last row is not full; a sample that is cut is read
+        for each of its rows.
+    window: samples that are packed together. For "ffd", a larger window means less padding, a
+        smaller one rows that differ more from epoch to epoch; default: 2048, or as many as fill 128
+        rows. For "wrap", the order is mixed within windows, and the windows come in a mixed order;
+        default: 65536.
     segment_ids: whether rows say which element is of which sample.
-    length_of: without ``lengths``: a function of a sample, as ``transform`` returns it, that says
-        how many elements of each leaf count, from the first on. By default all do.
+    length_of: without ``lengths``: a function of a sample, as ``transform`` returns it, that
+        returns how many of its first elements count. By default all do.
 
-    A row is a dict of the sample's leaves, each of shape ``(max_length, ...)``, a sample that is no
-    dict being ``"tokens"``, with zeros at the end, and of these int32 leaves:
+    A row is a dict of the sample's leaves, each of shape ``(max_length, ...)``, with zeros at the
+    end; a sample that is no dict is ``"tokens"``. It also has these int32 leaves:
 
     - ``segment_ids``: ``(max_length,)``: 1 for the row's first sample (or part of one), 2 for the
       next; 0 for padding.
     - ``positions``: ``(max_length,)``: 0, 1, 2, ... in each segment; 0 for padding.
-    - ``cu_seqlens``: ``(m + 1,)``: 0 and where each segment ends, as FlashAttention's functions for
-      sequences of different lengths take it; the last end fills the rest. m is the most segments
-      that a row has; for "wrap" a bound, two more than the shortest samples that fill a row
-      together.
+    - ``cu_seqlens``: ``(m + 1,)``: 0 and the end of each segment, as FlashAttention's functions for
+      sequences of different lengths take it; the last end fills the rest. m is the largest number
+      of segments in a row; for "wrap" an upper bound.
 
-    Which samples make which row is a function of (the loader's seed, epoch, row), which
-    ``orders.packing`` writes down, and any row can be made at once. So all ranks share rows as they
-    share samples, a run goes on at any row, with another batch size and number of ranks, and each
-    epoch has as many rows: ``len(pack)``. Every sample comes exactly once an epoch. With
+    The samples of a row are a function of (the loader's seed, epoch, row), defined in
+    ``orders.packing``, and any row can be made at once. So ranks and states work as for samples,
+    and each epoch has ``len(pack)`` rows. Every sample comes exactly once an epoch. With
     ``shuffle=True`` the rows of "ffd" come mixed, too; those of "wrap" come in the order of their
     samples. It takes 16 bytes a sample, shared by all workers, and for "wrap" 4 MB a worker.
 
     Each sample has its own random numbers; those of a row, in ``transform``, are those of a batch
     of its samples. An error names sample and row. With ``on_error="skip"`` the row of a failed
-    sample is left out. ``__getitems__`` of the dataset, if it has it, is asked for all samples of a
-    row at once; where that fails they are read one by one. ``read_into`` is not used.
+    sample is left out. The dataset's ``__getitems__`` is asked for all samples of a row at once; if
+    that fails they are read one by one. ``read_into`` is not used.
 
     **Without lengths**, for a tokeniser that runs in the workers:
 
@@ -113,21 +110,20 @@ class Pack:
 
     The workers read samples in the loader's order: any ``shuffle`` or ``sampler``, and ``dataset``
     may be a `Mix`, whose weights count samples. The loader's ``transform`` is for samples,
-    ``batch_transform`` for rows. Each ``window`` of samples (2048 by default) is packed by first
-    fit decreasing once it was read, in the consumer, which copies the elements into the rows. The
-    rows are a function of (seed, epoch, window): those of any number of workers and ranks are the
-    same. A state has two integers more; a run that goes on reads its window again. Each rank reads
-    all samples. The rows of an epoch are not known before its end, so there is no ``len()``, and
-    ``cu_seqlens`` has room for as many segments as a window has samples, or a row elements. A
-    sample that is longer than a row is an error, one that is empty gives no segment. An error of a
-    sample is raised ahead of the rows of its window, and the ``chunk`` of samples that were read
-    with it is left out; with ``on_error="skip"`` the sample alone is.
+    ``batch_transform`` for rows. The consumer packs each ``window`` of samples (2048 by default) by
+    first fit decreasing when it was read, and copies the elements into the rows. The rows are a
+    function of (seed, epoch, window), for any number of workers and ranks. A run that is resumed
+    reads its window again. Each rank reads all samples. There is no ``len()``, and ``cu_seqlens``
+    has room for as many segments as a window has samples, or a row elements. A sample that is
+    longer than a row is an error; an empty one gives no segment. An error of a sample is raised
+    before the rows of its window, and the ``chunk`` of samples that were read with it is left out;
+    with ``on_error="skip"`` only the sample is.
 
-    Raises TypeError for what is no dataset of samples by number, and for lengths that are no
-    integers; ValueError for lengths that are negative, all 0, too long for "ffd" or not of one
-    axis, for a max_length or window below 1, for another strategy, or one but "ffd" without
-    lengths, and for both lengths and length_of; in a loader, ValueError where the
-    dataset has not as many samples, and SpecError for a sample that is no sequence of its length.
+    Raises TypeError for datasets without samples by number, and for lengths that are no integers;
+    ValueError for lengths that are negative, all 0, too long for "ffd" or not of one axis, for a
+    max_length or window below 1, for another strategy, or one but "ffd" without lengths, and for
+    both lengths and length_of; in a loader, ValueError if the dataset has another number of
+    samples, and SpecError for a sample that is no sequence of its length.
     """
 
     def __init__(  # noqa: PLR0913 - the public parameters

@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 
 
 class Interleave:
-    """Several iterables as one dataset: each is read by one worker, all of them side by side.
+    """Several iterables as one dataset: each is read by one worker, all at the same time.
 
-    Whole batches come in turn: batch 0 from the first, batch 1 from the second, and so on, whatever
-    the number of workers. One that has ended leaves the rotation, after a last batch that may be
-    shorter; the epoch is over when all have. Each may be whatever `Loader` takes as an iterable.
-    For elements in turn make one iterable of several, or use `Mix` where samples have numbers:
-    docs/streams.md has both.
+    Whole batches come in turn: batch 0 from the first iterable, batch 1 from the second, and so on,
+    for any number of workers. An iterable that ends leaves the rotation, after a last batch that
+    may be shorter; the epoch ends with the last iterable. Each may be whatever `Loader` takes as an
+    iterable. docs/streams.md has other ways to combine iterables.
     """
 
     def __init__(self, iterables: Iterable[Any]) -> None:

@@ -13,7 +13,7 @@ from ringfeed.orders.rng import derive, seed_torch, when_torch_is_here
 class WorkerInfo:
     """What `worker_info` says of a worker, in ``dataset[i]`` and in the user's functions.
 
-    id: its number, from 0 on. The worker that takes a dead one's place has the number of that one.
+    id: its number, from 0 on. A worker that replaces a dead one has its number.
     workers: how many there are; with ``workers="auto"``, the most there may be.
     dataset: this worker's copy of the dataset (with threads, the dataset itself); of a `Mix`, the
         tuple of its datasets.
@@ -34,8 +34,8 @@ class WorkerInfo:
     def seed(self) -> int:
         """A number below 2**32 to seed other packages with: another in each worker.
 
-        The worker that takes a dead one's place has another, too, so what is drawn from it depends
-        on the worker; what `ringfeed.rng` gives does not.
+        A worker that replaces a dead one has another seed, so what is drawn from it depends on the
+        worker; what `ringfeed.rng` gives does not.
         """
         return int.from_bytes(derive("worker info", self._numbers, 4), "little")
 
@@ -61,9 +61,9 @@ being: ContextVar[WorkerInfo | None] = ContextVar("being", default=None)
 def worker_info() -> WorkerInfo | None:
     """Return this worker's ``id``, ``workers``, ``seed`` and ``dataset``; None in the consumer.
 
-    It is also None with ``workers=0``, and in threads that the dataset starts itself. What it says
-    is for files that each worker opens and packages that each worker seeds: samples that depend on
-    it depend on the number of workers.
+    It is also None with ``workers=0``, and in threads that the dataset starts itself. Use it for
+    files that each worker opens and packages that each worker seeds: samples that depend on it
+    depend on the number of workers.
     """
     return _here.info or being.get()
 

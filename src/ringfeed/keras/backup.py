@@ -41,46 +41,43 @@ if TYPE_CHECKING:
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """Saves where training is: a `fit` that was killed goes on when the program is started again.
+    """Saves where training is: a `fit` that was killed continues when the program is started again.
 
         backup = ringfeed.keras.BackupAndRestore("backup", save_freq=100)
         model.fit(loader.to_keras(), epochs=10, callbacks=[backup])
 
-    It takes the place of `keras.callbacks.BackupAndRestore` and has its arguments. Keras' restores
-    the weights and the number of the epoch; this one what the losses depend on, so that those of a
-    `fit` that was killed are those of one that was not, to the last bit:
+    It replaces `keras.callbacks.BackupAndRestore` and has its arguments. Keras' restores the
+    weights and the number of the epoch; this one also restores all that the losses depend on, so
+    that a `fit` that was killed has the losses of one that was not, to the last bit:
 
-    - the variables of the model, of its optimizer and of the metrics, which an epoch's mean losses
-      go on from;
+    - the variables of the model, of its optimizer and of the metrics;
     - the seeds of Keras (those of layers such as Dropout, and the global one), and the random
       numbers of ``random``, ``numpy.random`` and torch;
-    - the loader's place, counted in the batches that were trained on: Keras begins amid the epoch,
-      numbers its steps as in a whole one, and all later epochs are whole; and the number of the
-      next epoch of the validation data.
+    - the loader's position, counted in the batches that were trained on, and the number of the next
+      epoch of the validation data.
 
     The data is ``loader.to_keras()``, `ringfeed.keras.feed`, or any PyDataset under
-    `ringfeed.keras.install`. Hooks of a PyDataset are run again, as often as they have run, for
-    ``timeout_s`` of the feed at most, unless it has ``state_dict()`` and ``load_state_dict(state)``
-    of its own, whose state is JSON.
+    `ringfeed.keras.install`. Hooks of a PyDataset run again, as often as they have run, for at most
+    the ``timeout_s`` of the feed, unless it has its own ``state_dict()`` and
+    ``load_state_dict(state)``, whose state is JSON.
 
-    backup_dir: a directory of the local file system, one for each `fit`, which has it for itself: a
-        second one is refused as long as the first runs.
-    save_freq: "epoch": at the end of each; or every so many batches. What falls on the last batch
-        of an epoch is saved at the end of the epoch, with its validation.
-    double_checkpoint: keep the backup before the newest, too, for where a disk damages one. A kill
-        damages none: each is written beside the newest, synced, and then put in its place.
+    backup_dir: a directory of the local file system, one for each `fit`: a second `fit` is refused
+        as long as the first runs.
+    save_freq: "epoch": at the end of each; or a number of batches. What falls on the last batch of
+        an epoch is saved at the end of the epoch, with its validation.
+    double_checkpoint: also keep the previous backup, in case a disk damages the newest one. A kill
+        damages none: each is written to a new file, synced, and then renamed.
     delete_checkpoint: delete the backups when `fit` has come to its end.
 
-    What is not restored, as in Keras: the attributes of other callbacks (what `EarlyStopping` and
-    `ReduceLROnPlateau` have seen, the `History` of earlier runs); TensorFlow's own stateful random
-    operations. `LearningRateScheduler` needs no more than the epoch and the rate, which are
-    restored. Callbacks see the batches since the last backup once more. Steps must have the same
+    Not restored, as in Keras: the attributes of other callbacks (such as those of `EarlyStopping`
+    and `ReduceLROnPlateau`, and the `History` of earlier runs); TensorFlow's own stateful random
+    operations. Callbacks see the batches since the last backup once more. Steps must have the same
     bits in each run: TensorFlow's have with ``tf.config.experimental.enable_op_determinism()``, and
     on a GPU see what JAX and torch say.
 
-    ``fit(initial_epoch=)`` is where a training begins that has no backup. Raises StateError for a
+    ``fit(initial_epoch=)`` is where a training without a backup begins. Raises StateError for a
     backup of another model, data or backend, or that is damaged, and for a directory in use;
-    TypeError for data of which it cannot save the place.
+    TypeError for data whose position it cannot save.
     """
 
     def __init__(

@@ -49,10 +49,9 @@ class Running(NamedTuple):
 class SequenceEnqueuer(ABC):
     """What the enqueuers share: `start`, `get`, `stop`, `is_running`, called from any thread.
 
-    A running enqueuer has ``slots`` batches at once at most: max_queue_size, or workers + 2 where
-    that is 0, which for Keras means without bound. Its arrays are the caller's own, unless it was
-    made with ``copy=False``: then they are views of the slots, which come back when the last view
-    dies.
+    A running enqueuer has at most ``slots`` batches at once: max_queue_size, or workers + 2 if that
+    is 0, which in Keras means without limit. Its arrays are private copies; with ``copy=False``
+    they are views of the slots.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class SequenceEnqueuer(ABC):
         return self._running is not None
 
     def start(self, workers: int | None = None, max_queue_size: int | None = None) -> None:
-        """Start the workers, and with them an epoch; nothing happens where it runs already.
+        """Start the workers, and with them an epoch; no effect if it runs already.
 
         What cannot be read or started is raised by `get`.
         """
@@ -111,8 +110,8 @@ class SequenceEnqueuer(ABC):
     def stop(self, drain_queue_and_join: bool = True) -> None:  # noqa: FBT001, FBT002 - Keras' own
         """End the workers and give the memory back; a caller that waits in `get` gives up.
 
-        The parameter is Keras', and makes no difference: there is no queue to drain, and a worker
-        that is inside a batch is waited for a second at most.
+        The parameter is Keras', and has no effect; a worker that is inside a batch is waited for a
+        second at most.
         """
         del drain_queue_and_join
         with self._switch:
@@ -121,11 +120,11 @@ class SequenceEnqueuer(ABC):
             running.loader.close()  # without the lock: a hook that runs now may want it
 
     def get(self) -> Iterator[Any]:
-        """Give batches in the dataset's structure, without those that are None.
+        """Yield batches in the dataset's structure, without those that are None.
 
-        Several callers share the batches out.
+        Each batch goes to one of several callers.
 
-        An exception of the dataset comes out as it is, in its place in the order, and stops the
+        An exception of the dataset is raised unchanged, in its place in the order, and stops the
         enqueuer; its traceback goes on in the worker. After `stop`: ClosedError, a ValueError.
         """
         try:
@@ -160,14 +159,13 @@ class OrderedEnqueuer(SequenceEnqueuer):
     """The batches ``dataset[i]`` of a ``PyDataset`` or ``Sequence``, in order, by several workers.
 
     py_dataset: it has ``__getitem__``, and ``num_batches`` or ``__len__``. ``num_batches`` None is
-        a dataset without end: each start goes on behind the last batch that was handed out.
+        a dataset without end: each start continues after the last batch that was handed out.
     workers, max_queue_size: may be given to `start` instead.
     use_multiprocessing: worker processes, else threads.
-    shuffle: a new order each epoch: the one that Keras 3.16 has for the number of the epoch, where
-        `start` is given one, and otherwise that of ``random.shuffle``, as older Keras has it with
-        the same ``random.seed``.
-    num_data_shards, data_shard_id: of so many parts of each epoch, every n-th batch of its order,
-        which one this is.
+    shuffle: a new order each epoch: that of Keras 3.16 for the number of the epoch, if `start` gets
+        one; else that of ``random.shuffle``, as in older Keras with the same ``random.seed``.
+    num_data_shards, data_shard_id: the number of parts of each epoch, and the number of this part,
+        which is every n-th batch of the order.
     copy: whether the arrays are private copies; False: views of the slots.
     start_method: of worker processes: "forkserver", which is a loader's ``backend="process"``,
         "spawn" or "fork".
@@ -178,9 +176,9 @@ class OrderedEnqueuer(SequenceEnqueuer):
 
     Batches may also hold sparse and ragged tensors of TensorFlow, sparse ones of JAX and matrices
     of SciPy, if batch 0 does: threads hand them over as they are, processes as pickles. A slot has
-    room for a pickle of 64 KiB or four times that of batch 0, whichever is more; a batch that is
-    larger is read once more in this process. A process imports TensorFlow where ``__getitem__``
-    makes a tensor of it.
+    room for a pickle of 64 KiB or four times that of batch 0, whichever is more; a larger batch is
+    read once more in this process. A process imports TensorFlow if ``__getitem__`` makes a tensor
+    of it.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - Keras' parameters, and what a loader needs
@@ -224,8 +222,8 @@ class OrderedEnqueuer(SequenceEnqueuer):
     ) -> None:
         """Start the workers: with the number of the epoch, as Keras 3.16 does, or without it.
 
-        A number before ``max_queue_size`` is that of the workers, as Keras 2 has it. What cannot be
-        read or started is raised by `get`; nothing happens where it runs already.
+        A number before ``max_queue_size`` is that of the workers, as in Keras 2. What cannot be
+        read or started is raised by `get`; no effect if it runs already.
         """
         if max_queue_size is not None and workers is None:
             epoch, workers = None, epoch
@@ -250,18 +248,17 @@ class OrderedEnqueuer(SequenceEnqueuer):
 class GeneratorEnqueuer(SequenceEnqueuer):
     """The batches of an iterator, in its order, read ahead by one thread of this process.
 
-    Whatever is asked for, it is one: a running generator cannot be sent to a process, and where
-    Keras gives each process a copy of it, each batch comes as often as there are workers. So
-    ``workers``, ``use_multiprocessing`` and ``random_seed``, which Keras sets in such a process,
-    make no difference here.
+    It is always one thread: a running generator cannot be sent to a process, and in Keras each
+    process has a copy of it, so each batch comes once for each worker. So ``workers``,
+    ``use_multiprocessing`` and ``random_seed`` have no effect.
 
-    The iterator is never read further ahead than ``max_queue_size`` batches; those are lost at
-    `stop`, as with Keras. At its end the loop over `get` ends too.
+    The iterator is read at most ``max_queue_size`` batches ahead; those are lost at `stop`, as with
+    Keras. At its end the loop over `get` ends too.
 
-    Where the first batch holds a sparse or ragged tensor, of TensorFlow, JAX or SciPy, batches are
-    handed over as they are, and no slot holds them.
+    If the first batch holds a sparse or ragged tensor, of TensorFlow, JAX or SciPy, batches are
+    handed over as they are, without slots.
 
-    spec, max_batch_size: see `ringfeed.Loader`; otherwise the first batch tells.
+    spec, max_batch_size: see `ringfeed.Loader`; by default from the first batch.
     """
 
     def __init__(  # noqa: PLR0913 - Keras' parameters, and what a loader needs

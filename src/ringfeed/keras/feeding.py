@@ -56,27 +56,24 @@ def feed(  # noqa: PLR0913 - the public parameters
     """Return a Keras dataset, filled by workers, for ``x`` of ``fit``, ``evaluate``, ``predict``.
 
     ``dataset[i]`` is a whole batch: ``x``, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, each
-    an array or a structure of arrays. It is a `keras.utils.PyDataset`, or anything that has
+    an array or a structure of arrays. It is a `keras.utils.PyDataset`, or any object with
     ``__getitem__`` and ``num_batches`` (None: without end) or ``__len__``. ``on_epoch_begin`` and
-    ``on_epoch_end`` run in this process, when and as often as Keras calls them; what they change,
-    the length included, reaches all workers. Batches that are None are left out; of an epoch that
-    is shorter by them Keras says that its data ran out.
+    ``on_epoch_end`` run in this process, when Keras calls them; their changes, also of the length,
+    reach all workers. Batches that are None are left out; Keras then says that its data ran out.
 
-    workers: None for the dataset's own ``workers`` if that is above 1, else for as many as this
-        process may use CPUs.
+    workers: None for the dataset's own ``workers`` if that is above 1, else for as many as the CPUs
+        that this process may use.
     shuffle, seed: as of `ringfeed.Loader`: a new order of batches each epoch, a pure function of
-        (seed, epoch). ``shuffle`` of ``fit``, Keras' default, changes nothing, and a warning says
-        so.
-    max_batch_size: the most rows a batch has; else batch 0 and the dataset's attribute
-        ``batch_size`` tell.
+        (seed, epoch). ``shuffle`` of ``fit`` has no effect, and a warning says so.
+    max_batch_size: the most rows of a batch; by default those of batch 0, or the dataset's
+        attribute ``batch_size``.
     class_weight: the weight of each class, as in ``fit``.
 
     A ``Sequence`` of `tf_keras` (Keras 2) becomes a Sequence of private copies for its models: see
     `FedSequence`.
 
-    All other parameters are those of `ringfeed.Loader`, ``backend`` and ``slots`` among them:
-    worker processes and workers + 2 slots unless told otherwise. ``use_multiprocessing`` and
-    ``max_queue_size`` of the dataset are for Keras' own way, and mean nothing here.
+    All other parameters are those of `ringfeed.Loader`, with worker processes and workers + 2 slots
+    by default. ``use_multiprocessing`` and ``max_queue_size`` of the dataset are not used.
     """
     given: dict[str, Any] = {
         "shuffle": shuffle,

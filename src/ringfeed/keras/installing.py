@@ -27,26 +27,25 @@ _wanted: dict[ExitStack, dict[str, Any]] = {}
 def install(*, slots: int | None = None, memory: int | str | None = None) -> ExitStack:
     """Run every ``PyDataset`` in ``fit``, ``evaluate`` and ``predict`` over ringfeed.
 
-    It is in force at once, until `uninstall`, or to the end of a ``with`` statement: ``with
-    install(): ...``. These may be nested; the last one to end ends it. Calls of Keras that are
-    under way go on as they began.
+    It applies at once, until `uninstall`, or to the end of a ``with`` statement: ``with install():
+    ...``. These may be nested; the last one to end ends it. Running calls of Keras are not changed.
 
     slots, memory: for each dataset, the number of batches that exist at once; or the bytes that its
         shared memory may take ("512MB"), from which the number of slots follows. Two slots are the
         least. None: workers + 2 slots. Of nested statements the innermost decides.
 
-    A dataset has the workers it asks for: threads, or processes with ``use_multiprocessing=True``,
-    each of which gets its own copy. Batches come in Keras' order, with the same seed of ``random``;
-    the hooks run when Keras runs them. For each dataset one line of the logger ``ringfeed.keras``
-    says how it runs, or why it is left to Keras: batches that are no plain arrays, or that differ
-    in shape, a dataset that cannot be sent to processes, or two slots that exceed ``memory``. Keras
-    goes on amid an epoch, too, from
-    the batch that does not fit or whose workers fail.
+    A dataset gets the workers that it requests: threads, or processes with
+    ``use_multiprocessing=True``, each of which gets its own copy. Batches come in Keras' order,
+    with the same seed of ``random``; the hooks run when Keras runs them. For each dataset one line
+    of the logger ``ringfeed.keras`` says how it runs, or why Keras reads it: batches that are no
+    plain arrays, or that differ in shape, a dataset that cannot be sent to processes, or two slots
+    that exceed ``memory``. During an epoch, Keras continues from the batch that does not fit or
+    whose workers fail.
 
     Sequences of `tf_keras` (Keras 2) as well, if it has been imported before this call.
 
-    ImportError where this Keras has not the place to install to; ValueError or TypeError for no
-    number of slots, no amount of memory, or both.
+    ImportError if this version of Keras does not fit; ValueError or TypeError for an invalid number
+    of slots, an invalid amount of memory, or both.
     """
     check_count("slots", slots, 2)
     if memory is not None:
@@ -79,7 +78,7 @@ def _take_back(installed: ExitStack) -> None:
 
 
 def uninstall() -> None:
-    """Take every installation back, also those of ``with`` statements that have not ended."""
+    """Undo every `install`, also those of ``with`` statements that have not ended."""
     with _lock:
         _wanted.clear()
         _settle()

@@ -36,14 +36,14 @@ def move(callback: keras.callbacks.Callback, telling: FrameType, *, is_first: bo
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
     """Adds ``stall_share`` to the logs of each epoch: the part of its time spent on waiting.
 
-    What the first epoch waits for workers to start is left out, of the waiting and of the time.
+    The wait for the workers' start is left out, of the waiting and of the time.
 
         model.fit(loader.to_keras(), callbacks=[ringfeed.keras.Monitor(),
         keras.callbacks.TensorBoard("logs")])
 
-    It counts the loaders given, or all of this process: those for validation too, and those behind
-    `install` and `feed`. Whatever writes logs down has it, wherever it stands in the list: History,
-    CSVLogger, and TensorBoard, as ``epoch_stall_share``.
+    It counts the loaders given, or all of this process, those for validation, `install` and `feed`
+    too. All other callbacks see it, at any place in the list: History, CSVLogger, and TensorBoard,
+    as ``epoch_stall_share``.
     """
 
     def __init__(self, *loaders: Loader) -> None:

@@ -28,9 +28,8 @@ def debug(*, on: bool = True) -> None:
     """Note from now on where each batch of this process is taken: some microseconds a batch.
 
     `SlotsHeldWarning`, `SlotsHeldError` and ``loader.stats().memory`` then name file, line and
-    function for each batch that is still held. Where a framework asks for batches, that is the call
-    into it, such as that of ``fit``; in a thread of the framework's, its own line. ``on=False``
-    ends it.
+    function for each batch that is still held: of a framework, the call into it, such as that of
+    ``fit``; in a thread of the framework's, its own line. ``on=False`` ends it.
     """
     if on:
         Debug.since_ns = Debug.since_ns or _ring.now_ns()

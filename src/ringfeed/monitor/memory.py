@@ -85,13 +85,12 @@ class WorkerMemory:
 class Memory:
     """The memory of a loader at one moment, in bytes; ``str()`` gives it as text.
 
-    plan: what was planned, part by part; ``planned`` is its total.
-    reserved: what the kernel has given for the slots, the control block and the dataset that was
-        sent to workers: 0 before the first epoch and after `close`, though what views still hold
-        then stays where it is.
-    pages: of them, what this process has touched; None where /proc does not say.
+    plan: the planned memory, part by part; ``planned`` is its total.
+    reserved: what the kernel has reserved for the slots, the control block and the dataset that was
+        sent to workers: 0 before the first epoch and after `close`, even if views still hold slots.
+    pages: those of them that this process has touched; None if /proc does not say.
     held: the slots that views hold, the oldest first.
-    workers: the worker processes, if there are any, of which /proc says something.
+    workers: the worker processes that /proc shows.
     forkservers: the processes that fork them: this loader's, and the warm ones, which all loaders
         of this process use.
     """
@@ -111,7 +110,7 @@ class Memory:
 
     @property
     def touched(self) -> int | None:
-        """What this process has in its page tables of what is reserved."""
+        """The reserved bytes that this process has in its page tables."""
         return None if self.pages is None else self.pages.touched
 
     @property

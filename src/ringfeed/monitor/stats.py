@@ -71,17 +71,16 @@ class Step:
 class Stats:
     """Counts and times since the loader was made; times in seconds.
 
-    ``stall_s`` is what the consumer waited for batches, but for waits after which JAX or a GPU
-    still had work left, ``startup_s`` the part of it before workers that had just been started gave
-    their first batch, ``back_pressure_s`` what all workers together waited for free slots,
-    ``busy_s`` what they spent on filling. Of a sample, ``read_s`` is the mean time inside
-    ``dataset[i]`` and ``write_s`` that of writing it into its slot, by one row of each ticket.
-    ``elapsed_s`` is the time in which an epoch was under way, and ``verdict`` says in words what
-    these times mean. ``skipped`` lists the dataset indices that were left out, ``none_batches``
-    counts the whole batches of None, which are left out without an error. ``tuning``: the moves of
-    what is "auto", each with the batches before it, the setting and the reason. ``memory`` is
-    looked up when it is asked for. ``remote``: what the actors of a cluster do, with
-    ``backend=Ray(...)``. ``is_closed``: whether the loader is closed, so that nothing follows.
+    ``stall_s``: how long the consumer waited for batches, without waits during which JAX or a GPU
+    still computed; ``startup_s``: the part of it before new workers gave their first batch;
+    ``back_pressure_s``: how long all workers together waited for free slots; ``busy_s``: how long
+    they filled slots. ``read_s`` is the mean time inside ``dataset[i]``, ``write_s`` that of
+    writing a sample into its slot, by one row of each ticket. ``elapsed_s`` is the time within
+    epochs, and ``verdict`` says in words what these times mean. ``skipped`` lists the dataset
+    indices that were left out, ``none_batches`` counts the whole batches of None. ``tuning``: the
+    changes of "auto" settings, each with the number of batches before it, the setting and the
+    reason. ``memory`` is looked up when it is asked for. ``remote``: the actors of a cluster, with
+    ``backend=Ray(...)``. ``is_closed``: whether the loader is closed.
     """
 
     batches: int = 0
@@ -132,7 +131,7 @@ class Stats:
         return table("Statistics", self.lines())
 
     def since(self, before: Stats) -> Stats:
-        """Return what was done since a copy was made; a sample's times stay means of all."""
+        """Return the change since a copy was made; a sample's times stay means of all."""
         part = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (int, float, np.ndarray)) and name not in FIXED:

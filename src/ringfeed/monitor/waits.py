@@ -23,9 +23,9 @@ _MIDDLES_S = np.append(0.0, (_EDGES_S[:-1] + _EDGES_S[1:]) / 2)
 class Waits(NamedTuple):
     """How long training waited for a batch, in seconds: percentiles over ``batches``.
 
-    Every batch counts, but for the first, which waits for the workers' start. A batch that was
-    ready, or came within a microsecond, has the wait 0.0; other figures are within 1/32 of the
-    true ones, up to 18 minutes.
+    All batches count except the first, which waits for the workers' start. A batch that was ready,
+    or came within a microsecond, has the wait 0.0; other figures are exact to 1/32, up to 18
+    minutes.
     """
 
     batches: int

@@ -34,17 +34,17 @@ MOST_SLOTS = 62  # by default: whole batches for more actors are the user's to a
 class Ray:
     """Workers on the nodes of a Ray cluster: ``Loader(..., backend=ringfeed.ray.Ray(workers=64))``.
 
-    A process beside the training, the bridge, connects to the cluster; Ray never runs in the
-    training process. Order, content, states, errors and hooks are those of local workers, whatever
-    dies. The loader's ``workers=`` stays the number of workers here, which come first;
-    ``workers=0`` has all rows made remotely. See docs/remote.md.
+    A separate process, the bridge, connects to the cluster; Ray never runs in the training process.
+    Order, content, states, errors and hooks are those of local workers, whichever process dies. The
+    loader's ``workers=`` is the number of workers on this host, which take rows first; with
+    ``workers=0`` actors make all rows. See docs/remote.md.
 
     workers: how many actors; "auto": as many as training waits for.
     num_cpus, resources: what each actor asks of its node, as in ``ray.remote``.
     address: of the cluster; None: RAY_ADDRESS, or one that this user or root has started on this
         machine; "local" starts one with the loader, and ends it with the loader.
     runtime_env: of the actors, as in ``ray.init``: packages and modules that their nodes lack.
-    bridges: how many processes connect; more than one where one is a limit (`stats` says so).
+    bridges: how many processes connect; more than one if one is the limit (`stats` says so).
     private: whether each actor has its own writable copy of the dataset's large arrays, which are
         else read-only.
     """

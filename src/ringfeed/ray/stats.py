@@ -24,13 +24,13 @@ PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as m
 class RemoteStats:
     """Counts of all bridges since each was started; times in seconds.
 
-    ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late;
-    ``there_s``: that all have been there; ``declined``: why there are fewer than were asked for.
-    ``tickets`` are in flight now. ``calls`` were answered, with ``rows`` of ``bytes``; a call took
-    ``flight_s`` on average, ``work_s`` of it in the actor. ``cpu_s``: of all actors, in
-    ``dataset[i]``; ``bridge_cpu_s``: of the bridges. ``busy``: share of their time that actors
-    work; ``bridge_busy``: share of a CPU that a bridge uses. ``hedged`` calls were made a second
-    time for being late, ``rerun`` rows made again after a death, ``dropped`` answers came too late.
+    ``wanted``, ``there``, ``suspects``: actors that are wanted, that run, and that are late;
+    ``there_s``: when all ran; ``declined``: why there are fewer than wanted. ``tickets`` are in
+    flight now. ``calls`` were answered, with ``rows`` of ``bytes``; a call took ``flight_s`` on
+    average, ``work_s`` of it in the actor. ``cpu_s``: of all actors, in ``dataset[i]``;
+    ``bridge_cpu_s``: of the bridges. ``busy``: share of their time that actors work;
+    ``bridge_busy``: share of a CPU that a bridge uses. ``hedged`` calls were repeated for being
+    late, ``rerun`` rows were made again after a death, ``dropped`` answers came too late.
     ``nodes``: actors by address.
     """
 
@@ -76,7 +76,7 @@ class RemoteStats:
 
     @property
     def cpu_s_a_gb(self) -> float:
-        """CPU seconds that a GB of rows takes to make."""
+        """CPU seconds to make a GB of rows."""
         return self.cpu_s / (self.bytes / 1e9) if self.bytes else 0.0
 
 

@@ -21,14 +21,14 @@ class SharedLoader:
     """One training's part of a loader that several share; `share` returns it.
 
     Each ``for`` is one epoch, which begins when all trainings have begun theirs. A batch has the
-    structure of a sample, in arrays over the slot, which can be written to: that is seen by this
-    training alone. An array is valid as long as it is referenced, also after `close` and after the
-    host's end. Where arrays of the trainings hold all slots but one for more than a second, batches
-    are private copies, with one `SlotsHeldWarning`. For one thread of one process: a forked child
-    gets ClosedError, and joins by itself.
+    structure of a sample; its arrays lie over the slot, and the other trainings do not see what
+    this one writes to them. An array is valid as long as it is referenced, also after `close` and
+    after the host's end. When arrays of the trainings hold all slots but one for more than a
+    second, batches are private copies, with one `SlotsHeldWarning`. For one thread of one process:
+    a forked child gets ClosedError, and must join itself.
 
     It is not a `Loader`: it has no ``to_keras``, ``to_tf_dataset``, ``skip``, ``remaining``,
-    ``repeat``, ``trace``, ``plan``, and `stats` has this training's own numbers alone.
+    ``repeat``, ``trace``, ``plan``, and `stats` has only this training's numbers.
     """
 
     def __init__(self, joined: Joined, terms: Terms, build: BuildLeaves | None = None) -> None:
@@ -118,17 +118,17 @@ class SharedLoader:
     # ---- where it is ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this training is, as `Loader.state_dict` does: the same on all ranks.
+        """Return where this training is, as `Loader.state_dict` does.
 
-        In mode "split", that is. A `Loader` goes on from it, too.
+        In mode "split" it is the same on all ranks. A `Loader` can load it, too.
         """
         found: dict[str, Any] = copied(self._joined.done.state)
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next ``iter()`` go on where ``state`` was taken; all trainings load the same.
+        """Continue at ``state`` with the next ``iter()``; all trainings load the same state.
 
-        StateError, at the first ``next()``, where it is of another dataset, order or seed.
+        StateError, at the first ``next()``, if it is of another dataset, order or seed.
         """
         self._joined.check_open()
         kept = copied(dict(state))
@@ -138,12 +138,11 @@ class SharedLoader:
     # ---- into frameworks, each imported when it is asked for ----
 
     def to_torch(self, *, cast: CastTree = None) -> SharedLoader:
-        """Return the same place in the share with batches of torch tensors over the slots.
+        """Return this loader with batches of torch tensors over the slots.
 
         On the CPU: move each batch yourself, as in ``x.to(device)``. Strings stay arrays.
 
-        ``cast``: see
-        `Loader.to_keras`. SpecError for a dtype of which torch has no tensors, and for what cannot
+        ``cast``: see `Loader.to_keras`. SpecError for dtypes that torch lacks, and for what cannot
         be cast so.
         """
         from ringfeed.sharing.tensors import in_torch  # noqa: PLC0415 - imports torch
@@ -151,7 +150,7 @@ class SharedLoader:
         return SharedLoader(self._joined, self._terms, in_torch(self.spec, cast))
 
     def to_jax(self, *, cast: CastTree = None) -> SharedLoader:
-        """Return the same place in the share with batches of jax arrays of the training's own.
+        """Return this loader with batches that are private jax arrays.
 
         They are on the first CPU. JAX runs tens of steps behind the program, and would hold the
         slots of all trainings.

@@ -42,50 +42,47 @@ def share(  # noqa: PLR0913 - the public parameters
     timeout_s: float = 300.0,
     spec: object = None,
 ) -> SharedLoader:
-    """Join the trainings of this host that share one loader; the first to come has it made.
+    """Join the trainings of this host that share one loader; the first one starts the host process.
 
         with ringfeed.share(make_loader, name="run1", ranks=4, mode="split") as loader:
             for images, labels in loader:
                 train_step(images, labels)
 
-    One loader, one dataset and one pool of workers serve all of them, in a process of their own
-    that no training is the parent of. It ends, with its workers, when the last training has left or
-    died. Abstract sockets of this user carry a message of a few hundred bytes a batch; arrays lie
-    over the loader's slots. So it works under torchrun, mpirun and from several shells, in one
+    One loader, one dataset and one pool of workers serve all trainings. They are in the host
+    process, which is no child of a training, and ends when the last training has left or died. A
+    message of a few hundred bytes a batch goes over abstract sockets of this user; arrays lie over
+    the loader's slots. So it works under torchrun, mpirun and from several shells, in one
     container: one network, pid, user and mount namespace.
 
     make_loader: a function without arguments that returns a `Loader` of at least 3 slots. It is
-        sent to the host process as a dataset is sent to workers, and called there once, by the
-        first training alone.
+        sent to the host process as a dataset is sent to workers, and called there once.
     name: of letters, digits, ".", "_" and "-". Names belong to a user in a container; no file is
         made.
-    ranks: how many trainings share it. No epoch begins before all of them have come.
-    mode: "broadcast": each training gets each batch whole. A batch that is written to is the
-        writer's own: the others do not see it. "split": each gets the rows of its rank, of what is
-        the global batch: the loader's ``batch_size`` is that of all ranks together. Rows are those
-        of a `Loader` with ``shard=Shard(rank, ranks)``, and its ``uneven`` says what becomes of a
-        last batch that cannot be shared equally. On several hosts, give that loader the `Shard` of
-        the host.
-    rank: with "split", from 0 on; by default what the launcher says (LOCAL_RANK and its like).
-    on_slow: what becomes of a training for which others have waited ``patience_s``: "wait" goes on
-        waiting, with one UserWarning in the others; "drop" goes on without it: it loses the batches
-        that come meanwhile, and hears of their number by a UserWarning; "raise" goes on without it
-        for good: it gets a StallError. A training that dies is not waited for.
-    timeout_s: how long a training waits for a batch, for the host, or for the others to come,
+    ranks: how many trainings share it. No epoch begins before all of them have joined.
+    mode: "broadcast": each training gets each batch whole, and may change its own copy. "split":
+        each training gets the rows of its rank: the loader's ``batch_size`` is that of all ranks
+        together. Rows are those of a `Loader` with ``shard=Shard(rank, ranks)``; that of the loader
+        has the ``uneven`` for an incomplete last batch. On several hosts, give that loader the
+        `Shard` of the host.
+    rank: with "split", from 0 on; by default the launcher's (LOCAL_RANK and the like).
+    on_slow: when others have waited ``patience_s`` for a training: "wait" waits on, with one
+        UserWarning in the others; "drop" continues without it: it loses these batches, and a
+        UserWarning tells it how many; "raise" disconnects it: it gets a StallError. A training that
+        dies is not waited for.
+    timeout_s: how long a training waits for a batch, for the host, or for the others to join,
         before StallError. The next ``next()`` waits again.
-    spec: what this training expects of a sample; SpecError where the loader's samples are
-        otherwise. NamedTuples are then of the classes in it, and else of classes of the same names
-        and fields.
+    spec: what this training expects of a sample; else SpecError. NamedTuples are then of its
+        classes, and without ``spec`` of new classes with the same names and fields.
 
-    An epoch begins when all trainings have asked for it by ``iter()``. One that joins amid an
-    epoch, in the place of one that left, begins with the next (with "drop": at once). Batches come
-    to all in one order; a slot is filled again when the last training has let go of it. Errors of
-    samples are raised in each training, in their place.
+    An epoch begins when all trainings have asked for it by ``iter()``. One that joins during an
+    epoch, in place of one that left, begins with the next (with "drop": at once). Batches come to
+    all in one order; a slot is filled again when the last training has released it. Errors of
+    samples are raised in each training, in place of their batch.
 
     ValueError for a join with other parameters than the first, and for one more than ``ranks``;
-    PermissionError for another user's socket, or another container's; ShipError where make_loader
-    cannot be sent; OSError where the host has no descriptor left. What make_loader raises is raised
-    in each. WorkerError where the host process was killed: batches that are held stay valid.
+    PermissionError for another user's socket, or another container's; ShipError if make_loader
+    cannot be sent; OSError if the host has no descriptor left. An error of make_loader is raised in
+    each. WorkerError if the host process was killed: batches that are held stay valid.
     """
     from ringfeed import __version__  # noqa: PLC0415 - as the package may be half imported
 

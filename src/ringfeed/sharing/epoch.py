@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class SharedStats(NamedTuple):
-    """What one training has had of its share.
+    """Counts and times of one training of a share.
 
-    batches, samples: those that it was handed. wait_s: seconds that it waited for them. copies:
-    batches that were handed out as private copies, since the arrays of the trainings held the
-    slots. lost: batches that it did not get with ``on_slow="drop"``.
+    batches, samples: those that it received. wait_s: seconds that it waited for them. copies:
+    batches that were private copies, since the arrays of the trainings held the slots. lost:
+    batches that it did not get with ``on_slow="drop"``.
     """
 
     batches: int = 0

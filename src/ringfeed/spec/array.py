@@ -69,27 +69,25 @@ class Leaf(NamedTuple):
 class Array:
     """Shape and dtype of one array of a sample, as in ``Array((224, 224, 3), "uint8")``.
 
-    ``dtype`` is anything that ``np.dtype`` takes, byte order included, except None. Refused with
-    SpecError: dtypes that hold Python objects or have no width, negative axes, more than 32 axes or
-    2**62 bytes.
+    ``dtype`` is anything that ``np.dtype`` takes, byte order included, except None. SpecError for
+    dtypes that hold Python objects or have no width, negative axes, more than 32 axes or 2**62
+    bytes.
 
     ``variable`` is for samples that may be smaller than ``shape`` along all axes (True), or along
     these, as in ``Array((512, 512, 3), "uint8", variable=(0, 1))``: a slot reserves the whole
-    shape, and each batch is handed out in its own. It is ``Array((None, None, 3), "uint8",
-    max_shape=(512, 512, 3), form="pad")`` in short, with zeros behind what is smaller than the
-    largest sample of a batch; the whole batches of a dataset, or of ``collate_fn``, have one shape
-    in all rows as they come.
+    shape, and each batch is as large as its largest sample, with zeros after smaller ones. It is
+    short for ``Array((None, None, 3), "uint8", max_shape=(512, 512, 3), form="pad")``. Whole
+    batches, of a dataset or of ``collate_fn``, keep their shape.
 
-    Any of ``scale``, ``offset``, ``mean``, ``std`` and ``layout`` makes a float32 array of the
-    uint8 that the dataset gives, while it is written into the slot; see `Cast`. ``shape`` is that
-    in the slot: with ``layout="CHW"`` the sample of ``Array((3, 224, 224), "float32",
-    layout="CHW")`` has shape (224, 224, 3).
+    Any of ``scale``, ``offset``, ``mean``, ``std`` and ``layout`` converts uint8 samples to float32
+    while they are written into the slot; see `Cast`. ``shape`` is that in the slot: with
+    ``layout="CHW"`` the sample of ``Array((3, 224, 224), "float32", layout="CHW")`` has shape (224,
+    224, 3).
 
     ``cast=True`` converts numbers of other dtypes while they are written, as in ``Array((4,),
     "float32", cast=True)`` for float64 samples: whole numbers into any dtype of numbers, floats
     into floats and complex numbers. Fractions are rounded as NumPy does it; SpecError for whole
-    numbers that the dtype does not hold, and for finite ones that would become infinite. It is
-    never done unless it is asked for.
+    numbers that the dtype does not hold, and for finite ones that would become infinite.
 
     ``form`` is for samples that differ in length along axes that are None in ``shape``, up to
     ``max_shape``:
@@ -98,8 +96,7 @@ class Array:
       has room for ``total`` elements along that axis, by default for rows times the longest.
     - ``form="pad"``, of any axes: a batch holds an array as long as its longest sample, or the
       first of the lengths ``pad_to`` that is long enough; the rest is ``padding_value``. With
-      ``lengths=True`` it holds a `Padded`, which has the lengths besides, with ``mask=True`` a
-      `Masked`.
+      ``lengths=True`` it holds a `Padded` with the lengths, with ``mask=True`` a `Masked`.
     """
 
     shape: tuple[int, ...]

@@ -24,11 +24,11 @@ CHW_AXES = 3
 
 @dataclass(frozen=True)
 class Cast:
-    """Makes floats of uint8: ``((x * scale + offset) - mean) / std``, in ``dtype``.
+    """Converts uint8 to floats: ``((x * scale + offset) - mean) / std``, in ``dtype``.
 
-    What is None is left out, and no step is merged with another. ``mean`` and ``std``: one number,
-    or one for each channel, which is the last axis of the sample. ``layout="CHW"``: a sample of
-    shape (height, width, channels) comes out as (channels, height, width).
+    Steps that are None are left out. ``mean`` and ``std``: one number, or one for each channel,
+    which is the last axis of the sample. ``layout="CHW"``: a sample of shape (height, width,
+    channels) becomes (channels, height, width).
 
     SpecError for numbers that float32 does not hold, and for a ``std`` of 0.
     """

@@ -25,8 +25,8 @@ class Ragged:
         slot.
     row_splits: int64, rows + 1 of them: sample i is ``values[row_splits[i]:row_splits[i + 1]]``.
 
-    ``len()`` is the number of samples, ``[i]`` gives one: a view of the values, of `Bytes` a
-    memoryview of them, of `Text` a str. It is no list: ``list(ragged)`` makes one.
+    ``len()`` is the number of samples, ``[i]`` gives one: a view of the values; of `Bytes` a
+    memoryview, of `Text` a str. ``list(ragged)`` makes a list.
     """
 
     __slots__ = ("form", "row_splits", "values")
@@ -74,7 +74,7 @@ class Ragged:
 class Padded(NamedTuple):
     """The samples of a leaf with ``form="pad"`` and ``lengths=True`` in one batch.
 
-    values: (rows, longest, ...), over the slot. lengths: int64 (rows,), or (rows, k) where k axes
+    values: (rows, longest, ...), over the slot. lengths: int64 (rows,), or (rows, k) if k axes
         vary.
     """
 

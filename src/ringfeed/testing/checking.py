@@ -90,9 +90,9 @@ def check(dataset: Any, *, batch_size: int | None = 32, seconds: float = 10.0) -
     samples are read twice, in a fresh process and in a fork of this one, and none here.
 
     batch_size: None for a dataset of whole batches; a Keras PyDataset always is one.
-    seconds: that one sample may take, and about as long as each process reads.
+    seconds: the limit of one sample, and about that of each process.
 
-    TypeError for what is no dataset, WorkerError where processes share no memory (macOS).
+    TypeError for what is no dataset, WorkerError on macOS.
     """
     report = examine(dataset, "the dataset", batch_size=batch_size, seconds=seconds)
     if report.faults:

@@ -56,15 +56,15 @@ ITERABLE = (
 def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cuts: int = 8) -> None:
     """Raise AssertionError unless a run that is cut and resumed has the same batches, bit for bit.
 
-    It names the first batch and leaf that differ, and what is likely to be the cause.
+    It names the first batch and leaf that differ, and the likely cause.
 
-    make_loader: returns a new loader, and a new dataset and sampler with it, each time: as another
-        process would make them. A `PrioritizedSampler` gets updates that depend on the batch, and
-        its own state is kept and loaded, too.
+    make_loader: returns a new loader each time, with a new dataset and sampler, as in another
+        process. A `PrioritizedSampler` gets updates that depend on the batch, and its state is kept
+        and loaded, too.
     epochs: of each run. cuts: how many places to cut at, spread over the run, the first and the
         last batch among them.
 
-    Each run reads the whole dataset ``epochs`` times; there are ``cuts + 2`` of them. Batches are
+    There are ``cuts + 2`` runs, each of which reads the whole dataset ``epochs`` times. Batches are
     compared by hashes, so memory stays that of one loader.
     """
     make_loader = _with_one_seed(make_loader)

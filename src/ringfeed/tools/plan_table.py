@@ -151,16 +151,15 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
         print(ringfeed.plan(shape=(256, 256, 3), batch_size=[64, 128], slots=[2, 4]))
         print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
 
-    dataset: as for `Loader`; its sample 0 is read for the spec (unless ``spec`` is given), and what
-        it takes itself is counted. Where samples differ in length, 32 of them are read, to say what
-        a batch needs. Without a dataset, ``shape`` and ``dtype`` say what a sample is: one each, or
-        a list of them.
+    dataset: as for `Loader`; unless ``spec`` is given, its sample 0 is read, or 32 samples if they
+        differ in length. The dataset's own memory is counted. Instead of a dataset, give ``shape``
+        and ``dtype`` of a sample, or lists of them.
     batch_size, slots: one, or a list. Default: 32 samples, and 4 slots. ``batch_size=None`` for a
         dataset of whole batches.
     memory: instead of ``slots``, the bytes that all may take ("2GB"): the slots that fit, and the
         largest batch.
-    workers: as for `Loader`. The table has the shared memory alone: each worker's Python, and the
-        sample that it has in work, need memory of their own.
+    workers: as for `Loader`. The table has only the shared memory: each worker's Python, and the
+        sample that it makes, come on top.
 
     The figures are those of `Loader.plan`. Raises ValueError for both or neither of dataset and
     shape, or of slots and memory; SpecError for what is no sample.

@@ -34,40 +34,37 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
 
         from ringfeed.torch import DataLoader
 
-    The parameters are those of ``torch.utils.data.DataLoader``, with torch's meaning and defaults,
-    and so are order, values, dtypes and containers of the batches: the same for the same generator,
-    whose state is the same afterwards. What differs:
+    The parameters are those of ``torch.utils.data.DataLoader``, with torch's meaning and defaults.
+    Order, values, dtypes and containers of the batches are the same for the same generator, whose
+    state is the same afterwards. What differs:
 
     - Workers write batches straight into ``prefetch_factor * num_workers + 1`` slots, three at
-      least; a tensor keeps its slot. Where kept tensors hold every slot but one, batches are
-      private copies, with one `SlotsHeldWarning`.
+      least; a tensor keeps its slot. When kept tensors hold every slot but one, batches are private
+      copies, with one `SlotsHeldWarning`.
     - The numbers that a sample draws from torch, ``numpy.random`` and ``random`` depend on the
-      epoch's base seed and the sample's index: with ``num_workers`` above 0 they do not depend on
-      the workers. What ``__getitems__`` draws depends on the indices of its batch.
-    - Where JAX or TensorFlow has computed in this process, and workers are forked from it, one
+      epoch's base seed and the sample's index, not on the workers. What ``__getitems__`` and
+      ``collate_fn`` draw depends on the batch's samples.
+    - If JAX or TensorFlow has computed in this process, and workers are forked from it, one
       `RuntimeWarning` says so. A worker that dies is replaced, as it was at the start of the epoch.
     - Each worker reads a copy of an ``IterableDataset``, with its own ``get_worker_info()``, as
       with torch; batches come from each in turn.
-    - Each iterator has a place and, where two are in use at once, a ring of its own: ``zip(loader,
-      loader)`` works.
-    - The first sample is read once more, ahead of the first epoch: in a forked process, of which
-      nothing stays, or of a copy of the dataset.
-    - A batch that cannot be pickled, with which torch's waits for ever, is a ShipError, in its
-      place.
-    - What is drawn in ``collate_fn`` depends on the base seed and the batch's samples.
+    - Each iterator has its own position: ``zip(loader, loader)`` works.
+    - The first sample is read once more, before the first epoch: in a forked process, or from a
+      copy of the dataset.
+    - A batch that cannot be pickled is a ShipError in its place; torch's waits for ever.
 
     Samples of one shape, numbers and text are written leaf by leaf into the slots. What a
     ``collate_fn`` returns, what the dataset gives with ``batch_size=None``, and samples that fit no
-    spec go in the slots as bytes: their tensors lie over the slot, too, and all else is pickled. A
-    batch for which the slots are too small lies in memory of its own.
+    spec go into the slots as bytes: their tensors lie over the slot, too, and the rest is pickled.
+    A batch that is larger than the slots gets separate memory.
 
-    ``num_workers=0`` is torch's own way. So is, from the batch on with which it begins, what cannot
-    go so: a dataset or a batch that cannot be pickled, tensors on other devices, datapipes, and,
-    unless workers are forked, a ``default_collate_fn_map`` of the user's. One line of
-    ``logging.getLogger("ringfeed.torch")`` says why.
+    torch itself reads with ``num_workers=0``; and from then on, if a dataset or a batch cannot be
+    pickled, for tensors on other devices, datapipes and, unless workers are forked, a
+    ``default_collate_fn_map`` of the user's. One line of ``logging.getLogger("ringfeed.torch")``
+    says why.
 
     With ``pin_memory=True`` and a GPU, batches are copied into torch's pinned memory. `state_dict`
-    says where the program is in an epoch, and holds the states of an IterableDataset that has some.
+    has the program's position in an epoch, and the states of an IterableDataset that has them.
     """
 
     _place: Place = Place(-1, is_over=True)  # of the newest iterator
@@ -144,7 +141,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     # ---- where it is ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the program is in this loader's epochs, as JSON has it."""
+        """Return the program's position in this loader's epochs, as JSON."""
         if self._resumed is not None:
             return deepcopy(self._resumed)  # nothing of it has been handed out
         place = self._next_place() if self._place.is_over else self._place
@@ -186,10 +183,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
         return {"num_workers": self.num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next ``iter()`` go on where ``state`` was taken; StateError for no such state.
+        """Continue at ``state`` with the next ``iter()``; StateError for an invalid state.
 
-        Without ``generator=`` later epochs draw from torch's global generator, which is put where
-        it was then.
+        It also restores torch's global generator, from which later epochs draw without
+        ``generator=``.
         """
         self._resumed = deepcopy(checked(state, self))
         put_now(self._resumed["draws"])
