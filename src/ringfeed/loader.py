@@ -148,7 +148,7 @@ class Loader(Generic[Batch_co]):
 
     timeout_s, on_stall: how long to wait for a batch (None: for ever). Then "raise" raises
         StallError; "restart" kills the workers that are stuck and runs their rows again. The first
-        sample has no limit if this thread reads it itself, neither in a forked process nor async.
+        sample has this limit only with ``backend="fork"`` or an async ``__getitem__``.
     on_error: "raise" the error of a failed sample at its place in the order, or "skip" the sample.
     max_attempts: how many workers may die of a sample before the sample counts as failed.
     """
