@@ -69,6 +69,10 @@ def _repetitions(*files: list[dict[str, Any]]) -> str:
     return " and ".join(str(1 + max(line["repetition"] for line in lines)) for lines in files)
 
 
+def _each(form: str, *files: list[dict[str, Any]]) -> str:
+    return " and ".join(dict.fromkeys(form.format(**lines[0]) for lines in files))
+
+
 def text_of(of_photographs: list[dict[str, Any]], of_training: list[dict[str, Any]]) -> str:
     """The block between the marks."""
     heads = ["one training in Keras", *keras_training.CONTENDERS[1:]]
@@ -80,9 +84,9 @@ def text_of(of_photographs: list[dict[str, Any]], of_training: list[dict[str, An
         CAPTION,
         SCRIPTS.format(
             _repetitions(of_photographs, of_training),
-            "{cpu}, {cores} cores".format(**of_training[0]["machine"]),
-            page.commits_of([*of_training, *of_photographs]),
-            of_training[0]["time"][:10],
+            _each("{machine[cpu]}, {machine[cores]} cores", of_photographs, of_training),
+            page.commits_of([*of_photographs, *of_training]),
+            _each("{time:.10}", of_photographs, of_training),
         ),
     )
     return "\n\n".join(blocks)

@@ -77,11 +77,17 @@ def test_a_ratio_is_the_quotient_of_what_is_shown() -> None:
 
 
 def test_the_block_says_where_and_when() -> None:
-    """The commit and the day stand at its end."""
+    """Machine, commit and day stand at its end: once, or both where the studies ran apart."""
     text = first_screen.text_of(PHOTOGRAPHS, TRAINING)
     assert text.endswith(
         "medians of 1 and 1 runs, each in a new process. CPU, 2 cores; [versions and all "
         "figures](bench/README.md); commit 0123456789ab; 2026-11-28."
+    )
+    apart = {"time": "2026-11-29T00:00:00+0000", "machine": {"cpu": "Xeon", "cores": 4}}
+    text = first_screen.text_of([{**line, **apart} for line in PHOTOGRAPHS], TRAINING)
+    assert text.endswith(
+        "Xeon, 4 cores and CPU, 2 cores; [versions and all figures](bench/README.md); "
+        "commit 0123456789ab; 2026-11-29 and 2026-11-28."
     )
     assert (
         "| one training in Keras | Keras, threads | Keras, processes | ringfeed: `install()` |"
