@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from ringfeed.tools.plan_table import plan
 
 if sys.platform == "win32":
-    message = "ringfeed needs Linux or macOS; this is Windows: install it in WSL, which is a Linux"
-    raise ImportError(message)
+    raise ImportError(
+        "ringfeed needs Linux or macOS; this is Windows: install it in WSL, which is a Linux"
+    )
 
 archive = getattr(__spec__ and __spec__.loader, "archive", None)
 if archive is not None:
-    message = (
+    raise ImportError(
         f"ringfeed cannot run from the archive {archive}: no system loads extension modules from "
         "one; install ringfeed in a folder (pip install --target FOLDER ringfeed), and put that "
         "on sys.path before the archive"
     )
-    raise ImportError(message)
 del archive
 
 __version__ = "0.2.0"
@@ -144,11 +144,10 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:  # so that `import ringfeed` is enough for `ringfeed.keras.feed`
         return importlib.import_module(f"ringfeed.{name}")
     if name in _MOVED:
-        message = (
+        raise AttributeError(
             f"module 'ringfeed' has no attribute {name!r}: it is ringfeed.{_MOVED[name]}.{name} "
             "since 0.3"
         )
-        raise AttributeError(message)
     return _import(name)
 
 

@@ -17,15 +17,13 @@ MOST = 2**63 - 1  # that C counts to
 def check_choice(name: str, value: object, choices: tuple[str | bool, ...]) -> None:
     """Raise ValueError unless the value is one of the choices."""
     if value not in choices:
-        message = f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}"
-        raise ValueError(message)
+        raise ValueError(f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}")
 
 
 def is_auto(name: str, value: object) -> bool:
     """Whether it is to be found out; ValueError for another word than "auto"."""
     if isinstance(value, str) and value != AUTO:
-        message = f"{name}={value!r}; give a number, or {AUTO!r}"
-        raise ValueError(message)
+        raise ValueError(f"{name}={value!r}; give a number, or {AUTO!r}")
     return isinstance(value, str)
 
 
@@ -37,11 +35,9 @@ def check_seconds(name: str, value: object, otherwise: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Real):
-        message = f"{name}={value!r} must be a number of seconds, {otherwise}"
-        raise TypeError(message)
+        raise TypeError(f"{name}={value!r} must be a number of seconds, {otherwise}")
     if not float(value) > 0:
-        message = f"{name}={value!r} must be positive, {otherwise}"
-        raise ValueError(message)
+        raise ValueError(f"{name}={value!r} must be positive, {otherwise}")
 
 
 def check_integer(name: str, value: object, least: int, most: int | None = None) -> int:
@@ -51,14 +47,11 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        message = f"{name}={value!r} must be an int"
-        raise TypeError(message)
+        raise TypeError(f"{name}={value!r} must be an int")
     if number < least:
-        message = f"{name}={number} must be at least {least}"
-        raise ValueError(message)
+        raise ValueError(f"{name}={number} must be at least {least}")
     if most is not None and number > most:
-        message = f"{name}={number} must be at most {most}"
-        raise ValueError(message)
+        raise ValueError(f"{name}={number} must be at most {most}")
     return number
 
 

@@ -15,8 +15,7 @@ def importing(package: str, homes: Mapping[str, str]) -> Callable[[str], object]
 
     def get(name: str) -> object:
         if name not in homes:
-            message = f"module {package!r} has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         found: object = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, found)
         return found

@@ -83,11 +83,10 @@ def refuse_foreign(loader: type, given: tuple[Any, ...], named: dict[str, Any]) 
     name = loader.__name__
     own = loader.__init__.__kwdefaults__ or {}  # type: ignore[misc]  # a class, and no instance
     if len(given) > 1:
-        message = (
+        raise TypeError(
             f"{name}() takes the dataset alone without a name, and got {len(given) - 1} more; give "
             f"them by name, as in batch_size={given[1]!r}"
         )
-        raise TypeError(message)
     said = [f"{name}() has no {names}= since 0.3; {remedy}" for names, remedy in _removed(named)]
     for words, whose, door in _DOORS:
         found = [f"{name}= is {whose}, and {words[name]}" for name in named if name in words]

@@ -28,11 +28,10 @@ def parse_memory(memory: int | str) -> int:
     )
     units = {unit.lower(): size for unit, size in _UNITS.items()}
     if match is None or match[2].lower() not in units or float(match[1]) == float("inf"):
-        message = (
+        raise ValueError(
             f"memory={memory!r} is no amount of memory; write it as in '512MB', '2GiB' or a number "
             "of bytes"
         )
-        raise ValueError(message)
     return int(float(match[1]) * units[match[2].lower()])
 
 

@@ -246,29 +246,28 @@ class Loader(Generic[Batch_co]):
         open_readers(source, options.concurrency, options.readers, max_attempts)
         if reseed and options.backend == "thread":
             remedy = "backend='process'" if HAS_PROCESSES else "workers=0"
-            message = (
+            raise ValueError(
                 f"reseed=True seeds states that all threads share; use {remedy}, or ringfeed.rng()"
             )
-            raise ValueError(message)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, order.part, order.sampler)
         self._order, self._options, self._position = order, options, self._runner.position
         if drop_remainder and (length := source.length()) and batch_size and length < batch_size:
-            message = (
+            warnings.warn(
                 f"drop_remainder=True leaves no batch at all: {length} samples are fewer than "
                 f"batch_size={batch_size}; make batch_size smaller, or keep the last batch with "
-                "drop_remainder=False"
+                "drop_remainder=False",
+                RuntimeWarning,
+                stacklevel=callers_depth(),
             )
-            warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled or copied."""
-        message = (
+        raise TypeError(
             "a Loader cannot be pickled or copied, as it has workers and shared memory of its "
             "own; make another one of its dataset, and give it this one's state_dict() to go on "
             "from here"
         )
-        raise TypeError(message)
 
     if not TYPE_CHECKING:
         __new__.__wrapped__ = __init__  # for help() and inspect.signature()

@@ -196,9 +196,10 @@ def tell_idle(source: Source, workers: int) -> None:
     """Warn that workers have nothing to do, where other loaders let each read a part."""
     names = class_names(source.given) & {"torch.IterableDataset", "datasets.IterableDataset"}
     if source.streams == 1 and names:
-        message = (
+        warnings.warn(
             f"workers={workers}, but one worker reads an iterable, and no other is started; have "
             "several side by side by ringfeed.datasets.Interleave of its parts, or a copy in each "
-            "worker by ringfeed.torch.DataLoader"
+            "worker by ringfeed.torch.DataLoader",
+            UserWarning,
+            stacklevel=callers_depth(),
         )
-        warnings.warn(message, UserWarning, stacklevel=callers_depth())

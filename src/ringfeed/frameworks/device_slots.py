@@ -150,8 +150,9 @@ class DeviceSlots:
             except RuntimeError as error:
                 refused = error
         if refused is not None:
-            message = (
+            warnings.warn(
                 f"a slot ({show_bytes(self._slot_size)}) stays registered until this process ends: "
-                f"{refused}"
+                f"{refused}",
+                RuntimeWarning,
+                stacklevel=2,
             )
-            warnings.warn(message, RuntimeWarning, stacklevel=2)

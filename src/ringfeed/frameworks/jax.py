@@ -115,11 +115,10 @@ def _taken_as_begun(
 ) -> Any:
     """Take memory; SpecError where JAX would take each half of a number for one."""
     if jax.config.jax_enable_x64 != wide:
-        message = (
+        raise SpecError(
             "jax_enable_x64 was changed amid an epoch, and the leaves of 64 bits are not what "
             "they were; set it before the epoch begins"
         )
-        raise SpecError(message)
     assert framework.from_dlpack is not None
     return framework.from_dlpack(capsule)
 
@@ -167,11 +166,10 @@ def _dtype_in_jax(leaf: Leaf) -> AnyDtype:
     try:
         dtype: AnyDtype = jax.numpy.asarray(np.empty(0, leaf.dtype)).dtype
     except TypeError:
-        message = (
+        raise SpecError(
             f"{leaf.path} has dtype {leaf.dtype}, of which JAX has no arrays; convert it in "
             "__getitem__"
-        )
-        raise SpecError(message) from None
+        ) from None
     return dtype
 
 

@@ -47,8 +47,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import a public name on its first use (PEP 562)."""
     if name not in _HOMES:
-        message = f"module 'ringfeed.keras' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'ringfeed.keras' has no attribute {name!r}")
     found = getattr(importlib.import_module(f"ringfeed.keras.{_HOMES[name]}"), name)
     globals()[name] = found
     return found

@@ -260,11 +260,10 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
 
 def _checked(save_freq: object) -> int:
     if not isinstance(save_freq, int) or isinstance(save_freq, bool) or save_freq < 1:
-        message = (
+        raise ValueError(
             f"save_freq is {save_freq!r}, expected 'epoch', or an int of 1 or more: after how many "
             "batches"
         )
-        raise ValueError(message)
     return save_freq
 
 
@@ -275,11 +274,10 @@ class FitRun:
         """Find the call; TypeError where there is none, or where its data has no place."""
         given = next(_calls(frame), None)
         if given is None:
-            message = (
+            raise TypeError(
                 "BackupAndRestore was called by no fit() of Keras, and cannot tell where training "
                 "is; in a loop of your own, save loader.state_dict() beside the weights"
             )
-            raise TypeError(message)
         self.iterator: EpochIterator = given["epoch_iterator"]
         self._adapter = self.iterator.data_adapter
         _check(self._adapter)
@@ -365,8 +363,11 @@ class FitRun:
                 # again.
                 if not isinstance(self._adapter, PyDatasetAdapter):
                     raise
-                message = f"training goes on with the dataset as it is, as in Keras: {error}"
-                warnings.warn(message, UserWarning, stacklevel=callers_depth())
+                warnings.warn(
+                    f"training goes on with the dataset as it is, as in Keras: {error}",
+                    UserWarning,
+                    stacklevel=callers_depth(),
+                )
         batches = facts["batches"]
         numbers = facts.get("epoch_numbers")  # older backups have none
         if numbers is not None:
@@ -423,9 +424,8 @@ def _check(adapter: Any) -> None:
             f"a {type(dataset).__name__}",
             "train under ringfeed.keras.install(), or give it feed(dataset)",
         )
-    message = (
+    raise TypeError(
         f"the data of fit() is {what} of Keras' own, and BackupAndRestore cannot tell where in an "
         f"epoch it is; {way}, or use keras.callbacks.BackupAndRestore, which goes on with a whole "
         "epoch"
     )
-    raise TypeError(message)

@@ -53,17 +53,15 @@ class BackupDirectory:
     def __init__(self, path: str | os.PathLike[str], *, keeps_two: bool) -> None:
         """Refuse what can be no directory; none is made yet."""
         if not os.fspath(path):
-            message = "backup_dir is empty, expected the path of a directory to make"
-            raise ValueError(message)
+            raise ValueError("backup_dir is empty, expected the path of a directory to make")
         self.path = Path(path)
         self._keeps_two = keeps_two
         self._lock: Descriptor | None = None
         self._is_in_use: Callable[[], bool] = lambda: False
         if self.path.exists() and not self.path.is_dir():
-            message = (
+            raise NotADirectoryError(
                 f"backup_dir {str(self.path)!r} is a file, expected a directory; give another path"
             )
-            raise NotADirectoryError(message)
 
     # ---- one fit at a time ----
 

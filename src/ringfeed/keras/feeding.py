@@ -85,17 +85,15 @@ def feed(  # noqa: PLR0913 - the public parameters
     if not is_keras_2:
         check_takes_adapters("feed()")
     elif class_weight is not None:
-        message = "class_weight= is for Keras 3; give it to fit() of the tf_keras model"
-        raise TypeError(message)
+        raise TypeError("class_weight= is for Keras 3; give it to fit() of the tf_keras model")
     else:
         given["copy"] = True
     for name in ("batch_size", "sampler"):
         if name in settings:
-            message = (
+            raise TypeError(
                 f"{name}= is not for feed(): the dataset says what a batch is and how many there "
                 "are; leave it out"
             )
-            raise TypeError(message)
     check_dataset(dataset)
     if workers is None and getattr(dataset, "_workers", 1) > 1:
         workers = dataset.workers

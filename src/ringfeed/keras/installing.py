@@ -58,11 +58,10 @@ def install(*, slots: int | None = None, memory: int | str | None = None) -> Exi
     with _lock:
         for place in PLACES:
             if getattr(place, NAME, None) not in (OWN, RingAdapter):
-                message = (
+                raise ImportError(
                     f"install() finds no {NAME} of Keras' own in {place.__name__} of Keras "
                     f"{keras.__version__}; give each dataset to ringfeed.keras.feed() instead"
                 )
-                raise ImportError(message)
         installed = ExitStack()
         installed.callback(_take_back, installed)
         _wanted[installed] = {"slots": slots, "memory": memory}

@@ -156,11 +156,10 @@ class DatasetFeed:
                 "dataset": json.loads(json.dumps(state))
             }  # which the dataset may go on changing
         except TypeError as error:
-            message = (
+            raise TypeError(
                 f"state_dict() of the dataset (a {type(self.dataset).__name__}) holds what JSON "
                 f"has not ({error}); return numbers, strings, lists and dicts of them"
-            )
-            raise TypeError(message) from None
+            ) from None
 
     def close(self) -> None:
         """End the workers and give the memory back."""
@@ -231,14 +230,14 @@ def check_dataset(dataset: Any) -> None:
     if not callable(getattr(type(dataset), "__getitem__", None)) or isinstance(
         dataset, (tuple, list, dict)
     ):
-        message = (
+        raise TypeError(
             f"a {type(dataset).__name__} is no Keras dataset, expected a keras.utils.PyDataset or "
             "an object whose __getitem__ gives batches; give arrays and samples to ringfeed.Loader"
         )
-        raise TypeError(message)
     if batches_in(dataset) == 0:
-        message = f"the dataset (a {type(dataset).__name__}) has length 0, expected a batch or more"
-        raise ValueError(message)
+        raise ValueError(
+            f"the dataset (a {type(dataset).__name__}) has length 0, expected a batch or more"
+        )
 
 
 @contextmanager

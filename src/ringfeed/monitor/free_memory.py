@@ -56,10 +56,9 @@ def check_free(needed: int, what: str, fits: Callable[[int], str] = lambda _: ""
     for free, whose in free_memory():
         if needed > free:
             has = f"{whose} {show_bytes(max(free, 0))} free"
-            message = (
+            raise PlanError(
                 f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory={fits(free)}"
             )
-            raise PlanError(message)
 
 
 def _cgroups(root: Path) -> Iterator[Path]:

@@ -173,11 +173,10 @@ class Stats:
         has no loader.
         """
         if self.look is None:
-            message = (
+            raise AttributeError(
                 "these statistics are a copy, which has no loader to look at; ask "
                 "loader.stats().memory"
             )
-            raise AttributeError(message)
         return self.look()
 
 

@@ -27,8 +27,9 @@ class Replay:
         """Note the progress of the replay."""
         if not self.is_told and (passed_s := clock() - self._since_s) > PATIENCE_S:
             self.is_told = True
-            message = (
+            warnings.warn(
                 f"going on amid an epoch: {self._what} once more, {done} of {total} in the first "
-                f"{passed_s:.1f} s; {self._remedy}"
+                f"{passed_s:.1f} s; {self._remedy}",
+                UserWarning,
+                stacklevel=callers_depth(),
             )
-            warnings.warn(message, UserWarning, stacklevel=callers_depth())

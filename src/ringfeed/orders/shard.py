@@ -76,8 +76,7 @@ class Shard(NamedTuple):
             return cls.find()
         this = cls(0, 1) if shard is None else shard
         if not isinstance(this, cls):
-            message = f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}"
-            raise ValueError(message)  # noqa: TRY004 - as of any other word
+            raise ValueError(f"shard={shard!r}; give ringfeed.Shard(rank, world_size), or {AUTO!r}")  # noqa: TRY004 - as of any other word
         count = check_integer("world_size", this.world_size, 1, MOST)
         number = check_integer("rank", this.rank, 0, MOST)
         if number >= count:

@@ -79,11 +79,12 @@ class Crew:
         for node in nodes:
             if (error := self._out.pop(node.name, None)) is not None:
                 why = f"{type(error).__name__}: {error}"
-                message = (
+                warnings.warn(
                     f"no actor of ringfeed starts on node {node.address}, and none is tried there "
-                    f"any more: {why}"
+                    f"any more: {why}",
+                    UserWarning,
+                    stacklevel=2,
                 )
-                warnings.warn(message, UserWarning, stacklevel=2)
         return [actor for actor, post in self._posts.items() if post.node.name not in self._nodes]
 
     def address_of(self, actor: int | None) -> str:
@@ -172,17 +173,15 @@ class Crew:
             return
         out = [node for node in nodes if node.name in self._placing.why]
         if not out:
-            message = (
+            raise WorkerError(
                 f"no actor has room in the cluster: {self._placing.shown(nodes)}; ask for less by "
                 f"num_cpus= and resources= of ringfeed.ray.Ray, or add nodes"
             )
-            raise WorkerError(message)
         error = self._placing.why[out[0].name]
-        message = (
+        raise WorkerError(
             f"no actor starts on any node; on {out[0].address}: {type(error).__name__}: {error}; "
             f"install what is missing there, or give runtime_env= of ringfeed.ray.Ray"
-        )
-        raise WorkerError(message) from error
+        ) from error
 
     # ---- what becomes of them ----
 

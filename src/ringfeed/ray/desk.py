@@ -120,8 +120,7 @@ class PrivateSlot:
             self._has_begun = True
         self._ring.plan(np.array(indices, np.int64), len(indices), epoch, version)
         if self._end.claim(0) != _ring.TAKEABLE:
-            message = "an actor's slot has no room for a call, as another one holds it"
-            raise RuntimeError(message)
+            raise RuntimeError("an actor's slot has no room for a call, as another one holds it")
         began_ns, began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
         try:
             self.reader.fill()

@@ -70,27 +70,23 @@ class Ray:
             _check_amount(f"Ray(resources)[{name!r}]", amount)
         for name, value, kind in (("address", self.address, str), ("private", self.private, bool)):
             if value is not None and not isinstance(value, kind):
-                message = f"Ray({name})={value!r} must be a {kind.__name__}"
-                raise TypeError(message)
+                raise TypeError(f"Ray({name})={value!r} must be a {kind.__name__}")
         if self.address is not None and self.address.startswith("ray://"):
-            message = (
+            raise ValueError(
                 f"Ray(address)={self.address!r} is that of a Ray Client server, through which no "
                 "bridge can connect; give the address of the head itself, as in 'head:6379'"
             )
-            raise ValueError(message)
         if self.address == LOCAL and self.bridges > 1:
-            message = (
+            raise ValueError(
                 f"Ray(bridges)={self.bridges} with address='local': each bridge would start a "
                 "cluster of its own; start one (`ray start --head`) and leave address= out, or "
                 "have one bridge"
             )
-            raise ValueError(message)
         if not self.is_auto and self.bridges > self.most:
-            message = (
+            raise ValueError(
                 f"Ray(bridges)={self.bridges} for {self.most} actors; give no more bridges than "
                 "actors"
             )
-            raise ValueError(message)
 
     @property
     def is_auto(self) -> bool:
@@ -116,19 +112,19 @@ class Ray:
         """Raise ImportError, ValueError or PermissionError where such a loader cannot have it."""
         self.check_ready()
         if source.local_only:
-            message = (
+            raise ValueError(
                 f"backend=Ray(...) with a {type(source.given).__name__}, an iterator that a thread "
                 "of this process reads; give an iterable that makes a new iterator each time, or "
                 "leave backend= out"
             )
-            raise ValueError(message)
         if source.streams == 1 and workers != 0:
-            message = (
+            warnings.warn(
                 "backend=Ray(...) with an iterable, which one worker reads, and workers here come "
                 "first; give workers=0 to have an actor read it, or several iterables by "
-                "ringfeed.datasets.Interleave"
+                "ringfeed.datasets.Interleave",
+                UserWarning,
+                stacklevel=callers_depth(),
             )
-            warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
     def figures(self, source: Source) -> dict[str, int]:
         """Return what a plan counts: the calls under way, and the bytes of their rows."""
@@ -143,16 +139,14 @@ class Ray:
     def check_ready(self) -> None:
         """Raise ImportError without Ray, ValueError where no address says which cluster."""
         if importlib.util.find_spec("ray") is None:
-            message = 'backend=Ray(...) needs ray; pip install "ringfeed[ray]"'
-            raise ImportError(message)
+            raise ImportError('backend=Ray(...) needs ray; pip install "ringfeed[ray]"')
         if not self.found_address():
-            message = (
+            raise ValueError(
                 "backend=Ray(...) without address=, and no Ray cluster runs on this machine, nor "
                 "does RAY_ADDRESS name one; give the address= of a cluster's head, or "
                 "address='local', which starts a cluster with the loader and ends it with the "
                 "loader"
             )
-            raise ValueError(message)
 
     def found_address(self) -> str:
         """Return the address of the cluster, "" where there is none.
@@ -169,11 +163,9 @@ class Ray:
 
 def _check_amount(name: str, amount: object) -> None:
     if isinstance(amount, bool) or not isinstance(amount, int | float):
-        message = f"{name}={amount!r} must be a number"
-        raise TypeError(message)
+        raise TypeError(f"{name}={amount!r} must be a number")
     if amount < 0:
-        message = f"{name}={amount!r} must be at least 0"
-        raise ValueError(message)
+        raise ValueError(f"{name}={amount!r} must be at least 0")
 
 
 def _address_here() -> str:
@@ -202,11 +194,10 @@ def _newest_here() -> str:
             if found.st_uid == os.getuid()
             else f"of another user (uid {found.st_uid})"
         )
-        message = (
+        raise PermissionError(
             f"backend=Ray(...) without address=, and a file {whose} names the Ray cluster of this "
             f"machine: {place}; give the address= of the cluster's head"
         )
-        raise PermissionError(message)
     return address
 
 

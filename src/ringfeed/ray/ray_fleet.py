@@ -120,13 +120,12 @@ class RayFleet:
         except (ObjectStoreFullError, OutOfDiskError) as error:
             here = ray.get_runtime_context().get_node_id()
             address = next((node.address for node in self.nodes() if node.name == here), here)
-            message = (
+            raise WorkerError(
                 f"node {address}, to which the bridge is connected, has no room for "
                 f"{show_bytes(piece.nbytes)} of the dataset in its object store, nor on its disk; "
                 "start it with a larger --object-store-memory, or keep less in the dataset and "
                 "read files on demand"
-            )
-            raise WorkerError(message) from error
+            ) from error
 
     # ---- actors ----
 
@@ -280,18 +279,18 @@ def connect(address: str) -> None:
     except RuntimeError as error:
         here = f"Ray {ray.__version__}, Python {sys.version.split()[0]}"
         told = " ".join(str(error).split())
-        message = f"the Ray cluster at {address!r} cannot be joined: here is {here}; {told}"
-        raise WorkerError(message) from error
+        raise WorkerError(
+            f"the Ray cluster at {address!r} cannot be joined: here is {here}; {told}"
+        ) from error
     except OSError as error:  # ConnectionError, too
         if not _is_about_token(error):
             raise _nothing_at(address, error) from error
         mode = os.environ.get("RAY_AUTH_MODE", "disabled")
-        message = (
+        raise WorkerError(
             f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; "
             "have training run with RAY_AUTH_MODE=token and the token of that cluster, as Ray's "
             "page on token authentication says"
-        )
-        raise WorkerError(message) from error
+        ) from error
 
 
 def _wait_for(address: str) -> None:

@@ -22,11 +22,10 @@ def open_ring(
     """
     for fd in (control_fd, slots_fd):
         if fresh is None and not _is_sealed(fd):
-            message = (
+            raise ValueError(
                 "this is no segment of ringfeed: its size is not sealed, so that reading it could "
                 "be a SIGBUS"
             )
-            raise ValueError(message)
     try:
         return _ring.Ring(control_fd, slots_fd, *sizes, fresh)
     except OSError as error:

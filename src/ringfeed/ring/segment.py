@@ -92,8 +92,7 @@ class Segment:
         ClosedError once it is closed.
         """
         if self.slots_fd < 0:
-            message = "the loader was closed while a slot was to be opened"
-            raise ClosedError(message)
+            raise ClosedError("the loader was closed while a slot was to be opened")
         if slot not in self.reserved:
             allocate(self.slots_fd, slot * self.slot_size, self.slot_size)
             self.reserved.add(slot)

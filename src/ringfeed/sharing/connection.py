@@ -78,11 +78,10 @@ class Connection:
                 raise self._gone() from error
 
     def _stuck(self) -> StallError:
-        message = (
+        return StallError(
             f"{self.share}: its host process (pid {self.host}) has not answered for "
             f"{self._timeout_s:.0f} s"
         )
-        return StallError(message)
 
     def _gone(self) -> WorkerError:
         return WorkerError(

@@ -102,11 +102,10 @@ def _join(
 ) -> tuple[Connection, SharedInfo]:
     """Return the connection and what the host has said; waits out a host that is about to end."""
     if not callable(make_loader):
-        message = (
+        raise TypeError(
             f"make_loader={make_loader!r} must be a function without arguments that returns a "
             "Loader"
         )
-        raise TypeError(message)
     keep_standard_descriptors()
     deadline = time.monotonic() + terms.timeout_s
     join = "join", asdict(terms), rank, None if spec is None else repr(spec)
@@ -115,11 +114,10 @@ def _join(
         if channel and (joined := _greet(channel, join, terms, deadline, has_made=has_made)):
             return joined
         if time.monotonic() > deadline:
-            message = (
+            raise StallError(
                 f"share(name={terms.name!r}): no host process has answered within "
                 f"{terms.timeout_s:.0f} s; if another program has the name, choose another"
             )
-            raise StallError(message)
         time.sleep(SOON_S)
 
 
@@ -156,11 +154,10 @@ def _greet(
         (kind, content), _ = hear(channel, max(deadline - time.monotonic(), 0))
     except TimeoutError:
         channel.close()
-        message = (
+        raise StallError(
             f"share(name={terms.name!r}): make_loader has not returned within "
             f"{terms.timeout_s:.0f} s"
-        )
-        raise StallError(message) from None
+        ) from None
     except (EOFError, OSError) as error:
         channel.close()
         if not has_made:

@@ -95,14 +95,12 @@ class Joined:
     def check_open(self) -> Connection:
         """Return the connection; ClosedError where nothing can be asked for any more."""
         if self._forks != Forks.count:
-            message = (
+            raise ClosedError(
                 f"{self.share} was joined by the process that this one was forked from; join it "
                 "here as well"
             )
-            raise ClosedError(message)
         if self._connection is None:
-            message = f"{self.share}: this training has left it; join it again"
-            raise ClosedError(message)
+            raise ClosedError(f"{self.share}: this training has left it; join it again")
         return self._connection
 
     def begin(self, build: BuildLeaves) -> SharedEpoch:
@@ -201,11 +199,10 @@ class SharedEpoch:
         if self._is_over:
             raise StopIteration
         if joined.epoch_id != self._epoch_id:
-            text = (
+            raise SupersededError(
                 "a newer iterator of this loader has taken over; finish one before you make the "
                 "next"
             )
-            raise SupersededError(text)
         began_s = time.monotonic()
         while True:
             message = joined.open()
@@ -269,23 +266,25 @@ class SharedEpoch:
         if lost:
             self._joined.stats = self._joined.stats.plus(lost=lost)
             share = self._joined.share
-            text = (
+            warnings.warn(
                 f"{share}: this training was slower than the others and has lost {lost} batches "
-                "(on_slow='drop')"
+                "(on_slow='drop')",
+                UserWarning,
+                stacklevel=callers_depth(),
             )
-            warnings.warn(text, UserWarning, stacklevel=callers_depth())
 
     def _tell_of_copy(self) -> None:
         joined = self._joined
         if joined.is_told_of_copies:
             return
         joined.is_told_of_copies = True
-        text = (
+        warnings.warn(
             f"{joined.share}: the trainings' arrays hold all slots but one, so that batches are "
             "handed out as private copies; let go of each batch when you have the next, copy what "
-            "you keep, or give more slots="
+            "you keep, or give more slots=",
+            SlotsHeldWarning,
+            stacklevel=callers_depth(),
         )
-        warnings.warn(text, SlotsHeldWarning, stacklevel=callers_depth())
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off, unless it is over."""

@@ -60,11 +60,10 @@ class HostLoader:
         self.loader = loader = make_loader()
         where = f"share(name={terms.name!r})"
         if not isinstance(loader, Loader):
-            message = (
+            raise TypeError(
                 f"{where}: make_loader returned a {type(loader).__name__}, expected a "
                 "ringfeed.Loader"
             )
-            raise TypeError(message)
         self._check(where, terms)
         self._segment = 0
         self._engine: Engine | None = None  # whose slots these are
@@ -81,23 +80,20 @@ class HostLoader:
             )
             raise SpecError(message + "; pad it in __getitem__, or give each training a Loader")
         if runner.source.has_weights:
-            message = (
+            raise ValueError(
                 f"{where}: a PrioritizedSampler hears of no training's errors in the host process; "
                 "use a Loader"
             )
-            raise ValueError(message)
         if runner.tuner is not None:
-            message = (
+            raise ValueError(
                 f'{where}: the loader has slots="auto" or workers="auto", expected numbers; '
                 "give it both"
             )
-            raise ValueError(message)
         if loader.plan.slots < MIN_SLOTS:
-            message = (
+            raise ValueError(
                 f"{where}: the loader has {loader.plan.slots} slots, expected at least "
                 f"{MIN_SLOTS}; give it slots="
             )
-            raise ValueError(message)
         rank = loader._order.shard  # noqa: SLF001 - only the loader's repr says so otherwise
         if rank.sources and rank.world_size > 1:
             raise ValueError(

@@ -76,8 +76,9 @@ def identify(connection: socket.socket, peer: Peer) -> Descriptor:
 
 def _check(peer: Peer) -> None:
     if peer.uid != os.getuid():
-        message = f"another user (uid {peer.uid}, and this process has uid {os.getuid()})"
-        raise PermissionError(message)
+        raise PermissionError(
+            f"another user (uid {peer.uid}, and this process has uid {os.getuid()})"
+        )
     try:
         is_here = peer.pid != 0 and namespaces_of(peer.pid) == namespaces_of("self")
     except PermissionError:
@@ -85,8 +86,9 @@ def _check(peer: Peer) -> None:
     except FileNotFoundError:
         raise ProcessLookupError from None
     if not is_here:
-        message = "another container (its pid, user or mount namespace is not that of this process)"
-        raise PermissionError(message)
+        raise PermissionError(
+            "another container (its pid, user or mount namespace is not that of this process)"
+        )
 
 
 def _pidfd_of(connection: socket.socket, peer: Peer) -> Descriptor:
@@ -110,13 +112,11 @@ def _has_ended(pidfd: Descriptor) -> bool:
 def check_name(name: object) -> str:
     """Return the name of a share, or raise."""
     if not isinstance(name, str):
-        message = f"name={name!r} must be a str"
-        raise TypeError(message)
+        raise TypeError(f"name={name!r} must be a str")
     if not _ALLOWED.fullmatch(name):
-        message = (
+        raise ValueError(
             f"name={name!r} must be 1 to 64 of the letters A-Z and a-z, digits, '.', '_' and '-'"
         )
-        raise ValueError(message)
     return name
 
 
@@ -162,8 +162,9 @@ def connect(name: str) -> Descriptor | None:
         except ProcessLookupError:  # the first training has ended, and the host does not listen yet
             return None
         except PermissionError as error:
-            message = f"name={name!r} is in use by {error}; choose another name"
-            raise PermissionError(message) from None
+            raise PermissionError(
+                f"name={name!r} is in use by {error}; choose another name"
+            ) from None
         return Descriptor(made.detach)
 
 

@@ -42,11 +42,10 @@ class Terms:
         check_choice("on_slow", self.on_slow, ("wait", "drop", "raise"))
         for name in ("patience_s", "timeout_s"):
             if getattr(self, name) is None:
-                message = (
+                raise TypeError(
                     f"{name}=None must be a number of seconds: a share waits for no training for "
                     "ever"
                 )
-                raise TypeError(message)
             check_seconds(name, getattr(self, name), "above 0")
 
     def differs(self, other: Terms) -> str | None:
@@ -66,11 +65,10 @@ def rank_of(mode: str, rank: object, ranks: int) -> int | None:
     """Return which part of each batch this process reads; None in mode "broadcast"."""
     if mode == "broadcast":
         if rank is not None:
-            message = (
+            raise ValueError(
                 f"rank={rank!r} with mode='broadcast', where each training gets all rows; leave "
                 "rank out"
             )
-            raise ValueError(message)
         return None
     found = _from_launcher() if rank is None else check_integer("rank", rank, 0)
     if found is None:
@@ -79,8 +77,7 @@ def rank_of(mode: str, rank: object, ranks: int) -> int | None:
             f"of {', '.join(LOCAL_RANKS)} is in the environment; give rank="
         )
     if not 0 <= found < ranks:
-        message = f"rank={found} with ranks={ranks}; ranks go from 0 to {ranks - 1}"
-        raise ValueError(message)
+        raise ValueError(f"rank={found} with ranks={ranks}; ranks go from 0 to {ranks - 1}")
     return found
 
 
@@ -90,10 +87,9 @@ def _from_launcher() -> int | None:
             try:
                 return int(os.environ[name])
             except ValueError:
-                message = (
+                raise ValueError(
                     f"the environment has {name}={os.environ[name]!r}, expected an int; give rank="
-                )
-                raise ValueError(message) from None
+                ) from None
     return None
 
 

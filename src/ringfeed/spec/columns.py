@@ -94,18 +94,18 @@ def _converted(branch: Any, path: str) -> Any:
         return branch
     kind = f"{type(branch).__module__.partition('.')[0]}.{type(branch).__name__}"
     if kind.partition(".")[0] in _LAZY:
-        message = (
+        raise SpecError(
             f"{path} is a {kind}, which is read piece by piece, expected an array in memory; give "
             "numpy.asarray() of it if it fits there, or an object whose __getitem__(i) reads row "
             "i of each column"
         )
-        raise SpecError(message)
     try:
         return np.asarray(branch)
     except Exception as error:
         remedy = of_sparse(branch) or "give a NumPy array in its place"
-        message = f"{path} is a {kind}, of which NumPy can make no array ({error}); {remedy}"
-        raise SpecError(message) from error
+        raise SpecError(
+            f"{path} is a {kind}, of which NumPy can make no array ({error}); {remedy}"
+        ) from error
 
 
 def of_sparse(value: Any) -> str:
@@ -131,12 +131,11 @@ def _refuse_ambiguous(dataset: list[Any]) -> None:
     lengths = {_shape(member)[0] for member in dataset}
     if len(lengths) == 1 and (length := lengths.pop()) > len(dataset):
         count = "1 array" if len(dataset) == 1 else f"{len(dataset)} arrays"
-        message = (
+        raise SpecError(
             f"the dataset is a list of {count} of length {length}, expected a tuple of columns or "
             f"many samples; give tuple() of it for {length} samples, numpy.stack() of it for "
             f"{len(dataset)}"
         )
-        raise SpecError(message)
 
 
 def _refuse_mixed(dataset: Any, leaves: list[tuple[str, Any]]) -> None:
@@ -174,8 +173,7 @@ def check_columns(spec: Spec, inferred: Spec, given: object) -> None:
         )
     elif any(leaf.cast for leaf in spec.leaves):
         remedy = "it converts uint8 arrays of the samples' shape"
-    message = f"spec= says {given!r}, but the arrays are {inferred!r}; {remedy}"
-    raise SpecError(message)
+    raise SpecError(f"spec= says {given!r}, but the arrays are {inferred!r}; {remedy}")
 
 
 def _takes(leaf: Leaf, column: Leaf) -> bool:

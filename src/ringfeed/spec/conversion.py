@@ -183,9 +183,8 @@ def refuse_in_place(spec: Spec) -> None:
     for leaf in spec.leaves:
         if leaf.cast is not None or leaf.casts:
             steps = "cast=" if leaf.casts else "scale=, offset=, mean=, std= and layout="
-            message = (
+            raise SpecError(
                 f"{leaf.path} is converted by its Array, but read_into writes into the slot "
                 f"itself; write {leaf.dtype} there and leave {steps} out, or take read_into out of "
                 "the dataset"
             )
-            raise SpecError(message)

@@ -251,9 +251,8 @@ def refuse_columns(spec: Spec) -> None:
     """Refuse samples that differ in length: the rows of an array do not."""
     for leaf in spec.leaves:
         if leaf.form is not None:
-            message = (
+            raise SpecError(
                 f"{leaf.path} is {leaf.form.name} in spec=, but the dataset is made of arrays, "
                 "whose rows have one length; give an object whose __getitem__(i) returns sample i "
                 "in its own length"
             )
-            raise SpecError(message)

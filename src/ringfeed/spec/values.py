@@ -166,10 +166,11 @@ def warn_of_numbers(lists: list[tuple[Any, str]]) -> None:
     for value, where in lists:
         if len(value) > FEW and all(map(is_number, value)):
             dtype = np.asarray(value).dtype if set(map(type, value)) != {float} else "float32"
-            message = (
+            warnings.warn(
                 f"{where} is {shown(value)} numbers, each of which is a leaf and an array of its "
                 "own in a batch; return numpy.asarray() of it for one leaf, or give spec= with "
-                f"Array(({len(value)},), {str(dtype)!r}) in its place"
+                f"Array(({len(value)},), {str(dtype)!r}) in its place",
+                UserWarning,
+                stacklevel=callers_depth(),
             )
-            warnings.warn(message, UserWarning, stacklevel=callers_depth())
             return

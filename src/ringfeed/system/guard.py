@@ -151,9 +151,8 @@ def _execute(execute: Callable[..., NoReturn], home: int, *arguments: Any) -> No
     What the dataset has forked may become one.
     """
     if os.getpid() == home:
-        message = (
+        raise RuntimeError(
             "a worker process cannot become another program, since nothing would end that with the "
             "training; start it with subprocess"
         )
-        raise RuntimeError(message)
     execute(*arguments)

@@ -85,11 +85,10 @@ def start_interpreter(module: str, fds: tuple[int, ...], *arguments: str) -> Chi
     Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others.
     """
     if not sys.executable:
-        message = (
+        raise WorkerError(
             "sys.executable does not say which Python runs here, so no worker can be started; set "
             "it"
         )
-        raise WorkerError(message)
     around = surroundings()
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
     folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise

@@ -62,11 +62,12 @@ def in_threads() -> None:
     """Say once that threads do what processes do on Linux."""
     from ringfeed._callers import callers_depth  # noqa: PLC0415 - only where it is said
 
-    message = (
+    warnings.warn(
         f"a worker process {_ALONE} workers are threads, with the same batches, orders and states; "
-        "backend='thread' says so without this line"
+        "backend='thread' says so without this line",
+        RuntimeWarning,
+        stacklevel=callers_depth(),
     )
-    warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
 
 
 def check_processes(workers: int, own: int = 0) -> None:

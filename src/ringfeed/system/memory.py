@@ -85,5 +85,6 @@ def allocate(fd: int, offset: int, size: int, remedy: str = FEWER_SLOTS) -> None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise
-        message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; {remedy}"
-        raise PlanError(message) from error
+        raise PlanError(
+            f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; {remedy}"
+        ) from error

@@ -102,11 +102,10 @@ def _run(
         if state is not None:
             loader.load_state_dict(state)
             if loader.state_dict() != state:
-                message = (
+                raise StateError(
                     f"load_state_dict() and then state_dict() give {loader.state_dict()}, expected "
                     f"{state}"
                 )
-                raise StateError(message)
         return [*_batches(loader, epochs)]
 
 
@@ -163,15 +162,13 @@ def _compare(
         if differing:
             with make_loader() as loader:
                 path, cause = loader.spec.leaves[differing[0]].path, _cause(loader)
-            message = (
+            raise AssertionError(
                 f"batch {number} of epoch {epoch} differs in {path} {when}. A likely cause: {cause}"
             )
-            raise AssertionError(message)
     if len(whole) != len(other):
-        message = (
+        raise AssertionError(
             f"{len(other)} batches came {when}, expected {len(whole)}. A likely cause: {_SAMPLER}"
         )
-        raise AssertionError(message)
 
 
 def _cause(loader: Loader[Any]) -> str:

@@ -64,11 +64,10 @@ class Target:
         try:
             self._pidfd = os.pidfd_open(pid)
         except (OSError, OverflowError):
-            message = (
+            raise RingfeedError(
                 f"there is no process {pid}; `ringfeed top` alone lists those that have a running "
                 "loader"
-            )
-            raise RingfeedError(message) from None
+            ) from None
         self.command = _command_of(pid)
 
     def __enter__(self) -> Self:
@@ -102,11 +101,10 @@ class Target:
         try:
             files = _control_files(self.pid)
         except PermissionError:
-            message = (
+            raise RingfeedError(
                 f"process {self.pid} may not be looked at: it belongs to another user, or hides "
                 "from its own"
-            )
-            raise RingfeedError(message) from None
+            ) from None
         except (FileNotFoundError, ProcessLookupError):
             files = {}  # it has just ended
         before = self._attached
@@ -185,11 +183,10 @@ def is_started_by(pid: int, ancestor: int) -> bool:
 
 def _check_proc() -> None:
     if not Path("/proc/self").exists():
-        message = (
+        raise RingfeedError(
             "loaders are found through /proc, which is not here: mount it (mount -t proc proc "
             "/proc)"
         )
-        raise RingfeedError(message)
 
 
 def _control_files(pid: int) -> dict[int, str]:

@@ -85,11 +85,10 @@ def subject_of(loader: Any, *, shuffle: bool = True) -> Subject:
         from ringfeed.tools.keras_subject import KerasSubject  # noqa: PLC0415
 
         return KerasSubject(loader, shuffle=shuffle)
-    message = (
+    raise TypeError(
         f"a {type(loader).__name__} is neither a torch DataLoader nor a Keras PyDataset; give a "
         "dataset of samples to `ringfeed profile module:dataset`"
     )
-    raise TypeError(message)
 
 
 def profile_subject(subject: Subject, limits: Limits) -> LoaderProfile:

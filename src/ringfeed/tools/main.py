@@ -280,11 +280,10 @@ def _top(chosen: argparse.Namespace) -> None:
         from ringfeed.tools.rank_view import top_ranks  # noqa: PLC0415
         from ringfeed.tools.top import top  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        message = (
+        raise RingfeedError(
             "the picture is drawn by the package rich, which is missing: pip install "
             "'ringfeed[top]'"
-        )
-        raise RingfeedError(message) from error
+        ) from error
     options: dict[str, Any] = {"interval_s": chosen.interval, "once": chosen.once}
     ending = (
         top_ranks(chosen.pid, **options)
@@ -335,8 +334,9 @@ def _ints(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        message = f"{text!r} is no list of whole numbers; write them as 64,128"
-        raise argparse.ArgumentTypeError(message) from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of whole numbers; write them as 64,128"
+        ) from None
 
 
 def _sizes(text: str) -> list[int] | None:

@@ -20,10 +20,10 @@ try:
     from libcst import matchers as m
     from libcst import metadata
 except ModuleNotFoundError as error:
-    message = (
-        "scripts are read by the package libcst, which is missing: pip install 'ringfeed[migrate]'"
-    )
-    raise ModuleNotFoundError(message, name="libcst") from error
+    raise ModuleNotFoundError(
+        "scripts are read by the package libcst, which is missing: pip install 'ringfeed[migrate]'",
+        name="libcst",
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,8 +75,9 @@ class Script:
         try:
             self.module = cst.parse_module(text)
         except cst.ParserSyntaxError as error:
-            message = f"line {error.raw_line}: this is no Python: {error.message}"
-            raise RingfeedError(message) from None
+            raise RingfeedError(
+                f"line {error.raw_line}: this is no Python: {error.message}"
+            ) from None
         wrapper = metadata.MetadataWrapper(self.module, unsafe_skip_copy=True)
         self.spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
         self.places = wrapper.resolve(metadata.PositionProvider)

@@ -22,11 +22,10 @@ def load(place: str) -> Any:
     """
     file, _, path = place.rpartition(":")
     if not (file and path):
-        message = (
+        raise ValueError(
             f"{place!r} names no dataset; write module:name or script.py:name, as in "
             "mymodule:dataset"
         )
-        raise ValueError(message)
     is_script = file.endswith(".py") or os.sep in file
     found: Any = _script(Path(file)) if is_script else _module(file)
     for name in path.split("."):
@@ -52,12 +51,11 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0] or here in sys.path or "" in sys.path:
             raise
-        message = (
+        raise ValueError(
             f"no module {name!r} on sys.path, and PYTHONSAFEPATH is set, so the current directory "
             f"is not looked at; name the file, as in {name.replace('.', os.sep)}.py:dataset, or "
             "put its folder on PYTHONPATH"
-        )
-        raise ValueError(message) from None
+        ) from None
 
 
 def _script(file: Path) -> ModuleType:
@@ -66,24 +64,21 @@ def _script(file: Path) -> ModuleType:
     Its folder comes first on ``sys.path``, for its own imports and for those of workers.
     """
     if not file.is_file():
-        message = f"there is no script {str(file)!r}"
-        raise ValueError(message)
+        raise ValueError(f"there is no script {str(file)!r}")
     name, folder = file.stem, str(file.resolve().parent)
     if name in sys.modules:
         known = getattr(sys.modules[name], "__file__", None)
         if known is None or not Path(known).exists() or not file.samefile(known):
-            message = (
+            raise ValueError(
                 f"{file} has the name of a module that Python has imported already, {name}; rename "
                 "the script"
             )
-            raise ValueError(message)
         return sys.modules[name]
     if folder not in sys.path:
         look_first(folder)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        message = f"{str(file)!r} is no script of Python: its name does not end in .py"
-        raise ValueError(message)
+        raise ValueError(f"{str(file)!r} is no script of Python: its name does not end in .py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -165,14 +165,15 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     shape, or of slots and memory; SpecError for what is no sample.
     """
     if (dataset is None) == (shape is None):
-        message = "give a dataset, or the shape of a sample: one of them says what is planned for"
-        raise ValueError(message)
+        raise ValueError(
+            "give a dataset, or the shape of a sample: one of them says what is planned for"
+        )
     if slots is not None and memory is not None:
-        message = "give slots= or memory=, not both: each decides the other"
-        raise ValueError(message)
+        raise ValueError("give slots= or memory=, not both: each decides the other")
     if batch_size is None and dataset is None:
-        message = "batch_size=None is for a dataset of whole batches; give it, or a batch_size"
-        raise ValueError(message)
+        raise ValueError(
+            "batch_size=None is for a dataset of whole batches; give it, or a batch_size"
+        )
     count = check_count("workers", workers, 0, _ring.MAX_WORKERS)
     count = min(usable_cpus(), _ring.MAX_WORKERS) if count is None else count
     whole = batch_size is None
@@ -237,22 +238,20 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
     size = None if whole else 1
     source = open_source(dataset, Terms(size, spec))
     if spec is None and source.local_only:
-        message = (
+        raise ValueError(
             "plan() would read the first element of an iterator, and its epoch would lack it; "
             "give spec="
         )
-        raise ValueError(message)
     tell("reading sample 0")
     make = partial(Loader, batch_size=size, slots=MIN_SLOTS, workers=workers, spec=spec)
     if spec is None and source.streams and not workers:  # it may keep its place in itself
         try:
             found = of_copy(dataset, make)
         except ShipError as error:
-            message = (
+            raise ValueError(
                 "plan() would read the first element of an iterable that cannot be copied, and "
                 "its epoch might lack it; give spec="
-            )
-            raise ValueError(message) from error
+            ) from error
     else:
         found = make(dataset)
     leaves = [_show_leaf(leaf) for leaf in found.spec.leaves]

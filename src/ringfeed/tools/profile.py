@@ -166,14 +166,12 @@ def profile(  # noqa: PLR0913 - what a user may set
     check_seconds("seconds", seconds, "the time for which samples are read")
     found = open_source(dataset, Terms(batch_size, seed=check_integer("seed", seed, 0)))
     if not found.runs_code:
-        message = (
+        raise ValueError(
             "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed "
             "itself"
         )
-        raise ValueError(message)
     if found.length() is None:
-        message = f"{name} has no length, so there are no indices to try"
-        raise ValueError(message)
+        raise ValueError(f"{name} has no length, so there are no indices to try")
     watched = _Watched(found.element, found.length() or 0)
     rows = None if batch_size is None else 1  # one by one: the times are of samples
     with Loader(

@@ -17,11 +17,11 @@ import numpy as np
 try:
     import psutil
 except ModuleNotFoundError as error:
-    message = (
+    raise ModuleNotFoundError(
         "what a loader uses is read by the package psutil, which is missing: pip install "
-        "'ringfeed[top]'"
-    )
-    raise ModuleNotFoundError(message, name="psutil") from error
+        "'ringfeed[top]'",
+        name="psutil",
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -77,12 +77,11 @@ class TorchSubject:
     def _refuse_once(self) -> None:
         """Raise RingfeedError for an iterable whose elements training would lack afterwards."""
         if _is_stream(self.loader) and iter(self.loader.dataset) is iter(self.loader.dataset):
-            message = (
+            raise RingfeedError(
                 f"the {self.name} can be read only once: iter() of its dataset gives one and the "
                 "same iterator, whose elements would be missing in training; have __iter__ begin "
                 "anew each time"
             )
-            raise RingfeedError(message)
 
     @contextmanager
     def untouched(self) -> Iterator[None]:

@@ -24,8 +24,7 @@ __all__ = ["DataLoader"]
 def __getattr__(name: str) -> object:
     """Import a public name on its first use (PEP 562)."""
     if name not in __all__:
-        message = f"module 'ringfeed.torch' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'ringfeed.torch' has no attribute {name!r}")
     from ringfeed.torch import loader  # noqa: PLC0415 - see above
 
     return loader.DataLoader

@@ -84,8 +84,7 @@ def _tree_of(sample: Any, batch: Any, path: str, in_tuple: list[bool]) -> Any:
             return kind(zip(sample, below, strict=True))
         return getattr(sample, "_make", kind)(below)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    message = f"{path} is of type {name}, for which a slot has no place"
-    raise SpecError(message)
+    raise SpecError(f"{path} is of type {name}, for which a slot has no place")
 
 
 def _batch_of(tree: Any, leaves: Iterator[Any]) -> Any:

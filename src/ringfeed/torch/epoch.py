@@ -170,8 +170,7 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
                     self._made = [_Failed(error)]
                 elif isinstance(error, StallError):
                     seconds = f"{self._loader.timeout:g} seconds"
-                    message = f"DataLoader timed out after {seconds}: {error}"
-                    raise RuntimeError(message) from error
+                    raise RuntimeError(f"DataLoader timed out after {seconds}: {error}") from error
                 elif not self._goes_on(error):
                     raise
             else:
@@ -189,13 +188,14 @@ class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by 
         said, batches = self._said_length, self._place.batches + 1
         if self._ring is not None and said is not None and batches > max(said, self._warned_of):
             self._warned_of = batches
-            message = (
+            warnings.warn(
                 f"Length of IterableDataset {self._loader.dataset} was reported to be {said}(when "
                 f"accessing len(dataloader)), but {batches} samples have been fetched. For "
                 "multiprocessing data-loading, this comes of workers that each give all of the "
-                "data: have each copy give its own part, by torch.utils.data.get_worker_info()"
+                "data: have each copy give its own part, by torch.utils.data.get_worker_info()",
+                UserWarning,
+                stacklevel=callers_depth(),
             )
-            warnings.warn(message, UserWarning, stacklevel=callers_depth())
         size: int = self._loader.batch_size or 1
         return size
 

@@ -53,11 +53,9 @@ def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any],
     try:
         return answer_of(partial(_read_apart, loader, first, start, use), LIMIT_S, apart=True)
     except StallError as error:
-        message = f"its first sample takes more than {LIMIT_S:g} s"
-        raise ShipError(message) from error
+        raise ShipError(f"its first sample takes more than {LIMIT_S:g} s") from error
     except WorkerError as error:
-        message = "the process that reads its first sample has crashed"
-        raise ShipError(message) from error
+        raise ShipError("the process that reads its first sample has crashed") from error
 
 
 def _read(
@@ -68,8 +66,7 @@ def _read(
         if first is NOTHING:
             for element in dataset:
                 return use(element)
-            message = "its IterableDataset is empty in worker 0"
-            raise ShipError(message)
+            raise ShipError("its IterableDataset is empty in worker 0")
         if loader.batch_sampler is None:
             return use(dataset[first])
         getitems = getattr(dataset, "__getitems__", None)
@@ -104,11 +101,10 @@ def _refuse_shared(dataset: Any) -> None:
     """
     for steps, held, _ in walk(dataset):
         if type(held).__module__.startswith(("multiprocessing.", "torch.multiprocessing.")):
-            message = (
+            raise SpecError(
                 f"dataset{written(steps)} is of multiprocessing's, and a read ahead could change "
                 "it for all"
             )
-            raise SpecError(message)
 
 
 def start_method(loader: Any) -> Any:

@@ -156,5 +156,4 @@ def ints_of(given: Any, most: int, *, of_columns: bool) -> AnyArray:
         if is_of_numbers and 0 < found.size <= most and 0 <= found.min() <= found.max() < MOST:
             return found.astype(np.int64)
     shown = text if len(text := repr(given)) <= SHOWN else f"{text[: SHOWN - 1]}…"
-    message = f"the sampler gives {shown}, and not a list of 1 to {most} ints of 0 or more"
-    raise SpecError(message)
+    raise SpecError(f"the sampler gives {shown}, and not a list of 1 to {most} ints of 0 or more")

@@ -175,11 +175,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
             try:
                 return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}
             except UnfitError as error:
-                message = (
+                warnings.warn(
                     f"state_dict() of the IterableDataset {error}; a DataLoader that goes on from "
-                    "this state reads the dataset from its start"
+                    "this state reads the dataset from its start",
+                    UserWarning,
+                    stacklevel=callers_depth(),
                 )
-                warnings.warn(message, UserWarning, stacklevel=callers_depth())
         return {"num_workers": self.num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

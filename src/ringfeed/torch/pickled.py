@@ -200,8 +200,7 @@ def parts_of(batch: Any) -> list[AnyArray]:
     except DeviceError:
         raise
     except Exception as error:
-        message = f"a batch cannot be sent to the training process: {error}"
-        raise UnsendableError(message) from error
+        raise UnsendableError(f"a batch cannot be sent to the training process: {error}") from error
     return [np.asarray(part) for part in (stream.getbuffer(), *(each.raw() for each in buffers))]
 
 
@@ -242,8 +241,7 @@ class _Pickler(pickle.Pickler):
 
     def _tensor(self, torch: Any, tensor: Any) -> Any:
         if tensor.device.type != "cpu":
-            message = f"a batch has a tensor on {tensor.device}"
-            raise DeviceError(message)
+            raise DeviceError(f"a batch has a tensor on {tensor.device}")
         if not tensor.is_leaf:
             raise UnsendableError(
                 "it has a tensor that was computed of one with requires_grad; detach() it"
@@ -278,8 +276,9 @@ def _named(kind: type) -> Any:
     if found is kind or kind.__module__ == "builtins":
         return NotImplemented
     if "<locals>" in kind.__qualname__:
-        message = f"it has an object of {kind.__qualname__}, a class that no other process can find"
-        raise UnsendableError(message)
+        raise UnsendableError(
+            f"it has an object of {kind.__qualname__}, a class that no other process can find"
+        )
     return _class_of, (kind.__module__, kind.__qualname__)
 
 

@@ -47,20 +47,18 @@ def checked(state: Mapping[str, Any], loader: Any) -> dict[str, Any]:
     missing = [name for name in _NAMES if name not in state]
     if missing or state["version"] != VERSION:
         what = f"without {missing[0]!r}" if missing else f"of version {state['version']!r}"
-        message = (
+        raise StateError(
             f"the state is a {type(state).__name__} {what}, expected what state_dict() of a "
             "DataLoader returned"
         )
-        raise StateError(message)
     num_workers = loader.num_workers
     workers = state.get("num_workers", num_workers)
     if workers != num_workers:
-        message = (
+        raise StateError(
             f"the state was taken amid an epoch of an IterableDataset with num_workers={workers}, "
             f"and this DataLoader has {num_workers}, with other elements in each batch; give it "
             f"num_workers={workers}"
         )
-        raise StateError(message)
     # States of ringfeed 0.2 have no base seed. Workers that persist keep one, so an epoch of theirs
     # draws none anew.
     kept = 0 if loader.persistent_workers and state["epoch"] else None

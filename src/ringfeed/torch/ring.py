@@ -110,11 +110,10 @@ class Pickling:
                 self.size = max(self.size or 0, len(flat))
                 batch = read(flat)
         except Exception as error:
-            message = (
+            raise ShipError(
                 f"a batch cannot be made again in the training process: {error}; return objects of "
                 "classes that a module or the script defines"
-            )
-            raise ShipError(message) from error
+            ) from error
         return default_convert(batch) if self.converts else batch
 
 
@@ -140,11 +139,10 @@ class Ring:
         """
         method = start_method(loader)
         if has_own_collation() and method != "fork":
-            message = (
+            raise ShipError(
                 "torch's default_collate_fn_map has functions of the user's own, which workers "
                 "would not know"
             )
-            raise ShipError(message)
         self.forks = Forks.count
         """How often this process had been forked; in one that was forked later the ring is dead."""
         first = lists.peek()
@@ -286,11 +284,10 @@ def size_of_batch(loader: Any) -> int:
 def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
     """Return the settings for a copy of an IterableDataset in each worker, read in turn."""
     if loader.num_workers > MAX_WORKERS:
-        message = (
+        raise ShipError(
             f"num_workers={loader.num_workers} copies of an IterableDataset, and {MAX_WORKERS} is "
             "the most"
         )
-        raise ShipError(message)
     kind = StatefulCopy if has_state(loader.dataset) else Copy
     return {
         "dataset": Interleave(

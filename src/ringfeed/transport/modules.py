@@ -85,16 +85,16 @@ def check_fit(obj: Any) -> None:
     if isinstance(obj, FunctionType):
         package = obj.__globals__.get("__package__") or ""
         if any(map(by_value, _imported_in(obj.__code__, package))):
-            message = f"{name} imports, when called, a module that travels by value"
-            raise pickle.PicklingError(message)
+            raise pickle.PicklingError(
+                f"{name} imports, when called, a module that travels by value"
+            )
         return
     bases = [base for base in obj.__mro__[1:-1] if not of_framework(base.__module__)]
     hooked = any("__init_subclass__" in vars(base) for base in bases if base.__module__ != "typing")
     if hooked or type(obj).__module__ not in _PLAIN_METACLASSES:
-        message = (
+        raise pickle.PicklingError(
             f"{name} has a metaclass or an __init_subclass__, which would run again in a worker"
         )
-        raise pickle.PicklingError(message)
 
 
 def _imported_in(code: CodeType, package: str) -> Iterator[str]:

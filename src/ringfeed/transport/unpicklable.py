@@ -184,13 +184,12 @@ def refuse_to_share(dataset: object) -> None:
     for steps, part, _ in walk(dataset):
         if _is_shared(part):
             where = users_path(dataset, "dataset", steps)
-            message = (
+            raise ShipError(
                 f"{where} is {words(part)}, and forked workers would share it with "
                 "this process, its position too; open it on first use in __getitem__, in the "
                 "worker, and close it here, or use backend='process' with a __getstate__ that "
                 "leaves it out"
             )
-            raise ShipError(message)
 
 
 def _is_shared(held: Any) -> bool:

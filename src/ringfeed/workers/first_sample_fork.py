@@ -58,18 +58,16 @@ def answer_of(
     try:
         answer, _ = channels.receive(child.channel, timeout_s)
     except TimeoutError:
-        message = (
+        raise StallError(
             f"the first sample was not read in {timeout_s:g} s, in a process forked for it; raise "
             "timeout_s, give spec=, or use backend='process'"
-        )
-        raise StallError(message) from None
+        ) from None
     except EOFError:
         child.is_dead(END_S)
-        message = (
+        raise WorkerError(
             f"the process that was to read the first sample {child.exit_reason()}; give spec= to "
             "have none read"
-        )
-        raise WorkerError(message) from None
+        ) from None
     finally:
         child.end(END_S)
         lifeline.close()

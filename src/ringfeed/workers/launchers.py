@@ -67,11 +67,10 @@ class Forker(Launcher):
             except TimeoutError as error:
                 self._end_forkserver()
                 if not (self.sends_dataset and self.holds_dataset):
-                    message = (
+                    raise WorkerError(
                         f"the process that is to {self._at}fork workers has not answered for "
                         f"{error.args[0]:g} s; raise timeout_s"
-                    )
-                    raise WorkerError(message) from None
+                    ) from None
                 self.holds_dataset = False
             except (OSError, EOFError) as error:
                 end, told = self._end_forkserver()
@@ -86,8 +85,9 @@ class Forker(Launcher):
                     raise WorkerError(f"no worker can be started: {why}") from error
                 deaths += 1
                 if deaths == MOST_DEATHS or self._is_stopping:
-                    message = f"the process that forks workers {end} twice; use backend='spawn'"
-                    raise WorkerError(message) from error
+                    raise WorkerError(
+                        f"the process that forks workers {end} twice; use backend='spawn'"
+                    ) from error
 
     def _order(self) -> WorkerProcess:
         """Have a worker forked.
@@ -132,8 +132,7 @@ class Forker(Launcher):
                 continue
             told.update(message)
             if "refused" in told:
-                text = f"no worker can be started: {told['refused']}"
-                raise WorkerError(text)
+                raise WorkerError(f"no worker can be started: {told['refused']}")
             if "pid" in message:
                 process = WorkerProcess(message["pid"], fds[0], channel, parent=parent)
                 process.told = told

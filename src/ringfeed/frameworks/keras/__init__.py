@@ -80,8 +80,7 @@ def check_takes_adapters(what: str) -> None:
     """Raise ImportError for a Keras that takes no data adapters."""
     if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
         least = ".".join(map(str, TAKES_ADAPTERS))
-        message = (
+        raise ImportError(
             f"{what} needs Keras {least} or later, which takes data adapters, and this is "
             f"{keras.__version__}; update it: pip install -U keras"
         )
-        raise ImportError(message)

@@ -367,8 +367,7 @@ def _dtype(path: str, dtype: np.dtype[Any]) -> tf.DType:
     try:
         return tf.as_dtype(dtype)
     except TypeError:
-        message = (
+        raise SpecError(
             f"{path} has dtype {dtype}, of which TensorFlow has no tensors; convert it in "
             "__getitem__"
-        )
-        raise SpecError(message) from None
+        ) from None

@@ -117,30 +117,27 @@ class LoaderFeed:
 
 def superseded() -> SupersededError:
     """Return the error for an iteration that a newer one has taken the loader from."""
-    message = (
+    return SupersededError(
         "a newer iteration over this dataset has taken over the loader, which serves one at a "
         "time; end the first before you begin the second, or give each a loader of its own"
     )
-    return SupersededError(message)
 
 
 def check_whole(stream: BatchStream, count: int | None) -> None:
     """Raise StateError where a dataset of ``count`` batches would be given the rest of an epoch."""
     if count is not None and stream.runner.position.is_amid:
-        message = (
+        raise StateError(
             "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it "
             "after load_state_dict() or skip()"
         )
-        raise StateError(message)
 
 
 def ended_early(count: int | None) -> RingfeedError:
     """Return the error for an epoch that has fewer batches than TensorFlow was told."""
-    message = (
+    return RingfeedError(
         f"the epoch ended before its {count} batches, which was len(loader) when the dataset was "
         "made; call to_tf_dataset() again: the length has changed, or some batches are None"
     )
-    return RingfeedError(message)
 
 
 def _end_daemons_silently() -> None:
