@@ -343,18 +343,18 @@ class Loader(Generic[Batch_co]):
         """Return the dataset's type and the main settings, in one line."""
         if not hasattr(self, "_runner"):  # its parameters were refused
             return object.__repr__(self)
-        from ringfeed.monitor.loader_words import text_of  # noqa: PLC0415 - where it is shown
+        from ringfeed.monitor.words import loader_text  # noqa: PLC0415 - where it is shown
 
         samples = "" if self._samples is None else f", samples: {self._samples!r}"
-        return f"<{text_of(self._runner, self._order)}{samples}>"
+        return f"<{loader_text(self._runner, self._order)}{samples}>"
 
     def _repr_html_(self) -> str | None:
         """Return a table for notebooks: ``repr``, next epoch, memory and statistics."""
         if not hasattr(self, "_runner"):
             return None
-        from ringfeed.monitor.loader_words import html_of  # noqa: PLC0415 - for notebooks
+        from ringfeed.monitor.words import loader_html  # noqa: PLC0415 - for notebooks
 
-        return html_of(self, repr(self).strip("<>"), self._stream.length)
+        return loader_html(self, repr(self).strip("<>"), self._stream.length)
 
     def __str__(self) -> str:
         """Return the ``repr``; inside Keras' error for unknown data, add what Keras accepts."""

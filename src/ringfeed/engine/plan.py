@@ -109,9 +109,9 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the total, its parts, and what would make it smaller."""
-        from ringfeed.monitor.plan_words import text_of  # noqa: PLC0415 - only where it is shown
+        from ringfeed.monitor.words import plan_text  # noqa: PLC0415 - only where it is shown
 
-        return text_of(self)
+        return plan_text(self)
 
     def __repr__(self) -> str:
         """Return the total and its parts, for a prompt."""
@@ -120,9 +120,9 @@ class Plan:
     def _repr_html_(self) -> str:
         """Return the total and its parts as a table, for notebooks."""
         from ringfeed._html import table  # noqa: PLC0415 - for notebooks
-        from ringfeed.monitor.plan_words import lines_of  # noqa: PLC0415 - only where it is shown
+        from ringfeed.monitor.words import plan_lines  # noqa: PLC0415 - only where it is shown
 
-        return table("Plan", lines_of(self))
+        return table("Plan", plan_lines(self))
 
 
 def _control_block(indices: int, slots: int, workers: int, more: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed._html import table
 from ringfeed._units import show_bytes
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
-from ringfeed.monitor.plan_words import sizes_of
+from ringfeed.monitor.words import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

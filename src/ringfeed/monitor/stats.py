@@ -114,15 +114,15 @@ class Stats:
 
     def __repr__(self) -> str:
         """Return what a person wants to know, in a line."""
-        from ringfeed.monitor.stats_words import text_of  # noqa: PLC0415 - if needed
+        from ringfeed.monitor.words import stats_text  # noqa: PLC0415 - if needed
 
-        return f"<Stats: {text_of(self)}>"
+        return f"<Stats: {stats_text(self)}>"
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the same as lines of a table."""
-        from ringfeed.monitor.stats_words import lines_of  # noqa: PLC0415 - if needed
+        from ringfeed.monitor.words import stats_lines  # noqa: PLC0415 - if needed
 
-        return lines_of(self)
+        return stats_lines(self)
 
     def _repr_html_(self) -> str:
         """Return the lines for a notebook."""
