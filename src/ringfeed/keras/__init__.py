@@ -11,8 +11,9 @@ Names are imported on first use: the enqueuers need no Keras, everything else im
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from ringfeed._exports import importing
 
 if TYPE_CHECKING:
     from ringfeed.keras.backup import BackupAndRestore
@@ -44,13 +45,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name on its first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ringfeed.keras' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"ringfeed.keras.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = importing("ringfeed.keras", _HOMES)
 
 
 def __dir__() -> list[str]:

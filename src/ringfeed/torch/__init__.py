@@ -15,19 +15,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringfeed._exports import importing
+
 if TYPE_CHECKING:
     from ringfeed.torch.loader import DataLoader
 
 __all__ = ["DataLoader"]
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name on its first use (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module 'ringfeed.torch' has no attribute {name!r}")
-    from ringfeed.torch import loader  # noqa: PLC0415 - see above
-
-    return loader.DataLoader
+__getattr__ = importing("ringfeed.torch", {"DataLoader": "loader"})
 
 
 def __dir__() -> list[str]:
