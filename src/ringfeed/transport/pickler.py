@@ -50,6 +50,7 @@ from ringfeed.transport.lazy import (
     stays,
     without_frameworks,
 )
+from ringfeed.transport.unpacking import with_cache
 
 if TYPE_CHECKING:
     import pickle
@@ -238,9 +239,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         by_name = module not in _modules.MAIN and not self._sends(module)
         if by_name and _modules.found_at(module, name) is cached:
             return name
-        from ringfeed.transport import caches  # noqa: PLC0415 - few datasets have such a function
-
-        return caches.cached, (cached.__wrapped__, cached.cache_parameters())
+        return with_cache, (cached.__wrapped__, cached.cache_parameters())
 
     # ---- functions, classes and instances ----
 

@@ -5,14 +5,16 @@ Its memfds are mapped privately (`mapped`), and unpickled (`opened`).
 
 from __future__ import annotations
 
+import functools
 import pickle
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.system import _system
 from ringfeed.transport.imports import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Piece(NamedTuple):
@@ -53,3 +55,15 @@ def mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
         ends[piece.file] = max(ends[piece.file], piece.offset + piece.length)
     maps = [memoryview(_system.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
     return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
+
+
+def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
+    """Give ``function`` an empty cache of its own, as ``functools.lru_cache`` does.
+
+    Where the program itself opens a copy of its dataset, a function that remembers something there
+    stays the program's: what it has opened, as an environment of LMDB, may not be opened twice in
+    one process.
+    """
+    made = functools.lru_cache(**parameters)(function)
+    own = getattr(sys.modules.get(function.__module__), function.__qualname__, made)
+    return own if type(own) is type(made) and own.cache_info().currsize else made
