@@ -73,19 +73,13 @@ class Connection:
                 if not wait:
                     return None
                 if time.monotonic() >= deadline:
-                    raise self._stuck() from None
+                    raise StallError(
+                        f"{self.share}: its host process (pid {self.host}) has not answered for "
+                        f"{self._timeout_s:.0f} s"
+                    ) from None
             except (EOFError, ConnectionError) as error:
-                raise self._gone() from error
-
-    def _stuck(self) -> StallError:
-        return StallError(
-            f"{self.share}: its host process (pid {self.host}) has not answered for "
-            f"{self._timeout_s:.0f} s"
-        )
-
-    def _gone(self) -> WorkerError:
-        return WorkerError(
-            f"{self.share}: its host process (pid {self.host}) has ended; what it wrote on "
-            "standard error says why, if it was not killed. Join again, and go on from a "
-            "state_dict()"
-        )
+                raise WorkerError(
+                    f"{self.share}: its host process (pid {self.host}) has ended; what it wrote on "
+                    "standard error says why, if it was not killed. Join again, and go on from a "
+                    "state_dict()"
+                ) from error

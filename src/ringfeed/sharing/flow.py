@@ -326,13 +326,6 @@ class Flow:
     def _wait_for_slot(self) -> None:
         self._held_since = self._clock() if self._held_since is None else self._held_since
 
-    def _may_lend(self, batch: Batch) -> bool:
-        """Whether one slot is left to the workers where the slot of this batch is lent, too."""
-        return (
-            bool(batch.lent)
-            or sum(bool(other.lent) for other in self.out.values()) < self.slots - 1
-        )
-
     # ---- sending ----
 
     def _queue(self, training: Training, entry: Entry, *, first: bool = False) -> None:
@@ -356,7 +349,9 @@ class Flow:
             return
         entry = training.queue[0]
         if entry.batch is not None:
-            entry.private = not self._may_lend(entry.batch)
+            # One slot is left to the workers where the slot of this batch is lent, too.
+            lent = sum(bool(other.lent) for other in self.out.values())
+            entry.private = not entry.batch.lent and lent >= self.slots - 1
             if not entry.private:
                 entry.batch.lent.add(training)
             elif training.waits_since is None:

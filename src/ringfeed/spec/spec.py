@@ -99,11 +99,6 @@ def _given(value: object, where: str, *, has_rows: bool) -> Array:
     return value
 
 
-def _is_none(value: object) -> bool:
-    """Whether a value stands for None in a sample or a spec: tf.data has an object of its own."""
-    return value is None or "tensorflow.NoneTensorSpec" in class_names(value)
-
-
 class _Scan:
     """One walk over a sample, a batch or a tree of Arrays: its structure, and an Array per leaf."""
 
@@ -120,7 +115,8 @@ class _Scan:
 
     def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
         value = plain(value)
-        if above and _is_none(value):
+        # tf.data has an object of its own for None.
+        if above and (value is None or "tensorflow.NoneTensorSpec" in class_names(value)):
             return ("none",)
         is_leaf = not isinstance(value, CONTAINERS)
         leaves = len(self.arrays) + (1 if is_leaf else len(value))

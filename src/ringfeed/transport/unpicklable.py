@@ -198,7 +198,11 @@ def _is_shared(held: Any) -> bool:
     found = set(map(root_of, type(held).__mro__))
     if "socket" in found or "_socket" in found:
         return issubclass(type(held), sys.modules["socket"].socket) and held.fileno() >= 0
-    return not found.isdisjoint(_CONNECTIONS) and failure(held) is not None and not _is_closed(held)
+    return (
+        not found.isdisjoint(_CONNECTIONS)
+        and failure(held) is not None
+        and not ("h5py" in found and not held)  # it is closed
+    )
 
 
 def _is_read(file: Any) -> bool:
@@ -209,7 +213,3 @@ def _is_read(file: Any) -> bool:
         return not file.closed and file.fileno() > 2 and file.readable()  # noqa: PLR2004
     except (OSError, ValueError, AttributeError):  # of no file, such as BytesIO
         return False
-
-
-def _is_closed(held: Any) -> bool:
-    return root_of(type(held)) == "h5py" and not held
