@@ -388,7 +388,7 @@ def test_a_join_as_the_last_one_leaves(share: shared.Share) -> None:
     thread.start()
     frames = sys._current_frames
     wait_until(
-        lambda: frames()[thread.ident or 0].f_code.co_name == "receive"
+        lambda: frames()[thread.ident or 0].f_code.co_name == "readable"
     )  # it waits for an answer
     os.kill(host, signal.SIGCONT)
     thread.join(60)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import os
-import select
 import signal
 import threading
 import time
@@ -92,10 +91,8 @@ class Bridge:
         watch = partial(self._claims.watch, self._broken_off)
         for body in (self._claim_all, self._land_all, watch, self._watch_nodes):
             threading.Thread(target=self._guarded, args=(body,), daemon=True).start()
-        poller = select.poll()
-        poller.register(self._channel.fileno(), select.POLLIN)
         while not self._is_over():
-            if poller.poll(LOOK_S * 1000):
+            if channels.readable([self._channel], LOOK_S):
                 self._obey()
             with self._changed:
                 if self._failure is not None:

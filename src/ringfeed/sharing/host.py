@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -35,6 +34,7 @@ from ringfeed.sharing.names import (
 )
 from ringfeed.sharing.terms import Terms
 from ringfeed.system._system import Descriptor
+from ringfeed.system.channel import readable
 from ringfeed.transport.unpacking import unpack
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ringfeed.sharing.flow import Entry
 
-TICK_MS = 100
+TICK_S = 0.1
 AT_ONCE = 64  # connections that are accepted before trainings are heard: others may never end
 _FULL = {errno.EMFILE, errno.ENFILE}
 _VERBS = ("want", "took", "free", "ask", "break_off")  # of `Flow`, that a training says
@@ -136,12 +136,8 @@ class Host:
         return self._has_begun and all(guest.has_left for guest in self._guests if guest.has_joined)
 
     def _serve(self) -> None:
-        poller = select.poll()
-        poller.register(self._listener.fileno(), select.POLLIN)
-        for guest in self._guests:
-            poller.register(guest.channel.fileno(), select.POLLIN)
-            poller.register(guest.pidfd.fileno(), select.POLLIN)
-        ready = {fd for fd, _ in poller.poll(TICK_MS)}
+        ends = [end for guest in self._guests for end in (guest.channel, guest.pidfd)]
+        ready = readable([self._listener, *ends], TICK_S)
         with self._changed:
             if self._listener.fileno() in ready:
                 self._accept()

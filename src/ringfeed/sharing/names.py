@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import re
-import select
 import socket
 import struct
 from pathlib import Path
@@ -69,7 +68,7 @@ def identify(connection: socket.socket, peer: Peer) -> Descriptor:
     _check(peer)  # first: no descriptor is opened for those of others
     pidfd = _pidfd_of(connection, peer)  # it is closed with its last reference
     _check(peer)  # of this process, unless it has ended and its number is another's
-    if _has_ended(pidfd):
+    if channels.readable([pidfd], 0):  # it has ended
         raise ProcessLookupError
     return pidfd
 
@@ -98,12 +97,6 @@ def _pidfd_of(connection: socket.socket, peer: Peer) -> Descriptor:
         if error.errno != errno.ENOPROTOOPT:
             raise
     return Descriptor(os.pidfd_open, peer.pid)
-
-
-def _has_ended(pidfd: Descriptor) -> bool:
-    poller = select.poll()
-    poller.register(pidfd.fileno(), select.POLLIN)
-    return bool(poller.poll(0))
 
 
 # ---- its socket ----

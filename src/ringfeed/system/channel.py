@@ -15,7 +15,7 @@ from ringfeed.system import _system
 from ringfeed.system._system import PACKET, Descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from _typeshed import HasFileno
 
@@ -29,6 +29,17 @@ class PeerGoneError(EOFError):
 def pair() -> tuple[Descriptor, Descriptor]:
     """Return the two ends of a new channel."""
     return _system.socket_pair()
+
+
+def readable(ends: Iterable[HasFileno | int], timeout_s: float | None = None) -> list[int]:
+    """Wait until something comes, or will come no more; return the descriptors where it does.
+
+    A pidfd is one where its process has ended. None where the time is over.
+    """
+    poller = select.poll()
+    for end in ends:
+        poller.register(end, select.POLLIN)
+    return [fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)]
 
 
 def send(
@@ -59,9 +70,7 @@ def receive(
 
     PeerGoneError once the peer is gone, TimeoutError: none came.
     """
-    poller = select.poll()
-    poller.register(end.fileno(), select.POLLIN)
-    if not poller.poll(None if timeout_s is None else timeout_s * 1000):
+    if not readable([end], timeout_s):
         raise TimeoutError
     try:
         packet, fds, truncated = _system.receive(end.fileno())

@@ -7,7 +7,6 @@ looked at does not notice.
 from __future__ import annotations
 
 import os
-import select
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from ringfeed.errors import RingfeedError
 from ringfeed.monitor._snapshot import Observer
+from ringfeed.system.channel import readable
 
 if TYPE_CHECKING:
     from ringfeed.monitor.snapshot import Snapshot
@@ -81,10 +81,8 @@ class Target:
 
     def wait(self, timeout_s: float, keys: int | None = None) -> bool:
         """Wait for so long, or until a key comes, or the process ends; returns whether it has."""
-        poller = select.poll()
-        for fd in (self._pidfd,) if keys is None else (self._pidfd, keys):
-            poller.register(fd, select.POLLIN)
-        return any(fd == self._pidfd for fd, _ in poller.poll(timeout_s * 1e3))
+        fds = (self._pidfd,) if keys is None else (self._pidfd, keys)
+        return self._pidfd in readable(fds, timeout_s)
 
     def cpus(self) -> int:
         """Return how many CPUs the process may use."""

@@ -7,7 +7,6 @@ So the late rank is the one that waits.
 
 from __future__ import annotations
 
-import select
 from collections import Counter
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +18,7 @@ from ringfeed._units import show_s
 from ringfeed.errors import RingfeedError
 from ringfeed.monitor.bottleneck import WAITED
 from ringfeed.orders.ranks import VARIABLES
+from ringfeed.system.channel import readable
 from ringfeed.tools.discover import Target, is_started_by, processes, variables_of
 from ringfeed.tools.render import Pair, line
 from ringfeed.tools.top import FIRST_S, drawing, is_quit
@@ -71,8 +71,7 @@ def top_ranks(pid: int | None = None, *, interval_s: float = 1.0, once: bool = F
         show, keys = stack.enter_context(drawing(once=once))
         pause_s = interval_s if once else min(interval_s, FIRST_S)
         while True:
-            pressed, _, _ = select.select([] if keys is None else [keys], [], [], pause_s)
-            if any(map(is_quit, pressed)):
+            if any(map(is_quit, readable([] if keys is None else [keys], pause_s))):
                 return ""
             if not (found := _look(targets, pid, stack)):
                 return "all that was shown has ended"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import termios
 import tty
@@ -16,6 +15,7 @@ from rich.live import Live
 
 from ringfeed._checks import check_seconds
 from ringfeed.errors import RingfeedError
+from ringfeed.system.channel import readable
 from ringfeed.tools.discover import Target
 from ringfeed.tools.render import line, picture
 
@@ -136,7 +136,7 @@ def _keys() -> Iterator[int | None]:
 
 def is_quit(keys: int) -> bool:
     """Whether q was pressed, or there will be no keys any more."""
-    return bool(select.select([keys], [], [], 0)[0]) and os.read(keys, 1) in b"q"
+    return bool(readable([keys], 0)) and os.read(keys, 1) in b"q"
 
 
 @contextmanager

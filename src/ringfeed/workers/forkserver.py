@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import select
 import signal
 import sys
 import threading
@@ -47,7 +46,7 @@ OWN = ("ringfeed.datasets.indexed", "encodings.ascii")
 class ForkserverMain:
     """The loop of a forkserver process."""
 
-    _idle_ms: int | None = None  # how long it may have no child and nothing to do; None: for ever
+    _idle_s: float | None = None  # how long it may have no child and nothing to do; None: for ever
     _may_fork = True
 
     def __init__(self, channel: Descriptor, lifeline: tuple[int, ...], dataset: Any = None) -> None:
@@ -68,13 +67,12 @@ class ForkserverMain:
     def run(self) -> None:
         """Obey, and report the ends of children, until the consumer closes the channel."""
         while True:
-            poller = select.poll()
-            for fd in (self._channel.fileno(), *self._children):
-                poller.register(fd, select.POLLIN)
-            ready = poller.poll(None if self._children else self._idle_ms)
+            ready = channels.readable(
+                (self._channel, *self._children), None if self._children else self._idle_s
+            )
             if not ready:
                 return
-            for fd, _ in ready:
+            for fd in ready:
                 if fd != self._channel.fileno():
                     self._note_exit(fd)
                 elif not self._obey():
@@ -136,7 +134,7 @@ class ForkserverMain:
 
         It ends where imports bring what each loader would share with the others.
         """
-        self._idle_ms = round(1000 * idle_s)
+        self._idle_s = idle_s
         _print_to(*fds)
         for fd in fds:
             # Now: what an import raises may keep this frame alive, and the user's pipes with it.

@@ -5,7 +5,6 @@ Backend="spawn": a fresh interpreter.
 
 from __future__ import annotations
 
-import select
 import signal
 import threading
 import time
@@ -90,9 +89,7 @@ class WorkerProcess:
         """Wait for the end of the process; None: for as long as it takes."""
         if self.pidfd < 0:
             return True  # and buried
-        poller = select.poll()
-        poller.register(self.pidfd, select.POLLIN)
-        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+        return bool(channels.readable([self.pidfd], timeout_s))
 
     def exit_reason(self) -> str:
         """Hear the last words of a dead process, say how it ended, and close its descriptors.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from ringfeed._failure import Death
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.monitor.stacks import Stacks
 from ringfeed.system._system import Descriptor
+from ringfeed.system.channel import readable
 from ringfeed.system.interpreter import family
 from ringfeed.system.machine import check_processes, start_thread
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
@@ -205,14 +205,11 @@ class Processes(Pool):
             numbers = {worker.pidfd: number for number, worker in watched.items()}
         wake_fd = self._wake_fd
         assert wake_fd is not None
-        poller = select.poll()
-        for fd in (wake_fd.fileno(), *numbers):
-            poller.register(fd, select.POLLIN)
-        found = poller.poll()
+        found = readable((wake_fd, *numbers))
         with suppress(BlockingIOError):
             os.eventfd_read(wake_fd.fileno())
         if not self._stopping:
-            self._replace([numbers[fd] for fd, _ in found if fd in numbers])
+            self._replace([numbers[fd] for fd in found if fd in numbers])
 
     def _replace(self, numbers: list[int]) -> None:
         """Take back what dead workers had claimed, and start others in their place."""
