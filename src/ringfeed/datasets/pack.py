@@ -351,8 +351,12 @@ class PackedRows:
         """Refuse a sample that differs from those before it in more than its length."""
         names = [name for name in out if name not in self._extras]
         if leaves.keys() != {*names}:
-            remedy = "return the same keys for every index"
-            raise error_of(f"{where}: sample", f"has the keys {[*leaves]}", str(names), remedy)
+            raise error_of(
+                f"{where}: sample",
+                f"has the keys {[*leaves]}",
+                str(names),
+                "return the same keys for every index",
+            )
         for name, leaf in leaves.items():
             expected, shape = out[name].dtype, out[name].shape[1:]
             if (leaf.dtype, leaf.shape[1:]) != (expected, shape):
@@ -407,8 +411,12 @@ def _sequence(leaf: Any, where: str, length: int | None) -> NDArray[Any]:
         got = f"is the list {leaf}" if isinstance(leaf, list) else f"is {shown(leaf)}"
         raise error_of(where, got, "a sequence of numbers, or of lists of one length", _RETURN)
     if length not in {None, len(found)}:
-        remedy = "give Pack() the lengths of the samples as __getitem__ returns them"
-        raise error_of(where, f"has {len(found)} elements", f"{length}, as lengths= says", remedy)
+        raise error_of(
+            where,
+            f"has {len(found)} elements",
+            f"{length}, as lengths= says",
+            "give Pack() the lengths of the samples as __getitem__ returns them",
+        )
     return found
 
 

@@ -67,8 +67,12 @@ def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = Non
         if cast is not None
     }
     if not found:
-        expected = "a cast of one leaf or more"
-        raise error_of(f"{where}sample", "is cast nowhere", expected, "name one, or leave cast out")
+        raise error_of(
+            f"{where}sample",
+            "is cast nowhere",
+            "a cast of one leaf or more",
+            "name one, or leave cast out",
+        )
     if check is not None:
         check(found, spec.leaves, method)
     return {
@@ -96,10 +100,12 @@ def _every_uint8(model: Any, cast: Cast, where: str) -> list[Cast | None]:
         for leaf in Spec(model).leaves
     ]
     if not any(found):
-        remedy = (
-            "name other leaves one by one, in the structure of the sample, as in ('float32', None)"
+        raise error_of(
+            where,
+            "has no leaf of dtype uint8",
+            "one or more to cast",
+            "name other leaves one by one, in the structure of the sample, as in ('float32', None)",
         )
-        raise error_of(where, "has no leaf of dtype uint8", "one or more to cast", remedy)
     return found
 
 
@@ -124,8 +130,12 @@ def _cast_of(asked: object, where: str) -> Cast:
     if isinstance(asked, str):
         return Cast(asked)
     if not isinstance(asked, Cast):
-        expected = "the name of a dtype, a ringfeed.Cast or None"
-        raise error_of(where, f"is cast by {_said(asked)}", expected, "write it as in 'float32'")
+        raise error_of(
+            where,
+            f"is cast by {_said(asked)}",
+            "the name of a dtype, a ringfeed.Cast or None",
+            "write it as in 'float32'",
+        )
     return asked
 
 
@@ -151,9 +161,11 @@ def _checked(cast: Cast, leaf: Leaf, where: str) -> Cast:
             where, f"is cast to {cast.dtype!r}", f"one of {', '.join(FLOATS)}", "name one of these"
         )
     if leaf.dtype.kind not in NUMBERS and leaf.dtype.name != "bfloat16":
-        remedy = "put None in its place, or convert it in __getitem__"
         raise error_of(
-            where, f"has dtype {leaf.dtype}", "whole numbers, bools or floating point", remedy
+            where,
+            f"has dtype {leaf.dtype}",
+            "whole numbers, bools or floating point",
+            "put None in its place, or convert it in __getitem__",
         )
     if leaf.form is not None:
         _check_form(cast, leaf, leaf.form, where)
@@ -162,11 +174,10 @@ def _checked(cast: Cast, leaf: Leaf, where: str) -> Cast:
             where, f"is cast with layout={cast.layout!r}", "'CHW' or None", "write layout='CHW'"
         )
     if cast.layout is not None and len(leaf.shape) != len(TO_CHW) - 1:
-        expected = "(height, width, channels) for layout='CHW'"
         raise error_of(
             where,
             f"has shape {leaf.shape}",
-            expected,
+            "(height, width, channels) for layout='CHW'",
             "leave layout out, or give the sample these axes",
         )
     channels = leaf.shape[-1] if leaf.shape else None
@@ -192,9 +203,11 @@ def _check_form(cast: Cast, leaf: Leaf, form: Form, where: str) -> None:
     if is_string(leaf):
         raise error_of(where, f"is {form.name}", "numbers to cast", "put None in its place")
     if cast.layout is not None and not form.is_padded:
-        expected = "samples of one shape for layout='CHW'"
         raise error_of(
-            where, f"is {form.name}", expected, "leave layout out, or give form='pad' in spec="
+            where,
+            f"is {form.name}",
+            "samples of one shape for layout='CHW'",
+            "leave layout out, or give form='pad' in spec=",
         )
     if cast.channels is not None and len(leaf.shape) - 1 in form.axes:
         raise error_of(where, f"has shape {form.shape}", _CHANNELS, "give one number for all")

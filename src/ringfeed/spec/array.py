@@ -222,17 +222,24 @@ def _variable_axes(
     except TypeError:
         axes = {-1}
     if not axes <= set(every):
-        expected = f"True, or numbers of axes of {shape}, which count from 0"
-        remedy = "write it as in variable=(0, 1)"
-        raise error_of("Array", f"has variable={variable!r}", expected, remedy)
+        raise error_of(
+            "Array",
+            f"has variable={variable!r}",
+            f"True, or numbers of axes of {shape}, which count from 0",
+            "write it as in variable=(0, 1)",
+        )
     return tuple(sorted(axes))
 
 
 def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
     """Refuse what no slot can hold."""
     if dtype.hasobject or dtype.subdtype is not None or not dtype.itemsize:
-        expected = "one of fixed width, without Python objects and without a shape of its own"
-        raise error_of(where, f"has dtype {dtype}", expected, "choose one such as 'uint8' or 'S16'")
+        raise error_of(
+            where,
+            f"has dtype {dtype}",
+            "one of fixed width, without Python objects and without a shape of its own",
+            "choose one such as 'uint8' or 'S16'",
+        )
     if len(shape) > MAX_AXES:
         raise error_of(
             where, f"has {len(shape)} axes", f"at most {MAX_AXES}", "merge some with reshape"

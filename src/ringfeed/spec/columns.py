@@ -196,8 +196,9 @@ def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
         return value
     got, expected = f"is of type {kind}", "a spec of dense tensors"
     if not names & _DENSE and _RAGGED not in names:
-        remedy = "give a ringfeed.Array for each array that dataset[i] returns"
-        raise error_of(where, got, expected, remedy)
+        raise error_of(
+            where, got, expected, "give a ringfeed.Array for each array that dataset[i] returns"
+        )
     dtype = np.dtype(getattr(value.dtype, "as_numpy_dtype", value.dtype))
     try:
         shape = tuple(getattr(axis, "value", axis) for axis in value.shape)
@@ -206,8 +207,12 @@ def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
     if has_rows and shape is not None:
         if not shape:
             got, expected = f"is a {kind} of shape ()", "a leading row axis"
-            remedy = "give the spec of a whole batch, whose first axis counts its rows"
-            raise error_of(where, got, expected, remedy)
+            raise error_of(
+                where,
+                got,
+                expected,
+                "give the spec of a whole batch, whose first axis counts its rows",
+            )
         shape = shape[1:]
     remedy = _with_form(shape, dtype)
     if names & _DENSE:

@@ -125,14 +125,19 @@ def cast_of(array: Array, steps: dict[str, Any]) -> Cast | None:
 def _check_casts(array: Array, converts: bool) -> None:  # noqa: FBT001
     """Refuse cast=True where there is no conversion for it."""
     if converts:
-        got = "has cast=True beside scale=, offset=, mean=, std= or layout="
-        raise error_of("Array", got, "one of them", "leave cast= out: uint8 is converted already")
+        raise error_of(
+            "Array",
+            "has cast=True beside scale=, offset=, mean=, std= or layout=",
+            "one of them",
+            "leave cast= out: uint8 is converted already",
+        )
     if not may_cast(np.dtype("bool"), array.dtype):
         remedy = "leave cast= out"
         if array.dtype.kind in TEXT:
             remedy += ": shorter strings are taken anyway"
-        got = f"has cast=True and dtype {array.dtype}"
-        raise error_of("Array", got, "a dtype of numbers", remedy)
+        raise error_of(
+            "Array", f"has cast=True and dtype {array.dtype}", "a dtype of numbers", remedy
+        )
 
 
 def _checked(cast: Cast, array: Array) -> Cast:

@@ -46,8 +46,12 @@ def fitted_batch(value: Any, leaf: Leaf, max_rows: int, where: str) -> AnyArray:
 
 def _check_rows(rows: int, max_rows: int, where: str) -> None:
     if rows > max_rows:
-        remedy = "return smaller batches, or raise max_batch_size"
-        raise error_of(where, f"has {rows} rows", f"at most {max_rows}", remedy)
+        raise error_of(
+            where,
+            f"has {rows} rows",
+            f"at most {max_rows}",
+            "return smaller batches, or raise max_batch_size",
+        )
 
 
 def _checked(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
@@ -85,8 +89,9 @@ def _as_array(value: Any, leaf: Leaf, where: str) -> AnyArray:
         if value is None:
             is_whole = where.endswith("sample")
             remedy += f"; {SKIPS_NONE}" if is_whole else ", or return None there for every index"
-        expected = f"an array of shape {shape} and dtype {dtype}"
-        raise error_of(where, f"is {shown(value)}", expected, remedy)
+        raise error_of(
+            where, f"is {shown(value)}", f"an array of shape {shape} and dtype {dtype}", remedy
+        )
     return found
 
 
@@ -104,9 +109,12 @@ def from_list(value: Any, leaf: Leaf, shape: tuple[int | None, ...], where: str)
     try:
         found = np.asarray(held)
     except Exception as error:
-        got = f"is {shown(value)}, of which numpy.asarray() raised {type(error).__name__}: {error}"
-        remedy = "return lists of one length, or an array"
-        raise error_of(where, got, f"an array of shape {shape}", remedy) from error
+        raise error_of(
+            where,
+            f"is {shown(value)}, of which numpy.asarray() raised {type(error).__name__}: {error}",
+            f"an array of shape {shape}",
+            "return lists of one length, or an array",
+        ) from error
     made = None if leaf.casts else _all_alike(held, found, leaf.given_dtype)
     return _item_by_item(held, found, leaf, where) if made is None else made
 
@@ -183,9 +191,12 @@ def _in_dtype(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
     made = _cast(found, leaf.dtype)
     lost = _lost(found, made, exact=found.dtype.kind in "iu" and made.dtype.kind in "iu")
     if lost is not None:
-        expected = f"what dtype {made.dtype} holds, into which cast=True converts {found.dtype}"
-        remedy = "give a wider dtype in spec=, or clip it in __getitem__"
-        raise error_of(where, f"holds {lost}", expected, remedy)
+        raise error_of(
+            where,
+            f"holds {lost}",
+            f"what dtype {made.dtype} holds, into which cast=True converts {found.dtype}",
+            "give a wider dtype in spec=, or clip it in __getitem__",
+        )
     return made
 
 
@@ -215,23 +226,34 @@ def _from_text(value: str | bytes, dtype: AnyDtype, where: str) -> AnyArray:
     size = 1 if dtype.kind == "S" else _CHARACTER
     most, unit = dtype.itemsize // size, "bytes" if dtype.kind == "S" else "characters"
     if isinstance(value, bytes) and dtype.kind == "U":
-        remedy = f"return its .decode(), or give an S dtype in spec=, as in 'S{most}'"
-        raise error_of(where, "is of type bytes", f"a str for dtype {dtype}", remedy)
+        raise error_of(
+            where,
+            "is of type bytes",
+            f"a str for dtype {dtype}",
+            f"return its .decode(), or give an S dtype in spec=, as in 'S{most}'",
+        )
     if isinstance(value, str) and dtype.kind == "S":
         try:
             value = value.encode()
         except UnicodeEncodeError as error:
-            got = f"is a str that has no UTF-8 ({error})"
-            raise error_of(where, got, "text", "repair it in __getitem__") from error
+            raise error_of(
+                where, f"is a str that has no UTF-8 ({error})", "text", "repair it in __getitem__"
+            ) from error
     if len(value) > most:
         wider = f"'{dtype.kind}{len(value)}'"
-        expected = f"at most {most}, as dtype {dtype} holds"
-        remedy = f"give a wider one in spec=, as in {wider}, or cut it in __getitem__"
-        raise error_of(where, f"has {len(value)} {unit}", expected, remedy)
+        raise error_of(
+            where,
+            f"has {len(value)} {unit}",
+            f"at most {most}, as dtype {dtype} holds",
+            f"give a wider one in spec=, as in {wider}, or cut it in __getitem__",
+        )
     if value and value[-1] in ("\0", 0):
-        remedy = "return numpy.frombuffer(value, 'uint8') in place of bytes that are no text"
-        expected = f"text, as dtype {dtype} pads it with NULs"
-        raise error_of(where, "ends with a NUL", expected, remedy)
+        raise error_of(
+            where,
+            "ends with a NUL",
+            f"text, as dtype {dtype} pads it with NULs",
+            "return numpy.frombuffer(value, 'uint8') in place of bytes that are no text",
+        )
     return np.array(value, dtype)
 
 
@@ -242,8 +264,12 @@ def _in_width(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
     try:
         texts = found.tolist()
     except (ValueError, SystemError) as error:  # one or the other, as the number is large or larger
-        got = f"has dtype {found.dtype}, but holds numbers that are no characters"
-        raise error_of(where, got, "text", "repair it in __getitem__") from error
+        raise error_of(
+            where,
+            f"has dtype {found.dtype}, but holds numbers that are no characters",
+            "text",
+            "repair it in __getitem__",
+        ) from error
     items = _items(texts, where, found.ndim)
     parts = [_from_text(item, leaf.dtype, place) for place, item in items]
     made: AnyArray = np.array(parts, leaf.dtype).reshape(found.shape)
@@ -278,9 +304,12 @@ def _bytes_of(leaf: Leaf, form: Form, value: Any, where: str) -> AnyArray:
         raise error_of(where, f"is {shown(value)}", expected, remedy)
     if len(found) > leaf.shape[0]:
         enough = 1 << (len(found) - 1).bit_length()
-        remedy = f"raise max_size in spec=, as in {name}({enough})"
-        expected = f"at most max_size={leaf.shape[0]}"
-        raise error_of(where, f"has {len(found)} bytes", expected, remedy)
+        raise error_of(
+            where,
+            f"has {len(found)} bytes",
+            f"at most max_size={leaf.shape[0]}",
+            f"raise max_size in spec=, as in {name}({enough})",
+        )
     return found
 
 
@@ -291,9 +320,12 @@ def _encoded(text: str, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        got = f"has the surrogate {text[error.start]!a} at character {error.start}"
-        remedy = "decode the file with errors='replace', or give ringfeed.Bytes in spec="
-        raise error_of(where, got, "text that UTF-8 can hold", remedy) from None
+        raise error_of(
+            where,
+            f"has the surrogate {text[error.start]!a} at character {error.start}",
+            "text that UTF-8 can hold",
+            "decode the file with errors='replace', or give ringfeed.Bytes in spec=",
+        ) from None
 
 
 def fitted_samples(
@@ -321,9 +353,11 @@ def fitted_samples(
     found = [fitted(sample, leaf, where) for sample in given]
     need, total, unit = sum(map(len, found)), leaf.form.total, leaf.form.unit
     if total is not None and need > total:
-        remedy = "raise total= in spec=, or return fewer rows"
         raise error_of(
-            where_batch, f"needs {need} {unit}", f"at most total={total} a batch", remedy
+            where_batch,
+            f"needs {need} {unit}",
+            f"at most total={total} a batch",
+            "raise total= in spec=, or return fewer rows",
         )
     return found
 
@@ -332,14 +366,20 @@ def _listed(samples: Any, where: str) -> list[Any]:
     try:
         return [*samples]
     except UnicodeDecodeError as error:  # of a `Ragged` of text
-        got = f"has bytes that are no UTF-8 ({error.reason} at byte {error.start} of a text)"
-        remedy = "decode it with errors='replace', or give ringfeed.Bytes in spec="
-        raise error_of(where, got, "text", remedy) from None
+        raise error_of(
+            where,
+            f"has bytes that are no UTF-8 ({error.reason} at byte {error.start} of a text)",
+            "text",
+            "decode it with errors='replace', or give ringfeed.Bytes in spec=",
+        ) from None
 
 
 def refuse_total(leaf: Leaf, need: int, where: str) -> NoReturn:
     """Refuse a sample that does not fit into what is left of its batch."""
     assert leaf.form is not None
-    got = f"has {need} {leaf.form.unit}, which do not fit into what is left of the batch"
-    remedy = "raise total= in spec=, or make batch_size smaller"
-    raise error_of(where, got, f"total={leaf.form.total} {leaf.form.unit} a batch", remedy)
+    raise error_of(
+        where,
+        f"has {need} {leaf.form.unit}, which do not fit into what is left of the batch",
+        f"total={leaf.form.total} {leaf.form.unit} a batch",
+        "raise total= in spec=, or make batch_size smaller",
+    )

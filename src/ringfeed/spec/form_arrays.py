@@ -48,8 +48,12 @@ class Bytes(Array):
         kind = type(self).__name__
         size = _index(max_size)
         if size is None or size < 1:
-            got = f"has max_size={max_size!r}"
-            raise error_of(kind, got, "the most bytes of one sample", f"as in {kind}(65536)")
+            raise error_of(
+                kind,
+                f"has max_size={max_size!r}",
+                "the most bytes of one sample",
+                f"as in {kind}(65536)",
+            )
         form = Form(kind.lower(), (size,), total=_total(total, size, "max_size", size, kind))
         super().__init__((size,), UINT8)
         object.__setattr__(self, "form", form)
@@ -94,8 +98,12 @@ def refuse_proposed(tree: object, root: str, leaves: Iterable[tuple[str, Array]]
     if len(spec) > MOST_SHOWN:
         spec = f"a tree of ringfeed.Array and the like, with ringfeed.{array!r} in this place"
     kind = "a str" if isinstance(array, Text) else "bytes"
-    remedy = f"give spec={spec}, where {type(array).__name__} has the most bytes of one sample"
-    raise error_of(f"{root}{path}", f"is {kind}", "an array or number, or spec= for it", remedy)
+    raise error_of(
+        f"{root}{path}",
+        f"is {kind}",
+        "an array or number, or spec= for it",
+        f"give spec={spec}, where {type(array).__name__} has the most bytes of one sample",
+    )
 
 
 # ---- what an Array says of a form ----
@@ -116,11 +124,16 @@ def form_of(
     axes = tuple(axis for axis, length in enumerate(shape) if length is None)
     got, remedy = f"has form={name!r} and shape {shape}", EXAMPLE
     if name not in ("ragged", "pad"):
-        got = f"has shape {shape} and form={name!r}"
-        raise error_of("Array", got, "form='ragged' or form='pad'", remedy)
+        raise error_of(
+            "Array", f"has shape {shape} and form={name!r}", "form='ragged' or form='pad'", remedy
+        )
     if not axes:
-        remedy = "put None where samples differ in length, or leave form= out"
-        raise error_of("Array", got, "None for an axis that varies", remedy)
+        raise error_of(
+            "Array",
+            got,
+            "None for an axis that varies",
+            "put None where samples differ in length, or leave form= out",
+        )
     if given := [key for key, value in others.items() if value]:
         got, remedy = f"has form={name!r} and {given[0]}", "leave the one or the other out"
         raise error_of("Array", got, "one of them", remedy)
@@ -140,8 +153,9 @@ def form_of(
         return Form(name, most, axes, _total(says["total"], most[0], "max_shape", most))
     beside = [key for key in ("lengths", "mask") if says[key]]
     if len(beside) > 1:
-        got = "has lengths=True and mask=True"
-        raise error_of("Array", got, "one of them", "a mask says what lengths say")
+        raise error_of(
+            "Array", "has lengths=True and mask=True", "one of them", "a mask says what lengths say"
+        )
     padding, pad_to = _padding(says["padding_value"], dtype), _pad_to(says["pad_to"], most, axes)
     return Form(name, most, axes, None, padding, pad_to, beside[0] if beside else None)
 
@@ -165,10 +179,12 @@ def _most(shape: tuple[int | None, ...], max_shape: Any) -> tuple[int, ...]:
         most = ()
     pairs = zip(shape, most, strict=False)
     if len(most) != len(shape) or any(own < 1 if n is None else own != n for n, own in pairs):
-        expected = (
-            f"the shape of the largest sample: {shape} with a number of 1 or more for each None"
+        raise error_of(
+            "Array",
+            f"has max_shape={max_shape!r}",
+            f"the shape of the largest sample: {shape} with a number of 1 or more for each None",
+            remedy,
         )
-        raise error_of("Array", f"has max_shape={max_shape!r}", expected, remedy)
     return most
 
 
@@ -178,9 +194,12 @@ def _total(total: Any, longest: int, name: str, most: Any, kind: str = "Array") 
         return None
     number = _index(total)
     if number is None or not longest <= number <= MOST_TOTAL:
-        expected = f"at least the {longest} of one sample ({name}={most}), and below 2**40"
-        remedy = "give what a whole batch needs, or leave total= out"
-        raise error_of(kind, f"has total={total!r}", expected, remedy)
+        raise error_of(
+            kind,
+            f"has total={total!r}",
+            f"at least the {longest} of one sample ({name}={most}), and below 2**40",
+            "give what a whole batch needs, or leave total= out",
+        )
     return number
 
 
@@ -191,11 +210,12 @@ def _pad_to(pad_to: Any, most: tuple[int, ...], axes: tuple[int, ...]) -> tuple[
     chosen = sorted({one for one in found if one is not None})
     longest = max(most[axis] for axis in axes)
     if None in found or not chosen or chosen[0] < 1 or chosen[-1] < longest:
-        expected = (
-            f"lengths of which the largest holds the longest sample, {longest} by max_shape={most}"
+        raise error_of(
+            "Array",
+            f"has pad_to={pad_to!r}",
+            f"lengths of which the largest holds the longest sample, {longest} by max_shape={most}",
+            f"add {longest} to them, or make max_shape= smaller",
         )
-        remedy = f"add {longest} to them, or make max_shape= smaller"
-        raise error_of("Array", f"has pad_to={pad_to!r}", expected, remedy)
     return tuple(chosen)
 
 

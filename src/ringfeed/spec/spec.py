@@ -93,9 +93,12 @@ def _given(value: object, where: str, *, has_rows: bool) -> Array:
 
         value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):
-        expected = "a ringfeed.Array or a tuple, list or dict of them"
-        remedy = "write it as in Array((224, 224, 3), 'uint8')"
-        raise error_of(where, f"is {shown(value)}", expected, remedy)
+        raise error_of(
+            where,
+            f"is {shown(value)}",
+            "a ringfeed.Array or a tuple, list or dict of them",
+            "write it as in Array((224, 224, 3), 'uint8')",
+        )
     return value
 
 
@@ -109,8 +112,9 @@ class _Scan:
         self.lists: list[tuple[Any, str]] = []  # of leaves alone, and where each stands
         self.structure = self.walk(value, root, ())
         if not self.arrays:
-            remedy = "put something into it"
-            raise error_of(root, "has no leaves", "at least one array or number", remedy)
+            raise error_of(
+                root, "has no leaves", "at least one array or number", "put something into it"
+            )
         self.tree: Any = _rebuilder(self.structure)(self.arrays)
 
     def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
@@ -125,8 +129,12 @@ class _Scan:
         if len(above) > MAX_DEPTH:
             raise error_of(where, "is nested too deep", f"at most {MAX_DEPTH} levels", "flatten it")
         if leaves > MAX_LEAVES:
-            remedy = "make one array of a list of numbers with np.asarray"
-            raise error_of(where, f"brings the leaves to {leaves}", f"at most {MAX_LEAVES}", remedy)
+            raise error_of(
+                where,
+                f"brings the leaves to {leaves}",
+                f"at most {MAX_LEAVES}",
+                "make one array of a list of numbers with np.asarray",
+            )
         if is_leaf:
             self.arrays.append(self.look(value, where))
             self.paths.append(where.removeprefix(self.root))
@@ -318,11 +326,19 @@ def _gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
         lacks = [f"lacks {keys}"] if (keys := [key for key in model if key not in value]) else []
         also = [f"has also {more}"] if (more := [key for key in value if key not in model]) else []
         if lacks or also:
-            remedy = "return the same keys for every index"
-            raise error_of(where, " and ".join(lacks + also), f"the keys {list(model)}", remedy)
+            raise error_of(
+                where,
+                " and ".join(lacks + also),
+                f"the keys {list(model)}",
+                "return the same keys for every index",
+            )
         value = {key: value[key] for key in model}
     if len(below := parts_of(model, "")) != len(parts := parts_of(value, where)):
-        got = f"is {shown(model)}, but its __iter__ gives others"
-        raise error_of(where, got, "as many", "return a plain list or tuple")
+        raise error_of(
+            where,
+            f"is {shown(model)}, but its __iter__ gives others",
+            "as many",
+            "return a plain list or tuple",
+        )
     for (_, inner), (path, child) in zip(below, parts, strict=True):
         _gather(inner, child, path, leaves)

@@ -90,8 +90,9 @@ def from_array(value: object, where: str) -> AnyArray | None:
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ndarray) and "numpy.MaskedArray" in class_names(value):
-        remedy = "return value.filled(...) in its place"
-        raise error_of(where, "is a masked array", "a plain array", remedy)
+        raise error_of(
+            where, "is a masked array", "a plain array", "return value.filled(...) in its place"
+        )
     if isinstance(value, CONTAINERS) or not has_array(value):
         return None
     try:
@@ -157,8 +158,12 @@ def with_rows(value: object, where: str) -> AnyArray:
 
 def refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
     """Refuse a leaf that has not as many rows as those before it."""
-    remedy = "give all leaves of a batch the same number of rows"
-    raise error_of(where, f"has {rows} rows", f"{expected} as in the leaves before it", remedy)
+    raise error_of(
+        where,
+        f"has {rows} rows",
+        f"{expected} as in the leaves before it",
+        "give all leaves of a batch the same number of rows",
+    )
 
 
 def warn_of_numbers(lists: list[tuple[Any, str]]) -> None:
