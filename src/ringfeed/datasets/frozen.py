@@ -203,32 +203,20 @@ def _pickled(items: Sequence[Any]) -> _Column:
     return _joined(pickles, "pickle", tuple(numbers))
 
 
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, numbers: dict[Any, int]) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._numbers = numbers
-
-    def persistent_id(self, obj: Any) -> int | None:
-        """Return the number of what is of the main file; None: pickle refers to it itself."""
-        is_named = issubclass(type(obj), type) or type(obj) is FunctionType
-        if not is_named or getattr(obj, "__module__", None) not in _MAIN:
-            return None
-        return self._numbers.setdefault(obj, len(self._numbers))
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, view: memoryview, beside: Sequence[Any]) -> None:
-        super().__init__(io.BytesIO(view))
-        self._beside = beside
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._beside[pid]
+def _number_of(numbers: dict[Any, int], obj: Any) -> int | None:
+    """Return the number of what is of the main file; None: pickle refers to it itself."""
+    is_named = issubclass(type(obj), type) or type(obj) is FunctionType
+    if not is_named or getattr(obj, "__module__", None) not in _MAIN:
+        return None
+    return numbers.setdefault(obj, len(numbers))
 
 
 def _dumped(place: int, item: object, numbers: dict[Any, int]) -> bytes:
     file = io.BytesIO()
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.persistent_id = partial(_number_of, numbers)  # type: ignore[method-assign]
     try:
-        _Pickler(file, numbers).dump(item)
+        pickler.dump(item)
     except Exception as error:
         raise TypeError(
             f"items[{place}] is of type {type(item).__name__}, which cannot be pickled ({error}); "
@@ -238,4 +226,6 @@ def _dumped(place: int, item: object, numbers: dict[Any, int]) -> bytes:
 
 
 def _load(beside: Sequence[Any], view: memoryview) -> Any:
-    return _Unpickler(view, beside).load()
+    unpickler = pickle.Unpickler(io.BytesIO(view))  # noqa: S301 - pickled here
+    unpickler.persistent_load = beside.__getitem__  # type: ignore[method-assign]
+    return unpickler.load()

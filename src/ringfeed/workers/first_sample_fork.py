@@ -75,7 +75,10 @@ def answer_of(
         warnings.warn_explicit(text, category, file, line)
     if "broken" in answer:
         raise _error_of(answer["broken"])
-    return _Unpickler(io.BytesIO(answer["pickled"]), classes).load()
+    # From our own fork.
+    unpickler = pickle.Unpickler(io.BytesIO(answer["pickled"]))  # noqa: S301
+    unpickler.persistent_load = classes.__getitem__  # type: ignore[method-assign]
+    return unpickler.load()
 
 
 def _error_of(broken: bytes) -> BaseException:
@@ -179,32 +182,13 @@ def _named_tuples() -> dict[int, type]:
     return found
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles specs as their trees, with NamedTuples by their places in memory."""
-
-    def __init__(self, stream: io.BytesIO, classes: dict[int, type]) -> None:
-        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
-        self._classes = classes
-        self.dispatch_table = {**copyreg.dispatch_table, Spec: lambda spec: (Spec, (spec.tree,))}
-
-    def persistent_id(self, obj: Any) -> int | None:
-        """Name a class by its place."""
-        return id(obj) if id(obj) in self._classes else None
-
-
 def _pickled(answer: object, classes: dict[int, type]) -> bytes:
+    """Pickle specs as their trees, with NamedTuples by their places in memory."""
     stream = io.BytesIO()
-    _Pickler(stream, classes).dump(answer)
+    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = {**copyreg.dispatch_table, Spec: lambda spec: (Spec, (spec.tree,))}
+    pickler.persistent_id = (  # type: ignore[method-assign]
+        lambda obj: id(obj) if id(obj) in classes else None
+    )
+    pickler.dump(answer)
     return stream.getvalue()
-
-
-class _Unpickler(pickle.Unpickler):
-    """Finds NamedTuples by their places in memory."""
-
-    def __init__(self, stream: io.BytesIO, classes: dict[int, type]) -> None:
-        super().__init__(stream)  # from our own fork
-        self._classes = classes
-
-    def persistent_load(self, pid: Any) -> Any:
-        """Return the class of this place."""
-        return self._classes[pid]
