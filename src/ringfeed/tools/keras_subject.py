@@ -22,6 +22,7 @@ from ringfeed.tools.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 INSTALL = "ringfeed.keras.install()   # once, before fit"
 BACKENDS = {
@@ -33,7 +34,7 @@ MOST_STAGED = 64  # batches, of a dataset without a length
 
 
 class KerasSubject:
-    """A PyDataset, and whether Keras shuffles it, as a `Subject`."""
+    """A PyDataset, and whether Keras shuffles it, as `loaders` reads it."""
 
     reader = "dataset[i]"
 
@@ -70,11 +71,9 @@ class KerasSubject:
             for label, make, workers, change in ways
         ]
 
-    @contextmanager
-    def untouched(self) -> Iterator[None]:
+    def untouched(self) -> AbstractContextManager[None]:
         """Keep NumPy's and Python's random numbers."""
-        with draws_kept(self.dataset):
-            yield
+        return draws_kept(self.dataset)
 
     def stages(self) -> Iterator[Stages]:
         """Make batches here; where Keras has processes, pickle them as its queue does."""

@@ -6,7 +6,7 @@ import logging
 import time
 from contextlib import ExitStack
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import check_integer, check_seconds
 from ringfeed._classes import class_names
@@ -16,31 +16,16 @@ from ringfeed.tools.profile_report import LoaderProfile, Stages
 from ringfeed.tools.reading import Limits, in_a_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
+    from typing import TypeAlias
 
+    from ringfeed.tools.keras_subject import KerasSubject
     from ringfeed.tools.reading import Reading
+    from ringfeed.tools.torch_subject import TorchSubject
+
+    Subject: TypeAlias = "KerasSubject | TorchSubject"
+    """A loader of a framework: what it is, how it is read, and what the steps of a batch take."""
 
 STAGED = 8  # batches that are made step by step
-
-
-class Subject(Protocol):
-    """A loader of a framework.
-
-    ``name`` says what it is, ``reader`` what makes a sample or a batch.
-    """
-
-    name: str
-    reader: str
-
-    def readings(self) -> list[Reading]:
-        """Return the reading of the loader as it is, and those of its replacements."""
-
-    def untouched(self) -> AbstractContextManager[object]:
-        """Undo what reading does to the program: random numbers, the dataset, the loader."""
-
-    def stages(self) -> Iterator[Stages]:
-        """Make batches here, one after another, and yield what each step took."""
 
 
 def profile_loader(

@@ -35,7 +35,7 @@ WAYS_OUT = (
 
 
 class TorchSubject:
-    """A DataLoader, as a `Subject`."""
+    """A DataLoader, as `loaders` reads it."""
 
     def __init__(self, loader: Any) -> None:
         """Take a DataLoader of torch's or of a derived class; a copy of its dataset is read."""
