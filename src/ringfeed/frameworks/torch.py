@@ -96,20 +96,16 @@ def _samples(values: torch.Tensor, row_splits: torch.Tensor) -> list[torch.Tenso
     return list(values.split(row_splits.diff().tolist()))
 
 
-def _texts(values: torch.Tensor, row_splits: torch.Tensor) -> list[str]:
-    return as_text(values.numpy(), row_splits.numpy())
-
-
-def _stays_on_host(leaf: Leaf) -> bool:
-    return is_string(leaf) or leaf.dtype.kind in STRINGS
-
-
 TORCH = Framework(
     torch.from_dlpack,
     _from_numpy,
     copied_by="a tensor is copied by .clone()",
-    joins={"ragged": _nested, "bytes": _samples, "text": _texts},
-    on_host=_stays_on_host,
+    joins={
+        "ragged": _nested,
+        "bytes": _samples,
+        "text": lambda values, row_splits: as_text(values.numpy(), row_splits.numpy()),
+    },
+    on_host=lambda leaf: is_string(leaf) or leaf.dtype.kind in STRINGS,
 )
 
 

@@ -109,7 +109,11 @@ class BackupDirectory:
         part.unlink(missing_ok=True)
         try:
             with os.fdopen(os.open(part, NEW_FILE, 0o666), "wb") as file:
-                _dump(file, facts | {"version": VERSION}, arrays)
+                with zipfile.ZipFile(file, "w") as archive:
+                    archive.writestr("backup.json", json.dumps(facts | {"version": VERSION}))
+                    for number, array in enumerate(arrays):
+                        with archive.open(f"{number}.npy", "w", force_zip64=True) as member:
+                            np.lib.format.write_array(member, _plain(array), allow_pickle=False)
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:  # the disk is full, or Ctrl-C
@@ -169,14 +173,6 @@ class BackupDirectory:
         """Delete the backups."""
         for name in (PART, LATEST, PREVIOUS):
             (self.path / name).unlink(missing_ok=True)
-
-
-def _dump(file: Any, facts: dict[str, Any], arrays: Iterable[AnyArray]) -> None:
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("backup.json", json.dumps(facts))
-        for number, array in enumerate(arrays):
-            with archive.open(f"{number}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
 
 
 def _plain(array: AnyArray) -> AnyArray:

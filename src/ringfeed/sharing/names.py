@@ -174,20 +174,14 @@ def accept(listener: socket.socket) -> socket.socket | None:
 
 def tell(channel: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
     """Send a message of numbers, strings, bytes, lists and dicts; errors as of `channel.send`."""
-    channels.send(channel, message, fds, _dumps)
+    channels.send(channel, message, fds, lambda said: json.dumps(said, default=_as_text).encode())
 
 
 def hear(channel: Descriptor, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
     """Return the next message with its descriptors; errors as of `channel.receive`."""
-    return channels.receive(channel, timeout_s, _loads)
-
-
-def _dumps(message: object) -> bytes:
-    return json.dumps(message, default=_as_text).encode()
-
-
-def _loads(packet: bytes) -> Any:
-    return json.loads(packet, object_hook=_from_text)
+    return channels.receive(
+        channel, timeout_s, lambda packet: json.loads(packet, object_hook=_from_text)
+    )
 
 
 def _as_text(value: Any) -> dict[str, str]:

@@ -31,11 +31,7 @@ TORCH_LACKS = frozenset(
 )  # it has these dtypes, and hardly an operation on them
 
 
-def _pair(values: Any, beside: Any) -> Any:
-    return values if beside is None else (values, beside)
-
-
-PAIRS = {"pad": _pair}
+PAIRS = {"pad": lambda values, beside: values if beside is None else (values, beside)}
 """Padded values and what is beside them: two inputs of a model, since Keras knows no NamedTuple."""
 NUMPY = Framework(from_dlpack=None, from_numpy=lambda array: array, joins=PAIRS, strings=True)
 

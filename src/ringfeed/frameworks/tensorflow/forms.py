@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -23,11 +23,7 @@ RAGGED = "ragged"
 SPLITS = "row_splits"
 
 
-def _ragged(values: Any, row_splits: Any) -> tf.RaggedTensor:
-    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
-
-
-JOINS = {"ragged": _ragged}
+JOINS = {"ragged": partial(tf.RaggedTensor.from_row_splits, validate=False)}
 
 
 def values_spec(leaf: Leaf, rows: int | None, dtype: tf.DType) -> tf.TensorSpec:
@@ -97,13 +93,11 @@ class TensorFlowCasts(Chosen):
     def specs_after(self, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
         """The form of each leaf when this has cast them."""
         return [
-            _spec_after(spec, self._casts[number]) if number in self._casts else spec
+            tf.TensorSpec(shape_after(spec.shape, cast), tf.as_dtype(cast.dtype), name=spec.name)
+            if (cast := self._casts.get(number))
+            else spec
             for number, spec in enumerate(specs)
         ]
-
-
-def _spec_after(spec: tf.TensorSpec, cast: Cast) -> tf.TensorSpec:
-    return tf.TensorSpec(shape_after(spec.shape, cast), tf.as_dtype(cast.dtype), name=spec.name)
 
 
 def _caster(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
