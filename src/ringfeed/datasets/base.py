@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ringfeed._classes import root_of
 from ringfeed._failure import Kind, kind_of
-from ringfeed.datasets.terms import Delivery, Kept
+from ringfeed.datasets.terms import Delivery, Kept, Terms
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Array, Spec
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Port, Reader
-    from ringfeed.datasets.terms import Terms
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease

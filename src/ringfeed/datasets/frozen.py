@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import operator
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -27,8 +27,6 @@ import numpy as np
 from ringfeed._units import show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sized
-
     from numpy.typing import NDArray
 
 T_co = TypeVar("T_co", covariant=True)

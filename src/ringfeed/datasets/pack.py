@@ -24,7 +24,7 @@ from ringfeed.datasets.indexed import IndexedSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.spec.array import Array, shown
-from ringfeed.spec.spec import plain
+from ringfeed.spec.spec import Spec, plain
 from ringfeed.spec.values import from_array
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ringfeed.orders.packing import Packing, Pieces
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.spec.spec import Spec
 
 NAMED = 4  # samples of a row
 BARE = "tokens"

@@ -14,11 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import copied, length_of
-from ringfeed.orders.rng import reseed
+from ringfeed.orders.rng import SampleContext, reseed
 
 if TYPE_CHECKING:
     from ringfeed.datasets.stream_reader import Stream
-    from ringfeed.orders.rng import SampleContext
     from ringfeed.orders.shard import Part
 
 _OUT = "leave shard= out"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ringfeed._classes import length_of
 from ringfeed._failure import End, is_raised_here
 from ringfeed.datasets import peekable
-from ringfeed.datasets.states import HEAD, REMEDY, StateRecorder, StreamStates
+from ringfeed.datasets.states import HEAD, REMEDY, State, StateRecorder, StreamStates
 from ringfeed.errors import FunctionError, StateError
 from ringfeed.orders.replay import Replay
 from ringfeed.orders.rng import reseed
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringfeed.datasets.reader import Reader
-    from ringfeed.datasets.states import State
     from ringfeed.datasets.stream_part import StreamPart
     from ringfeed.datasets.streams import StreamSource
 

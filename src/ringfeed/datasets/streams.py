@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import class_names, is_iterable, length_of
 from ringfeed._failure import Kind, kind_of
-from ringfeed.datasets import peekable
-from ringfeed.datasets.base import Source
-from ringfeed.datasets.peekable import Peekable, is_iterator
+from ringfeed.datasets.base import Bars, Source
+from ringfeed.datasets.peekable import Peekable, begin, has_state, is_iterator
 from ringfeed.datasets.states import KeptStreams, states_size
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import has_drawn
@@ -21,7 +20,6 @@ from ringfeed.orders.rng import has_drawn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ringfeed.datasets.base import Bars
     from ringfeed.datasets.reader import Fill, Reader
     from ringfeed.datasets.terms import Delivery, Kept, Terms
     from ringfeed.orders.permutation import Indices
@@ -119,7 +117,7 @@ class StreamSource(Source):
             begun = first.begun()
             is_one = not isinstance(self.dataset, Interleave)
             self.dataset = begun if is_one else Interleave((begun, *iterables[1:]))
-        keeps = first.has_state or any(map(peekable.has_state, self.iterables))
+        keeps = first.has_state or any(map(has_state, self.iterables))
         self.states_size = states_size(self.streams, keeps=keeps)
         self.element_size = first.size
         self.has_gaps, self.packages = found.has_gaps, found.packages
@@ -226,7 +224,7 @@ class _First:
         if isinstance(self._iterable, Peekable):
             self.has_state = self._iterable.has_state
             return self._iterable
-        iterator, owner = peekable.begin(self._iterable)
+        iterator, owner = begin(self._iterable)
         self.has_state = owner is not None
         return Peekable(self._iterable, iterator)
 

@@ -21,7 +21,7 @@ from ringfeed._checks import reworded
 from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C, is_raised_here
 from ringfeed.datasets._changes import BatchWriter, RowTransform, fill_draws, keeper_of
-from ringfeed.datasets.functions import of_one
+from ringfeed.datasets.functions import Functions, of_one
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import reseed
 from ringfeed.spec.spec import Array, Spec, plain
@@ -30,7 +30,6 @@ from ringfeed.spec.values import OF_SAMPLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ringfeed.datasets.functions import Functions
     from ringfeed.datasets.reader import Fill, Reader
 
 

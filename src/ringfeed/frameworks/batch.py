@@ -17,29 +17,26 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ringfeed.frameworks._dlpack import capsule
-from ringfeed.frameworks.cast import NOTHING
+from ringfeed.frameworks.cast import NOTHING, Chosen
 from ringfeed.frameworks.dlpack import can_be_exported, type_of
-from ringfeed.frameworks.forms import Joiner, as_objects, capacity_of, filled_up, is_string
+from ringfeed.frameworks.forms import Joiner, Joins, as_objects, capacity_of, filled_up, is_string
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
 
     from ringfeed.frameworks.base import LoaderInfo
-    from ringfeed.frameworks.cast import Chosen
-    from ringfeed.frameworks.forms import Joins
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.array import AnyArray, Leaf
 
-    Extra: TypeAlias = Callable[[list[AnyArray]], list[AnyArray]]
-    Own: TypeAlias = Mapping[int, Callable[[AnyArray], AnyArray]]
+Extra: TypeAlias = "Callable[[list[AnyArray]], list[AnyArray]]"
+Own: TypeAlias = "Mapping[int, Callable[[AnyArray], AnyArray]]"
 
 ALIGNMENT = 64
 """Bytes. TensorFlow and JAX copy an array that starts elsewhere."""

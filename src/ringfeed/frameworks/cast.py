@@ -17,22 +17,22 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed.frameworks.forms import is_string
-from ringfeed.spec.array import CONTAINERS, Array, shown
+from ringfeed.spec.array import CONTAINERS, AnyArray, Array, Leaf, shown
 from ringfeed.spec.conversion import Cast
 from ringfeed.spec.spec import Spec, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-    from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.forms import Form
 
-    CastTree: TypeAlias = "str | Cast | Mapping[Any, Any] | Sequence[Any] | None"
-    """A dtype's name or a Cast, for every uint8 leaf; or a sample's structure of these and None."""
-    Casts: TypeAlias = "dict[int, Cast]"
-    """The casts by the number of their leaf, in order; other leaves stay as they are."""
-    Check: TypeAlias = Callable[[Casts, Sequence[Leaf], str], None]
+    Check: TypeAlias = Callable[["Casts", Sequence[Leaf], str], None]
     Step: TypeAlias = "tuple[Callable[[Any, Any], Any], AnyArray]"
+
+CastTree: TypeAlias = "str | Cast | Mapping[Any, Any] | Sequence[Any] | None"
+"""A dtype's name or a Cast, for every uint8 leaf; or a sample's structure of these and None."""
+Casts: TypeAlias = dict[int, Cast]
+"""The casts by the number of their leaf, in order; other leaves stay as they are."""
 
 FLOATS = "float16", "bfloat16", "float32", "float64"
 NUMBERS = "biuf"

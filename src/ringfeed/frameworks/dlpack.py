@@ -7,13 +7,11 @@ likes, without the GIL, also after the loader is closed. The type codes are thos
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import SpecError
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import numpy as np
 
     from ringfeed.spec.spec import Leaf

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.array import AnyArray, Leaf
 
-    Joins: TypeAlias = "Mapping[str, Callable[[Any, Any], Any]]"
-    """What makes one object of values and of what is beside them, by the name of the form."""
-
+Joins: TypeAlias = "Mapping[str, Callable[[Any, Any], Any]]"
+"""What makes one object of values and of what is beside them, by the name of the form."""
 STRINGS = frozenset({"bytes", "text"})
 
 

@@ -20,9 +20,18 @@ import jax
 import numpy as np
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import Epochs
-from ringfeed.frameworks.batch import Framework, TensorBuilder
-from ringfeed.frameworks.cast import NUMBERS, Chosen, apart, caster_of, casts_of, in_numpy
+from ringfeed.frameworks.base import BatchStream, Epochs, LoaderInfo
+from ringfeed.frameworks.batch import Framework, Own, TensorBuilder
+from ringfeed.frameworks.cast import (
+    NUMBERS,
+    Casts,
+    CastTree,
+    Chosen,
+    apart,
+    caster_of,
+    casts_of,
+    in_numpy,
+)
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.dlpack import Exported, type_of
 from ringfeed.frameworks.forms import STRINGS, refuse_forms
@@ -30,9 +39,6 @@ from ringfeed.frameworks.forms import STRINGS, refuse_forms
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.frameworks.base import BatchStream, LoaderInfo
-    from ringfeed.frameworks.batch import Own
-    from ringfeed.frameworks.cast import Casts, CastTree
     from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import AnyArray, AnyDtype, Leaf
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import Epochs
+from ringfeed.frameworks.base import BatchStream, Epochs
 from ringfeed.frameworks.batch import Framework, TensorBuilder
-from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
+from ringfeed.frameworks.cast import Casts, CastTree, Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.dlpack import type_of
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
@@ -25,8 +25,6 @@ from ringfeed.spec.forms import Ragged
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.frameworks.base import BatchStream
-    from ringfeed.frameworks.cast import Casts, CastTree
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.conversion import Cast
 

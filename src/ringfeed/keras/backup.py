@@ -15,7 +15,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed._callers import callers_depth, frame_above, frames_by_thread, frames_from
 from ringfeed.errors import StateError
-from ringfeed.frameworks.keras.call import begins_epoch, go_on
+from ringfeed.frameworks.keras.call import Call, begins_epoch, go_on
 from ringfeed.keras.backup_file import Backup, BackupDirectory
 from ringfeed.keras.monitor import move
 from ringfeed.keras.training_state import (
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import FrameType
 
-    from ringfeed.frameworks.keras.call import Call
     from ringfeed.keras.pydataset import DatasetFeed
 
 

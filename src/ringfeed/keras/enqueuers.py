@@ -21,7 +21,7 @@ import threading
 from abc import ABC, abstractmethod
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ringfeed._checks import check_choice, check_count
 from ringfeed._failure import RemoteError
@@ -29,14 +29,11 @@ from ringfeed.datasets.indexed import batches_in
 from ringfeed.datasets.passes import ENDLESS, PassOrder
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.objects import KeptBatches, holds_objects
-from ringfeed.keras.pydataset import draws_kept, open_feed
+from ringfeed.keras.pydataset import DatasetFeed, draws_kept, open_feed
 from ringfeed.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Literal
-
-    from ringfeed.keras.pydataset import DatasetFeed
 
 
 class Running(NamedTuple):

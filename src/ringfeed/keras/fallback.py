@@ -31,7 +31,7 @@ from ringfeed.datasets.passes import PassOrder, batch_size_of
 from ringfeed.engine.hooks import Counts
 from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.frameworks.keras.adapter import LoaderAdapter, Reiterable
-from ringfeed.frameworks.keras.call import runs_eagerly
+from ringfeed.frameworks.keras.call import Call, runs_eagerly
 from ringfeed.keras.objects import leaves_of
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
 from ringfeed.ring._ring import MAX_WORKERS
@@ -42,7 +42,6 @@ from ringfeed.transport.copied import of_copy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ringfeed.frameworks.keras.call import Call
 
 LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter

@@ -20,13 +20,12 @@ from ringfeed.datasets.passes import PassOrder
 from ringfeed.errors import ClosedError, RingfeedError
 from ringfeed.frameworks.keras.call import Call, KerasEpoch
 from ringfeed.keras.fallback import feed_as_keras, look_unseen, say_fed, say_left, with_fallback
-from ringfeed.keras.pydataset import Fed
+from ringfeed.keras.pydataset import DatasetFeed, Fed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
-    from ringfeed.keras.pydataset import DatasetFeed
 
 PLACE = KerasSequenceAdapter
 NAME = "_handle_multiprocessing"

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from ringfeed._callers import frame_above
-from ringfeed.loader import loaders_in_use
+from ringfeed.loader import Loader, loaders_in_use
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from ringfeed.loader import Loader
 
 STALL_SHARE = "stall_share"
 

@@ -6,14 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes, show_s
-from ringfeed.monitor.stats import Verdict
+from ringfeed.monitor.stats import Stats, Verdict
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.system.machine import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.monitor.stats import Stats
     from ringfeed.monitor.waits import Waits
 
 EARLY_S = 0.5  # before that shares of the time say more of the start than of the run

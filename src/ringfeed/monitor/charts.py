@@ -18,14 +18,13 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, STEP, in_intervals
+from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, STEP, Timeline, in_intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from ringfeed.monitor.timeline import Timeline
 
 # To be told apart by colour-blind eyes, too; slots as `ringfeed top` has them.
 COLOURS = ("#4477aa", "#d62728", "#66a5d9", "#e6b522", "#3a9a4b", "#a0559b", "#8c564b", "#b8b8b8")

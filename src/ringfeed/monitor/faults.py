@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringfeed._failure import decode
+from ringfeed._failure import Death, decode
 from ringfeed.errors import (
     FunctionError,
     RingfeedError,
@@ -13,16 +13,14 @@ from ringfeed.errors import (
     StallError,
     WorkerError,
 )
-from ringfeed.monitor.lease_tracker import show_ages, summed_up
+from ringfeed.monitor.lease_tracker import LeaseTracker, show_ages, summed_up
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed._failure import Death
     from ringfeed.datasets.base import Source
     from ringfeed.monitor._snapshot import Observer
-    from ringfeed.monitor.lease_tracker import LeaseTracker
     from ringfeed.spec.array import Leaf
 
 WAYS_OUT = "copy what you keep, raise slots=, or give copy=True"

@@ -13,6 +13,7 @@ from ringfeed.monitor.timeline import (
     AT_WORK,
     STALL,
     STEP,
+    Timeline,
     longest,
     read_trace,
     thinned,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from ringfeed.monitor.timeline import Timeline
 
 MISSING = "the page is drawn by the package bokeh, which is missing: pip install 'ringfeed[report]'"
 LISTED = 8

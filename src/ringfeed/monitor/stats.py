@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from ringfeed.monitor._snapshot import WAIT_BUCKETS
+from ringfeed.monitor._snapshot import WAIT_BUCKETS, Observer
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.memory import Memory
     from ringfeed.monitor.waits import Waits
 

@@ -45,18 +45,16 @@ from ringfeed.orders.checks import (
     digest,
     refuse_where,
 )
-from ringfeed.orders.permutation import permute_few
+from ringfeed.orders.permutation import Indices, permute_few
 from ringfeed.orders.rng import seed_of
 from ringfeed.orders.sampler import Epoch, Sampler
-from ringfeed.orders.shard import Part
+from ringfeed.orders.shard import Part, Uneven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.shard import Uneven
 
 WINDOW = 65536  # samples
 MOST_LENGTH = 2**53  # that a float64 tells from the next

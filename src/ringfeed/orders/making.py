@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ringfeed._checks import check_count, check_integer
 from ringfeed.orders.sampler import Sampler, Sequential
-from ringfeed.orders.shard import Part, Shard
-
-if TYPE_CHECKING:
-    from ringfeed.orders.shard import Uneven
+from ringfeed.orders.shard import Part, Shard, Uneven
 
 
 class _Default(int):

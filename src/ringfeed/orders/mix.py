@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.orders.checks import check_at_most, check_fields, refuse
-from ringfeed.orders.permutation import permute_few
+from ringfeed.orders.permutation import Indices, permute_few
 from ringfeed.orders.proportions import Pattern, shares_of, totals
 from ringfeed.orders.rng import seed_of
 from ringfeed.orders.sampler import Epoch, Sampler
@@ -37,7 +37,6 @@ from ringfeed.orders.sampler import Epoch, Sampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.orders.permutation import Indices
 
 MOST_PATTERNS = 4096  # of an epoch, that are kept: more than batches are planned ahead
 MOST_INDEX = 2**62

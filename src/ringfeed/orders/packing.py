@@ -37,13 +37,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ringfeed.orders.permutation import permute
+from ringfeed.orders.permutation import Indices, permute
 from ringfeed.orders.rng import key_of, seed_of, words_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.orders.permutation import Indices
 
 KEPT = 4  # windows, and what belongs to an epoch
 FFD_WINDOW, FFD_ROWS = 2048, 128  # samples by default; rows that they should fill at least

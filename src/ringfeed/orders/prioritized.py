@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -37,8 +37,6 @@ from ringfeed.orders.rng import fractions_at, key_of
 from ringfeed.orders.sampler import Epoch, Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import ArrayLike, NDArray
 
     from ringfeed.orders.permutation import Indices, Words

@@ -22,11 +22,10 @@ import numpy as np
 
 from ringfeed._checks import AUTO, MOST, check_choice, check_integer
 from ringfeed._classes import class_names
-from ringfeed.orders.sampler import CHUNK, Epoch
+from ringfeed.orders.sampler import CHUNK, Epoch, Sampler
 
 if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import Sampler
 
 Uneven: TypeAlias = Literal["pad", "drop", "keep"]
 AT_ONCE = (

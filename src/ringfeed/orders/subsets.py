@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.orders.checks import check_length, checked_array, digest
-from ringfeed.orders.permutation import permute
+from ringfeed.orders.permutation import Indices, permute
 from ringfeed.orders.rng import seed_of
 from ringfeed.orders.sampler import CHUNK, Positional
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ringfeed.orders.permutation import Indices
 
 MOST_LABELS = 2**31
 

@@ -28,7 +28,7 @@ import numpy as np
 from ringfeed._checks import check_count
 from ringfeed.orders.checks import check_length, checked_array, digest, refuse_where
 from ringfeed.orders.rng import fractions_at, key_of, words_at
-from ringfeed.orders.sampler import Positional, PositionalEpoch
+from ringfeed.orders.sampler import Epoch, Positional, PositionalEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices, Words
-    from ringfeed.orders.sampler import Epoch
 
     Floats: TypeAlias = NDArray[np.float64]
 

@@ -18,16 +18,12 @@ position alone:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ringfeed._checks import check_count, check_integer
-from ringfeed.orders.permutation import Shuffled, permute
+from ringfeed.orders.permutation import Indices, Shuffled, permute
 from ringfeed.orders.rng import derive, seed_of
-
-if TYPE_CHECKING:
-    from ringfeed.orders.permutation import Indices
 
 
 class WindowShuffle(Shuffled):

@@ -24,20 +24,18 @@ from ringfeed._failure import encode, with_note
 from ringfeed.errors import FunctionError
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.ray.board import Board, Inquiry
-from ringfeed.ray.claims import Claims
+from ringfeed.ray.claims import Claim, Claims
 from ringfeed.ray.crew import Crew
 from ringfeed.ray.desk import Sent
 from ringfeed.ray.dispatch import Dispatch, Job
-from ringfeed.ray.landing import lander_of
+from ringfeed.ray.landing import Filled, lander_of
 from ringfeed.ray.pace import most_calls
 from ringfeed.ring import _ring
 from ringfeed.ring.mapping import open_ring
 from ringfeed.system import channel as channels
 
 if TYPE_CHECKING:
-    from ringfeed.ray.claims import Claim
     from ringfeed.ray.hiring import Node
-    from ringfeed.ray.landing import Filled
     from ringfeed.ray.ray_fleet import RayFleet
     from ringfeed.system._system import Descriptor
 

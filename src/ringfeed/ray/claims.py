@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from ringfeed._failure import encode
 from ringfeed.datasets.reader import IDLE_NS
-from ringfeed.ray.landing import failed
+from ringfeed.ray.landing import Filled, Lander, Part, failed
 from ringfeed.reading import _claims
-from ringfeed.ring import _ring
+from ringfeed.ring._ring import STOPPED, TAKEABLE, WorkerEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.ray.landing import Filled, Lander, Part
-    from ringfeed.ring._ring import WorkerEnd
 
 NOTHING_NS = 1  # what a ticket counts as that was given up
 
@@ -66,7 +64,7 @@ class Claims:
 
     def next(self, timeout_ns: int) -> Claim | None:
         """Claim a ticket, waiting so long; None where none has come. Of one thread."""
-        while (answer := self._end.claim(timeout_ns)) == _ring.TAKEABLE:
+        while (answer := self._end.claim(timeout_ns)) == TAKEABLE:
             claim = Claim(self._end)
             with self._lock:
                 self._held[claim] = None
@@ -76,7 +74,7 @@ class Claims:
                 self._show()
             if is_held:
                 return claim
-        self.is_over |= answer == _ring.STOPPED
+        self.is_over |= answer == STOPPED
         return None
 
     def _show(self) -> None:

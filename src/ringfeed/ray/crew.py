@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.errors import WorkerError
-from ringfeed.ray.desk import facts_here
+from ringfeed.ray.desk import Sent, facts_here
 from ringfeed.ray.hiring import STRIKES, Node, Placing, Scaling
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from ringfeed.datasets.base import Source
     from ringfeed.ray.board import AtWork
-    from ringfeed.ray.desk import Sent
     from ringfeed.ray.dispatch import Dispatch
     from ringfeed.ray.landing import Filled
     from ringfeed.ray.options import BridgeTerms

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.ray.board import Board, lines_of
-from ringfeed.ray.options import BridgeTerms
+from ringfeed.ray.options import BridgeTerms, Ray
 from ringfeed.ray.pace import set_pace
 from ringfeed.ray.stats import RemoteStats, verdict_with
 from ringfeed.ring.segment import worker_ids
-from ringfeed.workers.process import Spawner
+from ringfeed.workers.process import Spawner, WorkerProcess
 from ringfeed.workers.processes import Processes
 from ringfeed.workers.roster import EARLY_DEATHS, Roster
 
 if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats
-    from ringfeed.ray.options import Ray
     from ringfeed.workers.pool import PoolConfig
-    from ringfeed.workers.process import WorkerProcess
 
 
 class Mixed(Processes):

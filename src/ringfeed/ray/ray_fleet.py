@@ -40,13 +40,12 @@ from ringfeed.errors import WorkerError
 from ringfeed.monitor.stacks import keep_own, of_process
 from ringfeed.ray.desk import Desk, facts_here, guard
 from ringfeed.ray.hiring import Node
-from ringfeed.ray.options import LOCAL
+from ringfeed.ray.options import LOCAL, BridgeTerms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
-    from ringfeed.ray.options import BridgeTerms
 
 CONNECT_S = 10.0  # for a head to answer
 INLINE = 8 << 20  # bytes of an answer

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes, show_s
 from ringfeed.monitor.bottleneck import BUSY, HEADROOM, WAITED, bound, share_waited
-from ringfeed.monitor.stats import Verdict
+from ringfeed.monitor.stats import Stats, Verdict
 from ringfeed.ray.pace import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ringfeed.monitor.stats import Stats
 
 PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as much as the work
 

@@ -9,7 +9,7 @@ import math
 import operator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ringfeed._checks import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Literal
 
     import numpy.typing as npt
 

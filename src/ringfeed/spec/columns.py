@@ -23,11 +23,10 @@ import numpy as np
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
 from ringfeed.errors import SpecError
-from ringfeed.spec.array import Array
+from ringfeed.spec.array import AnyDtype, Array, Leaf
 from ringfeed.spec.conversion import may_cast
 
 if TYPE_CHECKING:
-    from ringfeed.spec.array import AnyDtype, Leaf
     from ringfeed.spec.spec import Spec
 
 FEW = 8  # arrays in a list, which may be columns; more are samples

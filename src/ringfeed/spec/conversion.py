@@ -10,12 +10,11 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed.errors import SpecError
-from ringfeed.spec.array import FLOAT32, TEXT, USER_DTYPE
+from ringfeed.spec.array import FLOAT32, TEXT, USER_DTYPE, AnyDtype, Array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ringfeed.spec.array import AnyDtype, Array
     from ringfeed.spec.spec import Spec
 
 STEPS = ("scale", "offset", "mean", "std")

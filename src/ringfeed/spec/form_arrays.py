@@ -13,7 +13,7 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed.errors import SpecError
-from ringfeed.spec.array import UINT8, Array, shown
+from ringfeed.spec.array import UINT8, AnyDtype, Array, Leaf, shown
 from ringfeed.spec.forms import Form
 from ringfeed.spec.spec import Spec
 from ringfeed.spec.values import from_number, is_number
@@ -21,7 +21,6 @@ from ringfeed.spec.values import from_number, is_number
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringfeed.spec.array import AnyDtype, Leaf
 
 MOST_TOTAL = 2**40 - 1  # the cursor of a field counts in 40 bits
 EXAMPLE = "write it as in Array((None, 4), 'float32', max_shape=(300, 4), form='ragged')"

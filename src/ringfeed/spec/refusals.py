@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
-from ringfeed.spec.array import Array, shown
+from ringfeed.spec.array import AnyArray, Array, Leaf, shown
 from ringfeed.spec.conversion import may_cast
 from ringfeed.spec.values import SKIPS_NONE, is_number
 
 if TYPE_CHECKING:
     from ringfeed.errors import SpecError
-    from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.forms import Form
 
 _ARRAY_OF = (

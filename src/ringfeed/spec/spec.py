@@ -10,9 +10,9 @@ import dataclasses
 import math
 import operator
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
@@ -26,9 +26,6 @@ from ringfeed.spec.array import (
     has_array,
     shown,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 

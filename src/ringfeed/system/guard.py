@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._process import Worker
 from ringfeed.system import _system
@@ -21,7 +21,6 @@ from ringfeed.system._system import Child, Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
 
 KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024

@@ -20,7 +20,7 @@ import signal
 import sys
 import warnings
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from ringfeed.errors import WorkerError
 from ringfeed.system import _system
@@ -28,7 +28,6 @@ from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
     import threading
-    from typing import TypeGuard
 
 HAS_PROCESSES = _system.HAS_PROCESSES
 DESCRIPTORS = 12  # of all workers together, and what starting one takes for a moment

@@ -33,16 +33,14 @@ from ringfeed.system.machine import check_shared
 from ringfeed.testing.look import FAILS, PLACE, START_S, Finding, Seen, answer
 from ringfeed.transport.imports import is_of_library
 from ringfeed.transport.object_size import advice
-from ringfeed.transport.shared_dataset import pack, to_shared_memory
+from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset, pack, to_shared_memory
 from ringfeed.transport.unpicklable import refuse_to_share
 from ringfeed.workers.fork import computing, forked
-from ringfeed.workers.process import END_S, spawn
+from ringfeed.workers.process import END_S, WorkerProcess, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset
-    from ringfeed.workers.process import WorkerProcess
 
 FRESH, FORK = "in a fresh process", "in a fork of this process"
 LOOK_S = 0.5  # between two looks at where a process is

@@ -14,17 +14,14 @@ import numpy as np
 
 from ringfeed._classes import is_iterable
 from ringfeed.errors import StateError
-from ringfeed.loader import runner_of
-from ringfeed.orders.prioritized import PrioritizedOrder
+from ringfeed.loader import Loader, runner_of
+from ringfeed.orders.prioritized import PrioritizedOrder, PrioritizedSampler
 from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.forms import Masked, Padded, Ragged
 from ringfeed.spec.spec import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from ringfeed.loader import Loader
-    from ringfeed.orders.prioritized import PrioritizedSampler
 
     Batch: TypeAlias = (
         "tuple[int, int, list[str]]"  # its epoch, its number there, and a hash of each leaf

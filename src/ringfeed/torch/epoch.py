@@ -23,13 +23,12 @@ from ringfeed.errors import (
     WorkerError,
 )
 from ringfeed.torch.pickled import NOTE, DeviceError, UnsendableError
-from ringfeed.torch.place import as_it_was
+from ringfeed.torch.place import Place, as_it_was
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ringfeed.torch.index_lists import IndexLists
-    from ringfeed.torch.place import Place
     from ringfeed.torch.ring import Ring, Rings
 
 OWN = torch.utils.data.DataLoader

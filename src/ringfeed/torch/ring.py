@@ -35,7 +35,7 @@ from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.spec import Array
 from ringfeed.torch.collation import Form, batch_builder, has_own_collation
 from ringfeed.torch.first_sample import first_line, start_method, with_first
-from ringfeed.torch.index_lists import NOTHING, ints_of
+from ringfeed.torch.index_lists import NOTHING, IndexLists, ints_of
 from ringfeed.torch.pickled import (
     Apart,
     Aparts,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ringfeed.engine._iterator import BatchIterator
-    from ringfeed.torch.index_lists import IndexLists
 
 LOG = logging.getLogger("ringfeed.torch")
 EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes

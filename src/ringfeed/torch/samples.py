@@ -17,12 +17,11 @@ import numpy as np
 
 from ringfeed._classes import class_names
 from ringfeed.datasets.worker_info import tell_torch, worker_info
-from ringfeed.orders.rng import installed, reseed, seed_torch
+from ringfeed.orders.rng import SampleContext, installed, reseed, seed_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringfeed.orders.rng import SampleContext
 
 # Two generators that differ draw the same bits once in 2**64.
 BITS = 64

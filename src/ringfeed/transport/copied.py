@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle.cloudpickle as by_value
 
 from ringfeed.errors import WorkerError
-from ringfeed.transport.shared_dataset import pack
+from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset, pack
 from ringfeed.transport.unpacking import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.datasets.base import Source
-    from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset
 
 _T = TypeVar("_T")
 

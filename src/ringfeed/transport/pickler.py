@@ -29,14 +29,15 @@ import cloudpickle.cloudpickle as _cloudpickle
 import numpy as np
 
 from ringfeed.transport import arrays as _buffers
-from ringfeed.transport import framework_stubs
 from ringfeed.transport import modules as _modules
 from ringfeed.transport.framework_stubs import (
     LazyObject,
     ModulePart,
     named_lazily,
     of_framework,
+    standin,
     standin_for,
+    with_members,
 )
 from ringfeed.transport.lazy import (
     clashes,
@@ -291,16 +292,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         asked = {name: vars(value)[name] for name in sorted(names & vars(value).keys())}
         held = self._parts(asked, names)
         if self._sends(value.__name__):
-            return _Made(framework_stubs.with_members, value, held)
+            return _Made(with_members, value, held)
         # A package without a framework may have a module with one.
         parts = {name: part for name, part in held.items() if type(part) is _Made}
         package = _Made(ModulePart, value.__name__)
-        return _Made(framework_stubs.with_members, package, parts) if parts else value
+        return _Made(with_members, package, parts) if parts else value
 
     def _reduce_class(self, cls: type) -> Any:
-        standin = standin_for(cls)
-        if standin is not None:
-            return framework_stubs.standin, (standin.__name__,)
+        if (base := standin_for(cls)) is not None:
+            return standin, (base.__name__,)
         reduced = self._reduce_anew(cls)
         if not _has_state(reduced):  # by reference, or one of the builtin types
             return reduced

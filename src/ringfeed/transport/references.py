@@ -35,9 +35,9 @@ from ringfeed.transport.pickler import CACHED, names_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    Step = tuple[str, Any]  # how a reference is written, and its name or key
-    Parts = Iterable[tuple[Step, Any]]
+    Parts = Iterable[tuple["Step", Any]]
 
+Step = tuple[str, Any]  # how a reference is written, and its name or key
 MAX_OBJECTS = 100_000  # looked at
 MAX_ENTRIES = 10_000  # of one container, looked at
 SHOWN_KEY = 40  # characters of a dict's key

@@ -21,8 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.errors import ShipError
-from ringfeed.system import _system
-from ringfeed.system._system import Descriptor
+from ringfeed.system._system import Descriptor, is_same
 from ringfeed.system.memory import reserve
 from ringfeed.transport.unpacking import Piece, mapped
 
@@ -201,7 +200,7 @@ def _is_unchanged(
     is_another = array is None or array() is not _owner(source)
     size = source.nbytes
     if size != old.nbytes or size <= WHOLE or is_another:
-        return _system.is_same(source, old)
+        return is_same(source, old)
     # Read, since each place of a mapping costs a page fault, which takes longer.
     return all(
         os.pread(fds[piece.file], min(STRETCH, size - at), piece.offset + at)
@@ -222,7 +221,7 @@ def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> Iterator
     for place, source in enumerate(sources):
         alike = numbers[_sample(source)]
         twin = next(
-            (number for number in islice(alike, MAX_TWINS) if _system.is_same(source, old[number])),
+            (number for number in islice(alike, MAX_TWINS) if is_same(source, old[number])),
             None,
         )
         if twin is not None:

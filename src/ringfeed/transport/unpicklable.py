@@ -16,18 +16,11 @@ from ringfeed._classes import module_of, root_of
 from ringfeed.errors import ShipError
 from ringfeed.transport.arrays import PROTOCOL
 from ringfeed.transport.pickler import Pickler, failure
-from ringfeed.transport.references import (
-    PARTS,
-    elements,
-    held,
-    walk,
-    written,
-)
+from ringfeed.transport.references import PARTS, Step, elements, held, walk, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringfeed.transport.references import Step
 
 MAX_OBJECTS = 1_000_000  # looked at
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
 from ringfeed.system import channel as channels
-from ringfeed.system.guard import become_worker, fork
+from ringfeed.system.guard import Lifeline, become_worker, fork
 from ringfeed.system.interpreter import explained, surroundings
 from ringfeed.workers.forkserver import ForkserverMain
 from ringfeed.workers.launchers import Forker
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ringfeed.system._system import Descriptor
-    from ringfeed.system.guard import Lifeline
     from ringfeed.transport.shared_dataset import SharedDataset
 
 OPENING_S = 1.0  # what another thread may take to make its pipes, which is microseconds

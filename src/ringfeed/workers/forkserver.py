@@ -24,9 +24,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import FRAMEWORKS
-from ringfeed.system import _system
 from ringfeed.system import channel as channels
-from ringfeed.system._system import Descriptor
+from ringfeed.system._system import Child, Descriptor, close_others
 from ringfeed.system.guard import become_worker, flush_output, fork
 from ringfeed.transport import imports as _imports
 from ringfeed.transport.unpacking import unpack
@@ -36,7 +35,6 @@ from ringfeed.workers.worker_main import WorkerMain
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from ringfeed.system._system import Child
 
 Private = tuple[str, str]
 # What most workers need beside `worker_main`, whatever their dataset is: imported once for all.
@@ -156,7 +154,7 @@ class ForkserverMain:
     def _serve_loader(self, *fds: Descriptor) -> None:
         """In the forked child: have nothing of the warm forkserver's but what it has imported."""
         channel, parent, writer, *output = fds
-        _system.close_others(*fds)
+        close_others(*fds)
         for inherited in self._lifeline:
             os.close(inherited)
         _print_to(*output)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import decode
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.system import channel as channels
-from ringfeed.system._system import wait_for
+from ringfeed.system._system import Child, Descriptor, wait_for
 from ringfeed.system.guard import Lifeline
 from ringfeed.system.interpreter import explained, start_interpreter
 from ringfeed.system.memory import keep_standard_descriptors
@@ -23,7 +23,6 @@ from ringfeed.system.memory import keep_standard_descriptors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.system._system import Child, Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringfeed._failure import Death
 from ringfeed.errors import RingfeedError, WorkerError
@@ -15,15 +15,10 @@ from ringfeed.system._system import Descriptor
 from ringfeed.system.channel import readable
 from ringfeed.system.interpreter import family
 from ringfeed.system.machine import check_processes, start_thread
-from ringfeed.transport.shared_dataset import pack, to_shared_memory
-from ringfeed.workers.pool import STOP_S, Pool
-from ringfeed.workers.process import Spawner, terminate_all
+from ringfeed.transport.shared_dataset import SharedDataset, pack, to_shared_memory
+from ringfeed.workers.pool import STOP_S, Pool, PoolConfig
+from ringfeed.workers.process import Launcher, Spawner, WorkerProcess, terminate_all
 from ringfeed.workers.roster import Roster
-
-if TYPE_CHECKING:
-    from ringfeed.transport.shared_dataset import SharedDataset
-    from ringfeed.workers.pool import PoolConfig
-    from ringfeed.workers.process import Launcher, WorkerProcess
 
 # What SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined.
 KILL_S = 5.0

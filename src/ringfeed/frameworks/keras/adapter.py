@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,16 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed._callers import frame_above
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import LoaderFacts
-from ringfeed.frameworks.batch import Outstanding, TensorBuilder, without_lists
-from ringfeed.frameworks.cast import NOTHING
+from ringfeed.frameworks.base import BatchStream, LoaderFacts
+from ringfeed.frameworks.batch import (
+    Extra,
+    Framework,
+    Outstanding,
+    Own,
+    TensorBuilder,
+    without_lists,
+)
+from ringfeed.frameworks.cast import NOTHING, CastTree, Chosen
 from ringfeed.frameworks.keras.backends import (
     check_forms,
     jax_way,
@@ -28,6 +35,7 @@ from ringfeed.frameworks.keras.backends import (
 )
 from ringfeed.frameworks.keras.call import (
     Call,
+    ClassWeight,
     KerasEpoch,
     begins_epoch,
     check_call,
@@ -37,13 +45,8 @@ from ringfeed.frameworks.keras.call import (
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from ringfeed.frameworks.base import BatchStream
-    from ringfeed.frameworks.batch import Extra, Framework, Own
-    from ringfeed.frameworks.cast import CastTree, Chosen
-    from ringfeed.frameworks.keras.call import ClassWeight
     from ringfeed.spec.array import AnyArray
 
 

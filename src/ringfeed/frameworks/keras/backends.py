@@ -6,20 +6,17 @@ Every function imports its framework alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 
-from ringfeed.frameworks.batch import Framework
-from ringfeed.frameworks.cast import NOTHING, apart, casts_of, in_numpy
+from ringfeed.frameworks.batch import Framework, Own
+from ringfeed.frameworks.cast import NOTHING, Casts, CastTree, Chosen, apart, casts_of, in_numpy
 from ringfeed.frameworks.forms import STRINGS, refuse_forms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
-    from ringfeed.frameworks.batch import Own
-    from ringfeed.frameworks.cast import Casts, CastTree, Chosen
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.spec import Spec
 

@@ -15,22 +15,20 @@ import traceback
 import warnings
 import weakref
 from array import array
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringfeed._callers import callers_depth, frame_above, frames_from
 from ringfeed.errors import RingfeedError, SupersededError
-from ringfeed.frameworks.base import Epoch
+from ringfeed.frameworks.base import BatchStream, Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
     from types import FrameType
 
     from keras.src.trainers.epoch_iterator import EpochIterator
 
     from ringfeed.engine._iterator import BatchIterator, Progress
-    from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.batch import Extra
     from ringfeed.spec.builder import BuildBatch
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from ringfeed.frameworks.cast import Chosen, caster_of, shape_after
+from ringfeed.frameworks.cast import Casts, Chosen, caster_of, shape_after
 from ringfeed.frameworks.forms import Joiner, is_string
 from ringfeed.spec.conversion import Cast
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.frameworks.base import LoaderInfo
-    from ringfeed.frameworks.cast import Casts
     from ringfeed.spec.array import Leaf
 
 RAGGED = "ragged"
