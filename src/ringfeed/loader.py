@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.frameworks.base import BatchStream, Epochs
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.device_slots import DeviceSlots
+    from ringfeed.frameworks.device import DeviceSlots
     from ringfeed.monitor.stats import Stats, Verdict
     from ringfeed.monitor.trace import Trace
     from ringfeed.orders.buckets import Buckets
@@ -521,7 +521,7 @@ class Loader(Generic[Batch_co]):
     @cached_property
     def _slots(self) -> DeviceSlots:
         """The copies that devices make of the slots, and the slots' registration with drivers."""
-        from ringfeed.frameworks.device_slots import DeviceSlots  # noqa: PLC0415 - on demand
+        from ringfeed.frameworks.device import DeviceSlots  # noqa: PLC0415 - on demand
 
         runner = self._runner
         # Slots that "auto" may open later have no memory yet, so none is registered.

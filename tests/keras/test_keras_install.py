@@ -26,7 +26,7 @@ from keras.src.trainers.data_adapters import py_dataset_adapter
 import ringfeed
 import ringfeed.keras
 from ringfeed.keras import fallback as keras_fallback
-from ringfeed.keras import installing as keras_install
+from ringfeed.keras import feeding as keras_install
 from training import CLASS_WEIGHT, X, Y, small_model
 
 if TYPE_CHECKING:

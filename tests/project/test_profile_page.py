@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringfeed.tools.profile_report import ROWS
+from ringfeed.tools.loaders import ROWS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "profile.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

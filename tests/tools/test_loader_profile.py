@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.tools.loaders import limits_of, profile_loader, profile_subject
+from ringfeed.tools.loaders import LoaderProfile, Stages, limits_of, profile_loader, profile_subject
 from ringfeed.tools.main import main
-from ringfeed.tools.profile_report import LoaderProfile, Stages
 from ringfeed.tools.reading import (
     Limits,
     Memory,

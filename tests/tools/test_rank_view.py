@@ -12,7 +12,7 @@ from ringfeed.errors import RingfeedError
 from ringfeed.monitor.waits import Waits
 from ringfeed.tools.discover import is_started_by, variables_of
 from ringfeed.tools.main import main
-from ringfeed.tools.rank_view import Row, late, top_ranks
+from ringfeed.tools.top import Row, late, top_ranks
 from trainer import Trainer
 
 pytestmark = pytest.mark.once

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ringfeed.engine._iterator import BatchIterator, Progress
     from ringfeed.engine.runner import EpochRunner
-    from ringfeed.frameworks.device_slots import DeviceSlots
+    from ringfeed.frameworks.device import DeviceSlots
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 

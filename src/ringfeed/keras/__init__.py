@@ -18,8 +18,7 @@ from ringfeed._exports import importing
 if TYPE_CHECKING:
     from ringfeed.keras.backup import BackupAndRestore
     from ringfeed.keras.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
-    from ringfeed.keras.feeding import feed
-    from ringfeed.keras.installing import install, uninstall
+    from ringfeed.keras.feeding import feed, install, uninstall
     from ringfeed.keras.monitor import Monitor
 
 _HOMES = {
@@ -29,8 +28,8 @@ _HOMES = {
     "OrderedEnqueuer": "enqueuers",
     "SequenceEnqueuer": "enqueuers",
     "feed": "feeding",
-    "install": "installing",
-    "uninstall": "installing",
+    "install": "feeding",
+    "uninstall": "feeding",
 }
 
 __all__ = [

@@ -20,7 +20,7 @@ for the next one; ``slots - 1`` batches at most are out of the ring, so that the
 to fill; a training is sent one batch ahead of the one that it has. If one is
 slower than the others, they wait for it, or it loses batches, or it is disconnected.
 
-    in a training   door (`share`), client (`SharedLoader`), epoch, connection, mapping, tensors
+    in a training   door (`share`), client (`SharedLoader`), epoch, mapping
     in the host     start, host (sockets; a thread takes batches), host_loader, flow
     in both         names, terms
 

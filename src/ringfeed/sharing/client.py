@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Self
 from ringfeed._checks import MOST, check_integer
 from ringfeed._classes import copied
 from ringfeed._failure import UsersErrors
+from ringfeed.frameworks.batch import copy_aligned
+from ringfeed.frameworks.cast import CastTree, casts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from ringfeed.frameworks.cast import CastTree
     from ringfeed.sharing.epoch import BuildLeaves, Joined, SharedStats
     from ringfeed.sharing.terms import Terms
+    from ringfeed.spec.array import AnyArray
     from ringfeed.spec.spec import Spec
 
 
@@ -145,8 +147,6 @@ class SharedLoader:
         ``cast``: see `Loader.to_keras`. SpecError for dtypes that torch lacks, and for what cannot
         be cast so.
         """
-        from ringfeed.sharing.tensors import in_torch  # noqa: PLC0415 - imports torch
-
         return SharedLoader(self._joined, self._terms, in_torch(self.spec, cast))
 
     def to_jax(self, *, cast: CastTree = None) -> SharedLoader:
@@ -156,8 +156,6 @@ class SharedLoader:
         slots of all trainings.
         ``cast`` and errors as of `Loader.to_jax`.
         """
-        from ringfeed.sharing.tensors import in_jax  # noqa: PLC0415 - imports JAX
-
         return SharedLoader(self._joined, self._terms, in_jax(self.spec, cast))
 
     # ---- the end ----
@@ -177,3 +175,34 @@ class SharedLoader:
     def __exit__(self, *unused: object) -> None:
         """Leave the share."""
         self.close()
+
+
+def in_torch(spec: Spec, cast: CastTree) -> BuildLeaves:
+    """Return what makes tensors over the arrays."""
+    from ringfeed.frameworks import torch as framework  # noqa: PLC0415 - imports torch
+
+    framework.check_dtypes(spec.leaves)
+    casts, tensor_of = (
+        framework.torch_casts(casts_of(spec, cast, "to_torch")),
+        framework.TORCH.from_numpy,
+    )
+    return lambda leaves: spec.unflatten(casts([*map(tensor_of, leaves)]))
+
+
+def in_jax(spec: Spec, cast: CastTree) -> BuildLeaves:
+    """Return what makes arrays of copies."""
+    from ringfeed.frameworks import jax as framework  # noqa: PLC0415 - imports JAX
+
+    asked = casts_of(spec, cast, "to_jax", framework.check_width)
+    own, casts = framework.conversions(spec.leaves, asked)
+    copiers: list[Callable[[AnyArray], AnyArray]] = [
+        own.get(number, copy_aligned) for number in range(len(spec.leaves))
+    ]
+    tensor_of: Callable[[Any], Any] = framework.jax_framework().from_numpy
+
+    def build(leaves: list[Any]) -> Any:
+        return spec.unflatten(
+            casts([tensor_of(copy(leaf)) for copy, leaf in zip(copiers, leaves, strict=True)])
+        )
+
+    return build

@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed._callers import callers_depth
 from ringfeed._failure import decode, users_frames
@@ -25,9 +25,8 @@ from ringfeed.spec.array import copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
-    from ringfeed.sharing.connection import Connection
+    from ringfeed.sharing.door import Connection
     from ringfeed.sharing.host_loader import SharedInfo
     from ringfeed.sharing.terms import Cut
 

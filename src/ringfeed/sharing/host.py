@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import encode
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SpecError
 from ringfeed.loader import runner_of
-from ringfeed.sharing.flow import Flow, Training
+from ringfeed.sharing.flow import Entry, Flow, Training
 from ringfeed.sharing.host_loader import HostLoader
 from ringfeed.sharing.names import (
     BACKLOG,
@@ -40,7 +40,6 @@ from ringfeed.transport.unpacking import unpack
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringfeed.sharing.flow import Entry
 
 TICK_S = 0.1
 AT_ONCE = 64  # connections that are accepted before trainings are heard: others may never end

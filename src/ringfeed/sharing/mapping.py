@@ -28,7 +28,7 @@ from ringfeed.system._system import Descriptor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.sharing.connection import Connection
+    from ringfeed.sharing.door import Connection
 
 _ENTRY = 8  # bytes of pagemap for a page
 _FLAGS = 61  # bit 61: a page of the file; bit 62: swapped out; bit 63: present

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,12 @@ from ringfeed.keras.fallback import OWN, RingAdapter, how_fed
 from ringfeed.keras.feeding import feed
 from ringfeed.keras.pydataset import draws_kept
 from ringfeed.system.machine import usable_cpus
+from ringfeed.tools.loaders import Stages
 from ringfeed.tools.profile import Timer
-from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
 INSTALL = "ringfeed.keras.install()   # once, before fit"
 BACKENDS = {

@@ -23,6 +23,7 @@ from ringfeed import __version__
 from ringfeed._classes import class_names
 from ringfeed._progress import showing, tell
 from ringfeed.errors import RingfeedError
+from ringfeed.tools.place import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +121,6 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(chosen: argparse.Namespace) -> None:
-    from ringfeed.tools.place import load  # noqa: PLC0415 - of no use to the other commands
     from ringfeed.tools.plan_table import plan  # noqa: PLC0415 - NumPy takes long to import
 
     with showing(ticks=True):
@@ -165,8 +165,6 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def _profile(chosen: argparse.Namespace) -> None:
-    from ringfeed.tools.place import load  # noqa: PLC0415 - see _plan()
-
     if (chosen.dataset is None) == (not chosen.script):
         raise ValueError("give either module:name of a dataset or a loader, or --script FILE")
     dataset = None if chosen.script else load(chosen.dataset)
@@ -210,7 +208,6 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _check(chosen: argparse.Namespace) -> bool:
     from ringfeed.testing.checking import examine  # noqa: PLC0415 - see _plan()
-    from ringfeed.tools.place import load  # noqa: PLC0415 - likewise
 
     with showing():  # a process is forked: no thread beside
         tell(f"loading {chosen.dataset}")
@@ -276,9 +273,8 @@ def _top(chosen: argparse.Namespace) -> None:
         _say(discover.running())
         return
     try:
-        # Both need an optional package.
-        from ringfeed.tools.rank_view import top_ranks  # noqa: PLC0415
-        from ringfeed.tools.top import top  # noqa: PLC0415
+        # It needs an optional package.
+        from ringfeed.tools.top import top, top_ranks  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise RingfeedError(
             "the picture is drawn by the package rich, which is missing: pip install "

@@ -30,7 +30,7 @@ from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.fitting import fitted
 from ringfeed.spec.form_arrays import padded
 from ringfeed.spec.layout import field_size
-from ringfeed.spec.spec import Array, Spec
+from ringfeed.spec.spec import Array, Leaf, Spec
 from ringfeed.system.machine import usable_cpus
 from ringfeed.transport.copied import of_copy
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ringfeed.spec.array import AnyArray
-    from ringfeed.spec.spec import Leaf
 
 Shape = tuple[int, ...]
 

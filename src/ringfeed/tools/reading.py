@@ -6,11 +6,11 @@ import gc
 import math
 import os
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,6 @@ except ModuleNotFoundError as error:
         name="psutil",
     ) from error
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
 LEAST_BATCHES = 16  # of a reading, where there is time
 LEAST_S = 1.0  # the same

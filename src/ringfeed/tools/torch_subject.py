@@ -14,8 +14,8 @@ from torch.utils.data.dataloader import _DatasetKind
 from ringfeed.datasets.peekable import fresh
 from ringfeed.errors import RingfeedError
 from ringfeed.system.machine import usable_cpus
+from ringfeed.tools.loaders import Stages
 from ringfeed.tools.profile import Timer
-from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Reading
 from ringfeed.torch.epoch import OWN, same_of
 from ringfeed.torch.first_sample import told

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ringfeed.frameworks.device_slots import DeviceSlots
+from ringfeed.frameworks.device import DeviceSlots
 
 
 class Stuck:

@@ -9,7 +9,7 @@ fails at its next batch. Nothing runs before the first batch is asked for, and n
 iteration is given up: `from_generator` owes its generator a last call, for which the interpreter
 waits for ever at exit.
 
-Both are ops in C, run by one call of `scan` (see `op`: a call takes longer than an op), or, where
+Both are ops in C, run by one call of `scan` (see `feed`: a call takes longer than an op), or, where
 TensorFlow cannot have them, Python functions here.
 """
 
@@ -26,16 +26,16 @@ import numpy as np
 import tensorflow as tf
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import Epoch
+from ringfeed.frameworks.base import BatchStream, Epoch, LoaderInfo
 from ringfeed.frameworks.batch import (
     Framework,
     Outstanding,
     TensorBuilder,
     without_lists,
 )
-from ringfeed.frameworks.cast import casts_of
+from ringfeed.frameworks.cast import CastTree, casts_of
 from ringfeed.frameworks.dlpack import Exported
-from ringfeed.frameworks.tensorflow import op as tensorflow_op
+from ringfeed.frameworks.tensorflow import feed as _feed
 from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
 from ringfeed.frameworks.tensorflow.forms import (
     JOINS,
@@ -50,12 +50,10 @@ from ringfeed.system.machine import HAS_PROCESSES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ringfeed.frameworks.base import BatchStream, LoaderInfo
-    from ringfeed.frameworks.cast import CastTree
     from ringfeed.spec.array import AnyArray
 
     Leaves: TypeAlias = "list[AnyArray]"
-    Epochs: TypeAlias = "PythonEpochs | tensorflow_op.OpEpochs"
+    Epochs: TypeAlias = "PythonEpochs | _feed.OpEpochs"
     Element: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Any]]
     """What makes of a state and a step the next state, and a batch."""
 
@@ -135,7 +133,7 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     ops = _ops_for(info)
     if ops is None:
         return dataset_of(batches)
-    return dataset_of(batches, lambda batches: tensorflow_op.OpEpochs(ops, stream, batches))
+    return dataset_of(batches, lambda batches: _feed.OpEpochs(ops, stream, batches))
 
 
 def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
@@ -252,7 +250,7 @@ def _ops_for(info: LoaderInfo) -> Any:
         # the op does not know its shape.
         return None
     try:
-        return tensorflow_op.load_ops()
+        return _feed.load_ops()
     except ImportError as error:
         warnings.warn(
             (
