@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def importing(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of a package; ``homes``: the module in it that has each name."""
+    """Return the ``__getattr__`` of a package, and have ``dir()`` list its public names.
+
+    ``homes``: the module in it that has each name.
+    """
 
     def get(name: str) -> object:
         if name not in homes:
@@ -20,4 +23,5 @@ def importing(package: str, homes: Mapping[str, str]) -> Callable[[str], object]
         setattr(sys.modules[package], name, found)
         return found
 
+    vars(sys.modules[package])["__dir__"] = lambda: sorted(homes)
     return get

@@ -45,8 +45,3 @@ __all__ = [
 
 
 __getattr__ = importing("ringfeed.keras", _HOMES)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)

@@ -24,8 +24,3 @@ if TYPE_CHECKING:
 __all__ = ["check", "check_resume"]
 
 __getattr__ = importing("ringfeed.testing", {"check": "checking", "check_resume": "resume"})
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)

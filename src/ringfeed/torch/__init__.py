@@ -24,8 +24,3 @@ __all__ = ["DataLoader"]
 
 
 __getattr__ = importing("ringfeed.torch", {"DataLoader": "loader"})
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return __all__
