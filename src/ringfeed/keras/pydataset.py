@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import random
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,10 +25,11 @@ from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.system.machine import HAS_PROCESSES
-from ringfeed.transport.copied import of_copy
+from ringfeed.transport.copied import of_copy, random_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from ringfeed.engine.engine import Engine
 
@@ -240,25 +240,7 @@ def check_dataset(dataset: Any) -> None:
         )
 
 
-@contextmanager
-def draws_kept(dataset: Any) -> Iterator[None]:
-    """Undo what reading a batch here does to random numbers, global ones and the dataset's.
-
-    Keras would read no batch here.
-    """
-    own = [draws for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
-    undo = [*map(_restorer, (random, np.random, *own))]
-    try:
-        yield
-    finally:
-        for restore in undo:
-            restore()
-
-
-def _restorer(draws: Any) -> Callable[[], object]:
-    """Return what puts random numbers back to where they are now."""
-    if isinstance(draws, np.random.Generator):
-        return partial(setattr, draws.bit_generator, "state", draws.bit_generator.state)
-    if hasattr(draws, "getstate"):  # Python's
-        return partial(draws.setstate, draws.getstate())
-    return partial(draws.set_state, draws.get_state())
+def draws_kept(dataset: Any) -> AbstractContextManager[None]:
+    """Undo what reading a batch here does to random numbers, global ones and the dataset's."""
+    own = getattr(dataset, "__dict__", {}).values()
+    return random_kept(*(draws for draws in own if isinstance(draws, DRAWS)))

@@ -21,11 +21,13 @@ from ringfeed.torch.epoch import OWN, same_of
 from ringfeed.torch.first_sample import told
 from ringfeed.torch.loader import DataLoader
 from ringfeed.torch.pickled import parts_of
-from ringfeed.torch.place import draws_kept, generators
+from ringfeed.torch.place import generators
 from ringfeed.torch.samples import WorkerStart
+from ringfeed.transport.copied import random_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 CHANGE = "from ringfeed.torch import DataLoader   # in the place of torch.utils.data's"
 BACK = "from torch.utils.data import DataLoader"
@@ -83,14 +85,9 @@ class TorchSubject:
                 "anew each time"
             )
 
-    @contextmanager
-    def untouched(self) -> Iterator[None]:
+    def untouched(self) -> AbstractContextManager[None]:
         """Keep torch's, NumPy's and Python's random numbers, and the generators."""
-        with ExitStack() as stack:
-            for generator in generators(self.loader).values():
-                stack.callback(generator.set_state, generator.get_state())
-            stack.enter_context(draws_kept())
-            yield
+        return random_kept(*generators(self.loader).values())
 
     def stages(self) -> Iterator[Stages]:
         """Make batches as a worker does, one step after another."""

@@ -22,8 +22,7 @@ from torch.utils.data._utils import worker
 from ringfeed.datasets.torch_info import swapped
 from ringfeed.errors import ShipError, SpecError, StallError, WorkerError
 from ringfeed.torch.index_lists import NOTHING
-from ringfeed.torch.place import draws_kept
-from ringfeed.transport.copied import of_copy
+from ringfeed.transport.copied import of_copy, random_kept
 from ringfeed.transport.references import walk, written
 from ringfeed.transport.unpicklable import refuse_to_share
 from ringfeed.workers.first_sample_fork import answer_of
@@ -62,7 +61,7 @@ def _read(
     loader: Any, dataset: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]
 ) -> Any:
     """Read the sample of the loader's dataset, or of a copy, as worker 0 would."""
-    with draws_kept(), told(loader, start, dataset):
+    with random_kept(torch.default_generator), told(loader, start, dataset):
         if first is NOTHING:
             for element in dataset:
                 return use(element)

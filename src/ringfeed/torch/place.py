@@ -7,12 +7,10 @@ user gave, or else from the global one.
 from __future__ import annotations
 
 import base64
-import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from ringfeed.errors import StateError
@@ -73,19 +71,6 @@ def as_it_was(state: torch.Tensor) -> torch.Generator:
     generator = torch.Generator()
     generator.set_state(state)
     return generator
-
-
-@contextmanager
-def draws_kept() -> Iterator[None]:
-    """Undo what reading a sample here does to the global random numbers: torch would read none."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - what datasets draw from
-    before = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def generators(loader: Any) -> dict[str, torch.Generator]:

@@ -14,6 +14,7 @@ import enum
 import gc
 import io
 import pickle
+import random
 import sys
 import warnings
 from abc import ABCMeta
@@ -22,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle.cloudpickle as by_value
+import numpy as np
 
 from ringfeed.errors import WorkerError
 from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset, pack
@@ -128,3 +130,29 @@ def _stays(own: type) -> bool:
     bases = [base for base in own.__mro__[1:-1] if base.__module__ not in sys.stdlib_module_names]
     hooked = any("__init_subclass__" in vars(base) for base in bases)
     return hooked or type(own) not in {type, ABCMeta}
+
+
+# ---- what is read here ----
+
+
+@contextmanager
+def random_kept(*own: Any) -> Iterator[None]:
+    """Undo what reading here does to the global random numbers, and to these.
+
+    The framework itself would read nothing here.
+    """
+    undo = [*map(_restorer, (random, np.random, *own))]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def _restorer(draws: Any) -> Callable[[], object]:
+    """Return what puts random numbers back to where they are now."""
+    if isinstance(draws, np.random.Generator):
+        return partial(setattr, draws.bit_generator, "state", draws.bit_generator.state)
+    if hasattr(draws, "getstate"):  # Python's
+        return partial(draws.setstate, draws.getstate())
+    return partial(draws.set_state, draws.get_state())
