@@ -223,7 +223,7 @@ class Loader(Generic[Batch_co]):
             reseed,
             on_error,
             waits=concurrency is not None,
-            part=order.shared_part,
+            part=order.part if order.part.world_size > 1 else None,
             timeout_s=timeout_s,
         )
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)

@@ -88,11 +88,6 @@ class OrderParameters:
                 "and then sampler.update(index, errors)"
             )
 
-    @property
-    def shared_part(self) -> Part | None:
-        """The part of this rank; None without other ranks."""
-        return self.part if self.part.world_size > 1 else None
-
 
 def sampler_of(*, shuffle: bool | int, sampler: Any = None) -> Sampler:
     """Return the order that the loader's parameters ``shuffle`` and ``sampler`` ask for."""

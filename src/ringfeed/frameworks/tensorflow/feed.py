@@ -50,6 +50,8 @@ class LoaderFeed:
         leaves = zip(info.offsets, info.spec.leaves, dtypes, strict=True)
         parts = [(offset, leaf.nbytes, leaf.shape, dtype) for offset, leaf, dtype in leaves]
         self._feed = _feed.Feed(parts, info.max_rows, weakref.ref(self))
+        self.number: int = self._feed.number
+        """What C code knows it by."""
         self._stream = stream
         self._count = count
         self._lock = threading.Lock()
@@ -57,11 +59,6 @@ class LoaderFeed:
         self._all_taken = False
         self._untold: Exception | None = None  # of a hook, after the last batch
         _live.add(self)
-
-    @property
-    def number(self) -> int:
-        """What C code knows it by."""
-        return self._feed.number
 
     def begin(self) -> int:
         """Begin the loader's next epoch in the place of the one before, and return its id."""
