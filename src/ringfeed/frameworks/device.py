@@ -103,7 +103,8 @@ class DeviceSlots:
                     break
             except Exception as error:  # noqa: BLE001 - whatever a framework raises
                 first = first or error
-            self._forget(copy)
+            with suppress(ValueError):  # by another thread, which waited for the same copy
+                self._copies.remove(copy)
         copy = None  # the traceback of an error must hold no slot
         if first is not None:
             raise first
@@ -115,10 +116,6 @@ class DeviceSlots:
             return self._copies[0]
         except IndexError:
             return None
-
-    def _forget(self, copy: Copy) -> None:
-        with suppress(ValueError):  # by another thread, which waited for the same copy
-            self._copies.remove(copy)
 
     # ---- registration ----
 

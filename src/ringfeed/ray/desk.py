@@ -55,14 +55,11 @@ class Sent:
         before, self._files = self._files, {}
         for fd in fds:
             inode = os.fstat(fd).st_ino
-            self._files[inode] = (
-                before[inode] if inode in before else self._fleet.put(_contents(fd))
-            )
+            if inode not in before:
+                content = mmap.mmap(fd, 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+                before[inode] = self._fleet.put(np.frombuffer(content, np.uint8))
+            self._files[inode] = before[inode]
         self.version, self.pieces = version, (manifest, *self._files.values())
-
-
-def _contents(fd: int) -> Any:
-    return np.frombuffer(mmap.mmap(fd, 0, mmap.MAP_PRIVATE, mmap.PROT_READ), np.uint8)
 
 
 # ---- in an actor ----

@@ -91,12 +91,9 @@ def sent_spec(source: Source) -> Spec:
     It holds uint8 as it was given, unless the user's code looks at the floats of a batch there.
     """
     return SentSpec(
-        source.spec, [_as_sent(leaf, is_given=not _looks(source)) for leaf in source.spec.leaves]
+        source.spec,
+        [_as_sent(leaf, is_given=not source.has_batch_transform) for leaf in source.spec.leaves],
     )
-
-
-def _looks(source: Source) -> bool:
-    return source.has_batch_transform
 
 
 # ---- what lands ----
@@ -105,7 +102,7 @@ def _looks(source: Source) -> bool:
 def lander_of(source: Source, offsets: Sequence[int], ring: Ring) -> Lander:
     """Return what lands the rows of a source's actors in the slots of a ring."""
     spec = source.spec
-    if _looks(source):  # they come converted
+    if source.has_batch_transform:  # they come converted
         spec = SentSpec(spec, [leaf._replace(cast=None) for leaf in spec.leaves])
     return Lander(spec, offsets, ring, source.rows, is_whole=source.whole or source.collates)
 

@@ -283,10 +283,6 @@ class OpenEpoch:
     """The newest that has asked for a batch."""
     given: int = 0
 
-    def has_rest(self, count: int) -> bool:
-        """Whether all steps have asked, and of the ``count`` batches some have not come."""
-        return self.step + 1 >= count > self.given
-
 
 class PythonEpochs:
     """What `OpEpochs` is, by Python functions, which TensorFlow calls in threads of its own."""
@@ -317,7 +313,8 @@ class PythonEpochs:
             raise superseded()
         if state != REST:
             epoch.step = int(step)
-        is_over = state == REST and count is not None and not epoch.has_rest(count)
+        # There is a rest where all steps have asked, and some batches have not come.
+        is_over = state == REST and count is not None and not epoch.step + 1 >= count > epoch.given
         leaves = None if is_over else next(epoch.leaves, None)
         if leaves is None and not is_flagged:
             raise ended_early(count)
