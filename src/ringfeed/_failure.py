@@ -159,7 +159,11 @@ def _raised(error: BaseException, room: _Room) -> _Raised:
 
 
 def _users_frames(error: BaseException, most: int) -> list[Frame]:
-    frames = [_frame(place) for place in _places(error.__traceback__) if not _is_ours(place)]
+    frames = [
+        ((code := place.tb_frame.f_code).co_name, code.co_filename, place.tb_lineno)
+        for place in _places(error.__traceback__)
+        if _root_of(place) != "ringfeed"
+    ]
     left_out, half = len(frames) - most, most // 2
     if left_out <= 0 or not most:
         return frames[:most]
@@ -293,7 +297,7 @@ def users_frames(error: BaseException, traceback: TracebackType | None) -> Trace
     Our own defects keep theirs.
     """
     places = [*_places(traceback)]
-    if not places or (_is_ours(places[-1]) and not isinstance(error, RingfeedError)):
+    if not places or (_root_of(places[-1]) == "ringfeed" and not isinstance(error, RingfeedError)):
         return traceback
     return without_ours(traceback)
 
@@ -301,17 +305,14 @@ def users_frames(error: BaseException, traceback: TracebackType | None) -> Trace
 def is_raised_here(error: BaseException) -> bool:
     """Whether ringfeed has raised it, and no code of the user's."""
     places = [*_places(error.__traceback__)]
-    return bool(places) and _is_ours(places[-1])
+    return bool(places) and _root_of(places[-1]) == "ringfeed"
 
 
 def without_ours(traceback: TracebackType | None, module: str = "ringfeed") -> TracebackType | None:
     """Return the frames of a traceback that are neither ours nor ``module``'s."""
     found = None
     for place in reversed([*_places(traceback)]):
-        if (
-            not _is_ours(place)
-            and str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] != module
-        ):
+        if _root_of(place) not in ("ringfeed", module):
             place.tb_next, found = found, place
     return found
 
@@ -336,13 +337,9 @@ def _places(traceback: TracebackType | None) -> Iterator[TracebackType]:
         traceback = traceback.tb_next
 
 
-def _is_ours(place: TracebackType) -> bool:
-    return str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] == "ringfeed"
-
-
-def _frame(place: TracebackType) -> Frame:
-    code = place.tb_frame.f_code
-    return code.co_name, code.co_filename, place.tb_lineno
+def _root_of(place: TracebackType) -> str:
+    """Return the package whose code is there."""
+    return str(place.tb_frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _traceback_of(frames: list[Frame]) -> TracebackType | None:
