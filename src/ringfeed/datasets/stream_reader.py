@@ -2,6 +2,7 @@
 
     Stream         one iterable; each of its elements comes once
     StreamReader   all of a dataset's
+    StreamPart     what one of several ranks takes: it reads all elements, and keeps its own
 
 A stream may be asked for an element that lies behind it, as after a Ctrl-C, or far ahead, as where
 an epoch goes on or the worker died that read it before. Then it begins at the newest state of its
@@ -14,21 +15,21 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ringfeed._classes import length_of
+from ringfeed._classes import copied, length_of
 from ringfeed._failure import End, is_raised_here
 from ringfeed.datasets import peekable
 from ringfeed.datasets.states import HEAD, REMEDY, State, StateRecorder, StreamStates
 from ringfeed.errors import FunctionError, StateError
 from ringfeed.orders.replay import Replay
-from ringfeed.orders.rng import reseed
+from ringfeed.orders.rng import SampleContext, reseed
 from ringfeed.ring._ring import now_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringfeed.datasets.reader import Reader
-    from ringfeed.datasets.stream_part import StreamPart
     from ringfeed.datasets.streams import StreamSource
+    from ringfeed.orders.shard import Part
 
 
 class Stream:
@@ -231,8 +232,6 @@ class StreamReader:
         self._streams: list[Stream] = []
         self._part: StreamPart | None = None
         if source.part is not None:
-            from ringfeed.datasets.stream_part import StreamPart  # noqa: PLC0415 - of several ranks
-
             on = not source.is_planned
             self._part = StreamPart(source.part, reader.context, reads_on=on, reseeds=source.reseed)
         self._fill = reader.by_element(self.element, self._failed)
@@ -298,3 +297,97 @@ class StreamReader:
             error, cause = End(), error
             error.__cause__ = cause
         self._reader.failed(row, index, error)
+
+
+# ---- for one of several ranks ----
+
+
+def check_part(part: Part, iterables: tuple[Any, ...]) -> None:
+    """Raise ValueError where the batches of all ranks cannot be as many."""
+    rank = f"rank {part.rank} of {part.world_size}"
+    if len(iterables) > 1:
+        raise ValueError(
+            f"{rank} of {len(iterables)} iterables in turn: only reading all of them shows which "
+            "have ended; give each rank its own of them, leave shard= out, and count the steps of "
+            "an epoch with repeat()"
+        )
+    if part.uneven != "drop" and length_of(iterables[0]) is None:
+        raise ValueError(
+            f"{rank} of an iterable without len(): where it ends is only seen when the batches "
+            f"before were handed out, too late for uneven={part.uneven!r}; give "
+            "drop_remainder=True, which leaves out a last global batch that is not full, or give "
+            "the iterable __len__"
+        )
+
+
+def suspects(part: Part, row: int, number: int, *, reads_on: bool) -> range:
+    """Return the elements that a worker reads at a row: at the first row, other ranks' as well."""
+    if row:
+        return range(number, number if reads_on else number + 1)
+    first = number - part.rank * part.rows
+    return (
+        range(first, first + part.step)
+        if reads_on
+        else range(max(number - part.step + part.rows, 0), number + 1)
+    )
+
+
+class StreamPart:
+    """Reads what lies around a batch of this rank, when the first of its rows is asked for.
+
+    elements         0 1 2 3 | 4 5 6 7 | 8 9      global batches of 2 ranks with 2 rows each
+    rank 1 keeps         2 3 |     6 7 |     9 8
+
+    With ``len()`` the batches are planned as those of any dataset: see `orders.shard`; on ranks
+    that miss elements of an iterable that ends earlier, that is an error. Without, a batch is
+    handed out when its global batch was read to its end: the last one, which is not full, is left
+    out on every rank. So all ranks have as many batches, and no rank asks another.
+    """
+
+    def __init__(
+        self, shard: Part, context: SampleContext, *, reads_on: bool, reseeds: bool
+    ) -> None:
+        """``reads_on``: to the end of each global batch, before its batch is handed out."""
+        self._shard = shard
+        self._context = context
+        self._reads_on = reads_on
+        self._reseeds = reseeds
+
+    def begin(self, stream: Stream, numbers: list[int]) -> None:
+        """Begin a batch of these elements; the last may come twice, as ``uneven`` says."""
+        self._stream = stream
+        self._numbers = numbers
+        self._is_short = False
+        self._twice = numbers[-1] if len(numbers) > 1 and numbers[-1] <= numbers[-2] else None
+        # Copies of elements that were read ahead, each with its random numbers.
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    def _read_around(self, first: int, wanted: set[int | None]) -> None:
+        """Read up to the batch, or to the end of its global batch; keep what is wanted of that."""
+        shard, stream, end = self._shard, self._stream, first
+        if not stream.is_near(first, shard.step):
+            stream.go_to(first)
+        if self._reads_on:
+            end += (shard.world_size - shard.rank) * shard.rows
+        for position, element in stream.passed(end):
+            if position in wanted:
+                self._kept[position] = copied(element), self._context.index
+        self._is_short = self._reads_on and stream.is_over
+
+    def element(self, number: int) -> Any:
+        """Return an element of the batch."""
+        numbers, self._numbers = self._numbers, []
+        if numbers:
+            self._read_around(numbers[0], {*numbers} if self._reads_on else {self._twice})
+        if self._is_short:
+            self._stream.raise_end()
+        if number in self._kept:
+            # What it has drawn goes on.
+            element, self._context.index = self._kept.pop(number)
+            if self._reseeds:
+                reseed(self._context)
+            return element
+        element = self._stream.element(number)
+        if number == self._twice:
+            self._kept[number] = copied(element), copied(self._context.index)
+        return element

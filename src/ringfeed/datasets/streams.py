@@ -1,7 +1,7 @@
 """Iterables as datasets: each is a stream, which one worker reads in order.
 
 An element's number is its place in its iterable; with k of them, interleaved, element p of number r
-is p * k + r. `stream_reader` reads them in a worker, `stream_part` for one of several ranks.
+is p * k + r. `stream_reader` reads them in a worker.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StreamSource(Source):
         self.iterables = _iterables_of(given)
         self.part = terms.part
         if self.part is not None:
-            from ringfeed.datasets.stream_part import check_part  # noqa: PLC0415 - of several ranks
+            from ringfeed.datasets.stream_reader import check_part  # noqa: PLC0415 - of several ranks
 
             check_part(self.part, self.iterables)
         self.is_planned = self.part is not None and length_of(self.iterables[0]) is not None
@@ -179,7 +179,7 @@ class StreamSource(Source):
         """Return the numbers of the elements that may be read while a worker is at a row."""
         if self.part is None:
             return range(index, index + 1)
-        from ringfeed.datasets.stream_part import suspects  # noqa: PLC0415 - of several ranks
+        from ringfeed.datasets.stream_reader import suspects  # noqa: PLC0415 - of several ranks
 
         return suspects(self.part, row, index, reads_on=not self.is_planned)
 
