@@ -21,11 +21,11 @@ static inline uint64_t word_at(const uint8_t *bytes)
     return word;
 }
 
-uint64_t rf_sum_of(const uint8_t *bytes, size_t size, uint64_t index)
+uint64_t rf_sum_of(const uint8_t *bytes, size_t size, uint64_t seed)
 {
     uint64_t lanes[LANES], all = size;
     for (uint64_t lane = 0; lane < LANES; lane++)
-        lanes[lane] = mix(lane + 1, index);
+        lanes[lane] = mix(lane + 1, seed);
     const size_t words = size / WORD;
     size_t word = 0;
     /* Lanes do not wait for each other: the sum comes at the speed of memory. */
@@ -61,12 +61,14 @@ static enum rf_found find(const struct rf_records *records, uint64_t index, stru
         return RF_BEYOND;
     if (now->mark == rf_mark_of(records->run, now->offset, now->size))
         return RF_HERE;
-    /* Each of the threads of this process finds the same. */
-    _Atomic uint8_t *seen = (_Atomic uint8_t *)&records->seen[index];
-    if (!atomic_load_explicit(seen, memory_order_relaxed)) {
-        if (rf_sum_of(records->bytes + now->offset, now->size, index) != now->sum)
+    /* Each of the threads of this process finds the same; an entry that was written anew is not. */
+    _Atomic uint64_t *seen = (_Atomic uint64_t *)&records->seen[index];
+    const uint64_t entry_now = rf_mark_of(now->mark, now->offset, now->size);
+    if (atomic_load_explicit(seen, memory_order_relaxed) != entry_now) {
+        const uint64_t seed = index ^ records->identity;
+        if (rf_sum_of(records->bytes + now->offset, now->size, seed) != now->sum)
             return RF_BROKEN;
-        atomic_store_explicit(seen, 1, memory_order_relaxed);
+        atomic_store_explicit(seen, entry_now, memory_order_relaxed);
     }
     return RF_HERE;
 }

@@ -7,8 +7,8 @@
  *     R  a reader acquires the mark; pairs with the fence at W, ahead of the write of the mark
  *
  * An entry that has the mark of this run is whole: its record has only been in memory that all
- * processes share. Any other may be half written, or of another run and damaged on disk, and is
- * read after its checksum is right. */
+ * processes share. Any other may be half written, of another run and damaged on disk, or of another
+ * dataset, whose run made the file at the same moment: it is read after its checksum is right. */
 #ifndef RF_ENTRIES_H
 #define RF_ENTRIES_H
 
@@ -19,7 +19,7 @@
 
 struct rf_entry {
     uint64_t mark; /* of the run that has written it, the offset and the size; 0: there is none */
-    uint64_t sum;  /* of the record, and the number of the entry */
+    uint64_t sum;  /* of the record, the number of the entry, and whose samples the file has */
     uint64_t offset, size; /* bytes, of the file */
 };
 
@@ -30,10 +30,11 @@ struct rf_records {
     const uint8_t *bytes;
     uint64_t size;
     const struct rf_entry *entries;
-    uint64_t count;  /* entries */
-    uint64_t begins; /* where the first record may lie */
-    uint64_t run;    /* whose records need no check */
-    uint8_t *seen;   /* by entry: whether its checksum was right */
+    uint64_t count;    /* entries */
+    uint64_t begins;   /* where the first record may lie */
+    uint64_t run;      /* whose records need no check */
+    uint64_t identity; /* of the samples: another dataset's records have other checksums */
+    uint64_t *seen;    /* by entry: mark, place and size in one word, once the checksum was right */
 };
 
 enum rf_found {
@@ -43,8 +44,8 @@ enum rf_found {
     RF_BROKEN,
 };
 
-/* Return the checksum of a record of whole words, as that of the entry with this index. */
-uint64_t rf_sum_of(const uint8_t *bytes, size_t size, uint64_t index);
+/* Return the checksum of a record of whole words; `seed`: index ^ identity. */
+uint64_t rf_sum_of(const uint8_t *bytes, size_t size, uint64_t seed);
 /* W: have what was written before seen ahead of what is written next. */
 static inline void rf_fence(void) { atomic_thread_fence(memory_order_seq_cst); }
 

@@ -47,9 +47,10 @@ def is_iterable(dataset: Any) -> bool:
 
 def fingerprint_of(dataset: Any) -> str | None:
     """Return what tells a dataset from others of its length and spec, as Hugging Face's have it."""
-    own = getattr(dataset, "fingerprint", None)
-    found: str | None = own if isinstance(own, str) else getattr(dataset, "_fingerprint", None)
-    return found
+    for name in ("fingerprint", "_fingerprint"):
+        if isinstance(found := getattr(dataset, name, None), str):
+            return found
+    return None
 
 
 def keeps_state(found: Any) -> bool:

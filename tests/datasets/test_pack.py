@@ -698,11 +698,17 @@ def examples() -> list[str]:
 
 
 @pytest.mark.parametrize("code", examples(), ids=["docstring", "page"])
-def test_the_examples_work_as_they_stand(code: str) -> None:
-    """Those of the docstring and of docs/packing.md."""
+def test_the_examples_work_as_they_stand(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the docstring and of docs/packing.md, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {"np": np, "ringfeed": ringfeed, "train_step": lambda *_: None}
     exec(code, found)  # noqa: S102 - our own
     found["loader"].close()
+    if "Cache" in code:
+        assert len(found["pack"]) > 1
+        assert found["tokens"].stats()[2:5] == (0, 0, 500)
 
 
 # ---- samples of a row, read at once ----

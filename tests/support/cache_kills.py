@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import ringfeed
 from cached import Lengths
+from ringfeed.cache.file import begins_of
 
 SAMPLES, PROCESSES = 400, 3
 WRONG = 9
@@ -71,7 +72,7 @@ def child_of(cache: ringfeed.Cache | None, path: Path, seed: int) -> int:
 
 def damage(path: Path, rng: random.Random) -> None:
     """Write over some bytes behind the head, or cut some off behind the table."""
-    begins = ringfeed.Cache(Large(SAMPLES), path=path)._begins
+    begins = begins_of(SAMPLES)
     size = path.stat().st_size
     if size <= begins:
         return

@@ -8,6 +8,8 @@ from libc.stdlib cimport free, malloc
 from ringfeed.ring cimport _cring as c
 from ringfeed.spec._rows cimport RowWriter
 
+from ringfeed.errors import StateError
+
 
 cdef extern from "bytes/entries.h" nogil:
     struct rf_entry:
@@ -17,15 +19,15 @@ cdef extern from "bytes/entries.h" nogil:
         const uint8_t *bytes
         uint64_t size
         const rf_entry *entries
-        uint64_t count, begins, run
-        uint8_t *seen
+        uint64_t count, begins, run, identity
+        uint64_t *seen
 
     void rf_fence()
 
     enum rf_found:
         RF_HERE, RF_ABSENT, RF_BEYOND, RF_BROKEN
 
-    uint64_t rf_sum_of(const uint8_t *bytes, size_t size, uint64_t index)
+    uint64_t rf_sum_of(const uint8_t *bytes, size_t size, uint64_t seed)
     uint64_t rf_mark_of(uint64_t run, uint64_t offset, uint64_t size)
     rf_found rf_find(const rf_records *records, uint64_t index, uint64_t *offset)
     bint rf_find_rows(const rf_records *records, const int64_t *indices, uint32_t rows,
@@ -44,22 +46,25 @@ ABSENT, BEYOND, BROKEN = -RF_ABSENT, -RF_BEYOND, -RF_BROKEN
 cdef class Records:
     """A cache's file as one mapping of it shows it; keeps the mapping.
 
-    `seen`: a byte for each entry, which all mappings of this process share.
+    `seen`: a word for each entry, which all mappings of this process share.
     """
 
     cdef readonly object memory
     cdef const uint8_t[::1] bytes
-    cdef uint8_t[::1] seen
+    cdef uint64_t[::1] seen
     cdef rf_records records
 
-    def __cinit__(self, memory, seen, uint64_t first, uint64_t begins, uint64_t run):
+    def __cinit__(self, memory, seen, uint64_t first, uint64_t run, uint64_t identity):
         self.memory, self.bytes, self.seen = memory, memory, seen
         self.records.count = self.seen.shape[0]
-        if <uint64_t>self.bytes.shape[0] < first + self.records.count * sizeof(rf_entry):
-            raise ValueError("the mapping is shorter than the table")
+        self.records.begins = first + self.records.count * sizeof(rf_entry)
+        if <uint64_t>self.bytes.shape[0] < self.records.begins:
+            raise StateError(
+                "another program has cut off the file of a Cache; remove it, and start again"
+            )
         self.records.bytes, self.records.size = &self.bytes[0], self.bytes.shape[0]
         self.records.entries = <const rf_entry *>(self.records.bytes + first)
-        self.records.begins, self.records.run = begins, run
+        self.records.run, self.records.identity = run, identity
         self.records.seen = &self.seen[0]
 
     def find(self, uint64_t index):
@@ -71,6 +76,13 @@ cdef class Records:
         with nogil:
             found = rf_find(&self.records, index, &offset)
         return offset if found == RF_HERE else -<int>found
+
+    def entry_of(self, uint64_t index, uint64_t offset, const uint8_t[::1] record not None):
+        """Return the mark and the checksum of the entry of a record at an offset of the file."""
+        cdef uint64_t size = record.shape[0], sum
+        with nogil:
+            sum = rf_sum_of(&record[0], size, index ^ self.records.identity)
+        return rf_mark_of(self.records.run, offset, size), sum
 
     def gather(self, uintptr_t claim_address, RowWriter writer not None, bytes head, columns,
                context, on_error):
@@ -105,14 +117,6 @@ def first_of(uintptr_t claim_address):
     """
     cdef c.rf_claim *claim = <c.rf_claim *>claim_address
     return None if claim.attempt else (claim.indices[0], claim.rows)
-
-
-def entry_of(uint64_t index, uint64_t run, uint64_t offset, const uint8_t[::1] record not None):
-    """Return the mark and the checksum of the entry of a record at an offset of the file."""
-    cdef uint64_t sum
-    with nogil:
-        sum = rf_sum_of(&record[0], record.shape[0], index)
-    return rf_mark_of(run, offset, record.shape[0]), sum
 
 
 def fence():

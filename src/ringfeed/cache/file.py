@@ -18,22 +18,27 @@ mappings are only read. What a death or a full disk has left of a record is neve
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
 import mmap
 import os
 import struct
 import sys
 import zlib
+from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ringfeed.cache import _records
-from ringfeed.cache.samples import Record, column_of, record_of
+from ringfeed.cache.samples import Unpickler, column_of, head_of, record_of
 from ringfeed.errors import SpecError, StateError
-from ringfeed.system._system import Descriptor
+from ringfeed.system._system import HAS_PROCESSES, Descriptor
+from ringfeed.system.memory import allocate, reserve
 
 if TYPE_CHECKING:
     from ringfeed.spec.array import Leaf
@@ -43,7 +48,17 @@ HEAD, ENTRY, GAP = 4096, 32, 64  # bytes: the gap lies ahead of the first record
 FIRST = b'{"ringfeed cache": 1, '
 HITS, MISSES, LEFT_OUT, DAMAGED = range(4)  # of the counts
 MISSING = object()
+MOST = 2**31 - HEAD  # bytes of a record, which one write(2) takes
 _FLOCK = "hhqqi"  # struct flock
+
+
+class Facts(NamedTuple):
+    """What all processes know of a cache."""
+
+    samples: int
+    most: float  # bytes that the file may have
+    run: int  # the number of this run
+    identity: int  # of the samples: no other dataset's records have the checksums of this one
 
 
 class Place(NamedTuple):
@@ -59,12 +74,15 @@ class Place(NamedTuple):
         status = os.fstat(file.fileno())
         return cls(os.getpid(), file.fileno(), (status.st_dev, status.st_ino))
 
-    def open(self) -> Descriptor:
-        """Open the same file; FileNotFoundError where it is gone, or on another machine."""
-        file = Descriptor(os.open, f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR)
-        if Place.of(file).file != self.file:
-            raise FileNotFoundError
-        return file
+    def open(self) -> Descriptor | None:
+        """Open the same file; None where no process has it any more, or on another machine."""
+        for pid in (self.pid, os.getpid()):  # a child may go on without the process that opened it
+            path = Path(f"/proc/{pid}/fd/{self.fd}")
+            with suppress(OSError):
+                status = path.stat()  # not opened before: it may be anything
+                if (status.st_dev, status.st_ino) == self.file:
+                    return Descriptor(os.open, path, os.O_RDWR)
+        return None
 
 
 # ---- opening ----
@@ -92,18 +110,23 @@ def in_memory(begins: int) -> Descriptor:
     return file
 
 
-def on_disk(path: str, begins: int, identity: dict[str, Any]) -> Descriptor:
-    """Open a file, or make it; StateError where it is of other samples, or no whole cache."""
+def on_disk(path: str, begins: int, identity: dict[str, Any]) -> tuple[Descriptor, int]:
+    """Open a file, or make it; and return the number of whose samples it has.
+
+    StateError where it is of other samples, or no whole cache, PlanError on a full disk.
+    """
     file = Descriptor(os.open, path, os.O_RDWR | os.O_CREAT, 0o666)
     fd, expected = file.fileno(), _head_of(identity)
     head, size = os.pread(fd, HEAD, 0), os.fstat(fd).st_size
-    if size in {0, begins + GAP} and not head.strip(b"\0"):  # new, or its maker has died
-        # Two that make it at once write the same, and no record lies there.
+    if size <= begins + GAP and not head.strip(b"\0"):  # new, or its maker has died
+        # Two that make it at once write the same, unless they have different datasets: see `Facts`.
+        # A hole in the table would be a SIGBUS where a tmpfs is full.
+        allocate(fd, 0, begins + GAP, "give another path=, or free some of that disk")
         os.pwrite(fd, bytes(GAP), begins)
         os.pwrite(fd, expected, 0)
     elif head != expected or size < begins + GAP:
         raise StateError(f"{path} {_difference(head, identity)}")
-    return file
+    return file, int.from_bytes(hashlib.blake2b(expected, digest_size=8).digest(), "little")
 
 
 def _head_of(identity: dict[str, Any]) -> bytes:
@@ -130,27 +153,32 @@ def _difference(head: bytes, identity: dict[str, Any]) -> str:
 
 
 class CacheFile:
-    """The file of a cache in one process, whose threads share it."""
+    """The file of a cache in one process, whose threads share it.
 
-    def __init__(
-        self, file: Descriptor, count: int, run: int, most: float, counts: memoryview
-    ) -> None:
-        """Map what is there; ``run`` is the number of this run, ``most`` the bytes it may take."""
-        self.place = Place.of(file)
-        self.count, self.counts = count, counts
-        self.is_full = False  # as far as this process has seen
-        self._run, self._most = run, most
-        self._file, self._end = file, _appending(file)
-        self._fd = file.fileno()
+    A copy has the file open by itself: a forked process would share the locks of its parent.
+    """
+
+    def __init__(self, file: Descriptor, counts: Descriptor, facts: Facts) -> None:
+        """Map what is there."""
+        self.facts, self.places = facts, (Place.of(file), Place.of(counts))
+        self.pid = os.getpid()
+        self.is_read = self.is_full = False  # as far as this process has seen
+        page = mmap.mmap(counts.fileno() if HAS_PROCESSES else -1, mmap.PAGESIZE)
+        self.counts = memoryview(page).cast("Q")
+        self._open, self._end, self._fd = (file, counts), _appending(file), file.fileno()
         self._appending = Lock()  # a write, and the look at where it has ended
-        self._seen = bytearray(count)
+        self._seen: Any = np.zeros(facts.samples, np.uint64)
         self.map()
+
+    def __reduce__(self) -> Any:
+        """Travel as the places of the files."""
+        return opened, (self.places, self.facts)
 
     def map(self) -> _records.Records:
         """Map all that the file has by now."""
         memory = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
-        begins = begins_of(self.count)
-        self.records = _records.Records(memory, self._seen, HEAD, begins, self._run)
+        run, identity = self.facts.run, self.facts.identity
+        self.records = _records.Records(memory, self._seen, HEAD, run, identity)
         return self.records
 
     def add(self, number: int, count: int = 1) -> None:
@@ -167,16 +195,19 @@ class CacheFile:
             at = records.find(index)
         return records.memory, _records.BROKEN if at == _records.BEYOND else at
 
-    def record(self, index: int) -> Record | None:
-        """Return the record of a sample, if it is there."""
-        memory, at = self._find(index)
+    def sample(self, index: int, leaf: Any) -> Any:
+        """Return a sample, whose leaves ``leaf`` makes; MISSING where it is not there."""
+        self.is_read = True
+        memory, at = self._find(index) if index >= 0 else (None, 0)
         if at == _records.BROKEN:
             self.add(DAMAGED)
-        return Record(memory, at) if at > 0 else None
+        self.add(HITS if at > 0 else MISSES)
+        return Unpickler(head_of(memory, at), memory, at, leaf).load() if at > 0 else MISSING
 
     def held(self) -> tuple[int, int]:
         """Return how many samples there are, and the bytes of their records."""
-        table = np.frombuffer(self.records.memory, np.uint64, 4 * self.count, HEAD).reshape(-1, 4)
+        table: Any = np.zeros((self.facts.samples, 4), np.uint64)
+        os.preadv(self._fd, [table], HEAD)  # a mapping is a SIGBUS where the file was cut off
         is_there = table[:, 0] != 0
         return int(is_there.sum()), int(table[is_there, 3].sum())
 
@@ -185,11 +216,20 @@ class CacheFile:
         """The bytes that the kernel has given to the file."""
         return os.fstat(self._fd).st_blocks * 512
 
+    @property
+    def free(self) -> int:
+        """The bytes that are free on its disk."""
+        disk = os.fstatvfs(self._fd)
+        return disk.f_bavail * disk.f_frsize
+
     # ---- what is written ----
 
-    def keep(self, index: int, sample: Any) -> None:
-        """Write a sample, unless another process does, or has, or there is no room for it."""
-        if self.is_full:
+    def keep(self, index: int, sample: Any) -> Any:
+        """Write a sample, and return it.
+
+        Not where another process writes it, or has, or where there is no room for it.
+        """
+        if self.is_full or not 0 <= index < self.facts.samples:
             self.add(LEFT_OUT)
         elif self._lock(index, fcntl.F_WRLCK):
             try:
@@ -197,15 +237,19 @@ class CacheFile:
                     self.add(LEFT_OUT)
             finally:
                 self._lock(index, fcntl.F_UNLCK)
+        return sample
 
     def _lock(self, index: int, kind: int) -> bool:
-        """Lock the number of a sample, or unlock it; False where another process has it."""
+        """Lock the number of a sample, or unlock it; False where another process has it.
+
+        Without locks, on some systems and disks, two may write a sample: one of them is found.
+        """
         try:
-            if hasattr(fcntl, "F_OFD_SETLK"):  # else two may write a sample: one of them is found
+            if hasattr(fcntl, "F_OFD_SETLK"):
                 flock = struct.pack(_FLOCK, kind, os.SEEK_SET, index, 1, 0)
                 fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, flock)
-        except (BlockingIOError, PermissionError):
-            return False
+        except OSError as error:
+            return error.errno not in {errno.EAGAIN, errno.EACCES}
         return True
 
     def _write(self, index: int, sample: Any) -> bool:
@@ -214,9 +258,11 @@ class CacheFile:
             record = record_of(sample)
         except Exception:  # noqa: BLE001 - of the user's classes, which pickle refuses
             return False
+        if len(record) > MOST:
+            return False
         try:
             at, size = self._append(record), len(record)
-            mark, checksum = _records.entry_of(index, self._run, at, record)
+            mark, checksum = self.records.entry_of(index, at, record)
             entry = HEAD + ENTRY * index
             _records.fence()
             os.pwrite(self._fd, struct.pack("3Q", checksum, at, size), entry + 8)
@@ -231,9 +277,19 @@ class CacheFile:
         """Write behind all that is there, and return where; OSError where there is no room."""
         size, end = len(record), self._end.fileno()
         with self._appending:
-            if os.fstat(end).st_size + size > self._most or os.write(end, record) != size:
+            is_room = os.fstat(end).st_size + size <= self.facts.most
+            if not is_room or os.write(end, record) != size:
                 raise OSError
             return os.lseek(end, 0, os.SEEK_CUR) - size
+
+
+def opened(places: tuple[Place, Place], facts: Facts) -> CacheFile:
+    """Open the file of another process, or one that has no room where that cannot be reached."""
+    file, counts = (place.open() for place in places)
+    if file is None or counts is None:
+        file, counts = in_memory(HEAD), reserve("ringfeed-cache-counts", mmap.PAGESIZE)
+        facts = facts._replace(samples=0, most=0)
+    return CacheFile(file, counts, facts)
 
 
 def columns_of(memory: Any, head: bytes, spec: Spec) -> Any:
@@ -241,22 +297,19 @@ def columns_of(memory: Any, head: bytes, spec: Spec) -> Any:
 
     None where a leaf of such a record is not byte for byte what a dataset gives for the spec.
     """
-    record = Record(head, 0)
-    record.memory = memory
-    columns = record.sample(column_of)
     try:
+        columns = Unpickler(head, memory, 0, column_of).load()
         leaves: list[Any] = spec.flatten(columns, 0)
-    except SpecError:
+    except (SpecError, TypeError):  # or a number is a key
         return None
     return columns if all(map(_is_plain, leaves, spec.leaves)) else None
 
 
 def _is_plain(column: Any, leaf: Leaf) -> bool:
     """Whether the rows of a column are byte for byte what a dataset gives for a leaf."""
-    if column is None or leaf.form is not None or leaf.variable:
+    if not isinstance(column, np.ndarray) or leaf.form is not None or leaf.variable:
         return False
-    is_alike: bool = column.dtype == leaf.given_dtype and column.shape[1:] == leaf.given_shape
-    return is_alike
+    return bool(column.dtype == leaf.given_dtype and column.shape[1:] == leaf.given_shape)
 
 
 def _appending(file: Descriptor) -> Descriptor:

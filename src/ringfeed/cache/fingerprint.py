@@ -33,9 +33,8 @@ def fingerprint(dataset: Any) -> str | None:
     It sees what pickle does, and the code of the user's classes and functions as far as they name
     each other; not the content of files, nor that of installed packages.
     """
-    own = fingerprint_of(dataset)
     try:
-        return own if own is not None else _hashed(dataset)
+        return fingerprint_of(dataset) or _hashed(dataset)
     except Exception:  # noqa: BLE001 - of the user's classes; or it contains itself
         return None
 
@@ -68,7 +67,9 @@ class _Hash(pickle.Pickler):
         return sorted(map(_hashed, obj)) if type(obj) in {set, frozenset} else None
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return what is written for code, a module or an array."""
+        """Return what is written for code, a module, an array, or a cache."""
+        if getattr(type(obj), "holds_dataset", False):
+            return str, (fingerprint_of(obj.dataset) or obj.dataset,)
         if isinstance(obj, type | FunctionType) and obj is not str:
             is_new = is_users(obj.__module__) and id(obj) not in self._written
             self._written.add(id(obj))

@@ -1,19 +1,17 @@
-"""Takes a sample apart, into its template and its bytes, and puts it together again.
+"""Takes a sample apart, into a pickle and its bytes, and puts it together again.
 
-    record    bytes of the template, count of lengths | template | lengths | bytes of each leaf
-    template  None | ("tuple" or "list", children...) | ("dict", keys, children...) |
-              ("named", class, children...) | a leaf: (kind, dtype, number of axes)
+    record    bytes of the pickle | pickle | bytes of each leaf
 
-All begins at whole words. What comes before the leaves is the head: records with one head have
-their leaves at the same places. Leaves are arrays, tensors of torch and numbers, and come back with
-their types; anything else is pickled.
+All begins at whole words. Leaves are arrays, tensors of torch and numbers, and come back with their
+types; the pickle has their kind, dtype and shape, and all else. What comes before the leaves is the
+head: records with one head have their leaves at the same places.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
-import struct
 import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,55 +19,58 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import numpy as np
 
-from ringfeed.spec.array import fields_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORD = 8  # bytes
-_SIZES = "<II"  # how a head begins
 
 
 def record_of(sample: Any) -> bytes:
     """Return the record of a sample; what its classes raise as they are pickled comes out."""
-    lengths: list[int] = []
-    leaves: list[Any] = []
-    template = _encoded(_take(sample, lengths, leaves))
-    sizes = struct.pack(_SIZES, len(template), len(lengths))
-    parts = [sizes, template, np.array(lengths, "<i8").tobytes(), *leaves]
+    pickler = _Pickler(stream := io.BytesIO())
+    pickler.dump(sample)
+    text = stream.getvalue()
+    parts = [len(text).to_bytes(WORD, "little"), text, *pickler.leaves]
     return b"".join([piece for part in parts for piece in (part, bytes(-len(part) % WORD))])
 
 
-@lru_cache(maxsize=64)
-def _encoded(template: Any) -> bytes:
-    """Return a template as bytes: equal ones as the same bytes, but for classes of scripts."""
-    return cloudpickle.dumps(template)
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """A pickler that keeps leaves out of its stream; classes are pickled once for all samples."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self.leaves: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Return what stands for a leaf or a class; None for anything else."""
+        if isinstance(obj, type):
+            return _pickled(obj)
+        kind, array = _array_of(obj)
+        if array is None or array.dtype.hasobject:
+            return None
+        # Bytes, as NumPy exports no buffer of dates or of dtypes that are not its own.
+        flat = np.asarray(array, order="C").reshape(-1)
+        self.leaves.append(flat.view(np.uint8) if flat.nbytes else b"")
+        return _pickled((kind, array.dtype, array.shape))
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Keep the zeros at the end of NumPy's bytes and text, which its own pickles lose."""
+        if type(obj) in {np.bytes_, np.str_}:
+            return type(obj), (obj[:],)
+        return super().reducer_override(obj)
 
 
-_decoded = lru_cache(maxsize=64)(pickle.loads)
+_pickled: Any = lru_cache(1024)(cloudpickle.dumps)
 
 
-def _take(value: Any, lengths: list[int], leaves: list[Any]) -> Any:
-    """Return the template of a value, after adding its lengths and its leaves."""
-    kind = type(value)
-    if value is None:
-        return None
-    if kind is dict:
-        children = [_take(child, lengths, leaves) for child in value.values()]
-        return ("dict", tuple(value), *children)
-    is_named = fields_of(value) is not None
-    if is_named or kind in {tuple, list}:
-        children = [_take(child, lengths, leaves) for child in value]
-        return ("named", kind, *children) if is_named else (kind.__name__, *children)
-    name, array = _array_of(value)
-    if array is None or array.dtype.hasobject:
-        name, array = "pickle", np.frombuffer(cloudpickle.dumps(value), np.uint8)
-    lengths += array.shape
-    # Bytes, as NumPy exports no buffer of dates or of dtypes that are not its own.
-    flat = np.asarray(array, order="C").reshape(-1)
-    leaves.append(flat.view(np.uint8) if flat.nbytes else b"")
-    text = array.dtype.str
-    return (name, text if np.dtype(text) == array.dtype else array.dtype, array.ndim)
+@lru_cache(1024)
+def _unpickled(pickled: bytes) -> Any:
+    found = pickle.loads(pickled)  # noqa: S301 - what a worker has pickled
+    if not isinstance(found, type):
+        return found
+    # A class of a script comes by value from another run: it is the one that is here.
+    own = getattr(sys.modules.get(found.__module__), found.__qualname__, None)
+    return own if isinstance(own, type) else found
 
 
 def _array_of(value: Any) -> tuple[str, Any]:
@@ -79,7 +80,7 @@ def _array_of(value: Any) -> tuple[str, Any]:
         return "array", np.asarray(value)
     if kind in {bool, int, float}:
         return "number", np.array(value)
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and not isinstance(value, np.flexible):
         return "scalar", np.asarray(value)
     if kind is getattr(sys.modules.get("torch"), "Tensor", None):
         try:
@@ -92,48 +93,34 @@ def _array_of(value: Any) -> tuple[str, Any]:
 # ---- together again ----
 
 
-class Record:
-    """A record in some memory."""
+def head_of(memory: Any, at: int) -> Any:
+    """Return the head of the record that begins at this byte of a mapping."""
+    size = int.from_bytes(memory[at : at + WORD], "little")
+    return memory[at : at + WORD + size + -size % WORD]
 
-    def __init__(self, memory: Any, at: int) -> None:
-        """Read the head of what begins at this byte."""
-        size, count = struct.unpack_from(_SIZES, memory, at)
-        template = bytes(memory[at + WORD : at + WORD + size])
-        lengths_at = at + WORD + size + -size % WORD
-        self.memory = memory
-        self._at = lengths_at + WORD * count
-        self.head = bytes(memory[at : self._at])
-        self._template: Any = _decoded(template)
-        self._lengths = iter(struct.unpack_from(f"<{count}q", memory, lengths_at))
 
-    def sample(self, leaf: Callable[..., Any]) -> Any:
-        """Return the sample, once; ``leaf`` makes each of kind, memory, place, dtype and shape."""
-        return self._built(self._template, leaf)
+class Unpickler(pickle.Unpickler):
+    """Loads the sample of a record."""
 
-    def _built(self, template: Any, leaf: Callable[..., Any]) -> Any:
-        if template is None:
-            return None
-        kind, *rest = template
-        if kind in {"tuple", "list", "named", "dict"}:
-            first = kind in {"named", "dict"}
-            children = [self._built(child, leaf) for child in rest[first:]]
-            if kind == "dict":
-                return dict(zip(rest[0], children, strict=True))
-            if kind == "named":
-                return tuple.__new__(rest[0], children)
-            return tuple(children) if kind == "tuple" else children
-        dtype, axes = np.dtype(rest[0]), rest[1]
-        shape = tuple([next(self._lengths) for _ in range(axes)])
-        place, size = self._at, math.prod(shape) * dtype.itemsize
+    def __init__(self, head: bytes, memory: Any, at: int, leaf: Callable[..., Any]) -> None:
+        """Look at a record; ``leaf`` makes each of kind, memory, place, dtype and shape."""
+        super().__init__(io.BytesIO(head[WORD:]))
+        self._memory, self._at, self._leaf = memory, at + len(head), leaf
+
+    def persistent_load(self, pid: bytes) -> Any:
+        """Return a class, or the next leaf."""
+        found = _unpickled(pid)
+        if isinstance(found, type):
+            return found
+        kind, dtype, shape = found
+        at, size = self._at, math.prod(shape) * dtype.itemsize
         self._at += size + -size % WORD
-        return leaf(kind, self.memory, place, dtype, shape)
+        return self._leaf(kind, self._memory, at, dtype, shape)
 
 
 def view_of(kind: str, memory: Any, at: int, dtype: Any, shape: tuple[int, ...]) -> Any:
     """Return a leaf for a writer of rows: arrays and tensors over the record, which it copies."""
     array = np.ndarray(shape, dtype, memory, at)
-    if kind == "pickle":
-        return pickle.loads(array.data)  # noqa: S301 - what a worker has pickled
     if kind == "number":
         return array.item()
     return array[()] if kind == "scalar" else array
@@ -151,12 +138,10 @@ def copy_of(kind: str, *place: Any) -> Any:
     return torch.from_numpy(leaf.copy())
 
 
-def column_of(kind: str, memory: Any, at: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array whose row i is this leaf of a record that begins at byte i; None of a pickle.
+def column_of(_: str, memory: Any, at: int, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array whose row i is this leaf of a record that begins at byte i.
 
     ``at``: as of a record that begins at byte 0.
     """
-    if kind == "pickle":
-        return None
     rows = len(memory) - at - math.prod(shape) * dtype.itemsize + 1
     return np.ndarray((rows, *shape), dtype, memory, at, (1, *np.empty(shape, dtype).strides))

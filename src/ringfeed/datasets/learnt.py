@@ -20,6 +20,7 @@ fit decreasing finds them rows (`orders.packing.first_fit`). Its R rows come in 
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
@@ -344,6 +345,10 @@ class PackingSource(PackSource):
             self.accept(Spec(self.dataset.tree), self.indices)
         else:
             super().learn()
+
+    def planned(self, plan: Any) -> Any:
+        """Have a plan say what the datasets of the samples take."""
+        return replace(plan, caches=self.dataset.samples.plan.caches)
 
     def sampler(self, order: Sampler) -> Sampler:  # noqa: ARG002 - the samples have it
         """Return the order of the rows."""

@@ -99,7 +99,8 @@ def _kind(source: Source) -> str:
 
 def _refuse_async_members(source: Source) -> None:
     """Raise TypeError for an async dataset within Mix or Pack, which call it plainly."""
-    if any(member.is_async for member in source.members):
+    may_wait = getattr(source, "may_wait", False)
+    if not may_wait and any(member.is_async for member in source.members):
         raise TypeError(
             f"{type(source.given).__name__} of a dataset with an async def __getitem__, which it "
             "cannot await; give that dataset to a loader of its own"
