@@ -20,7 +20,17 @@ import growth
 from report import page, plot
 from report.report import COUNT, TIME, TIMES, digits, quantity, table
 from report.results import Results, read
-from studies import elastic, elements, fit_step, gpu, keras_training, neighbour, photographs
+from studies import (
+    cache,
+    elastic,
+    elements,
+    fit_step,
+    gpu,
+    keras_training,
+    neighbour,
+    packing,
+    photographs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,6 +173,8 @@ MARKS: dict[str, Callable[[Records], str]] = {
     "neighbour": _study(neighbour),
     "keras_training": _study(keras_training),
     "elastic": _study(elastic),
+    "packing": _study(packing),
+    "cache": _study(cache),
 }
 
 

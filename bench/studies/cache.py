@@ -15,7 +15,8 @@ part of each picture.
 
 "an array" is the decoded photographs in memory, as the dataset. "a file, next run" finds the file
 of another process. Grain keeps samples in the consumer's own process and gives them in the order of
-its first epoch for ever.
+its first epoch for ever. TurboLoader's own threads decode all files of a tar into a .tbl file before
+the first epoch, which gives float32 in batches of four times as many bytes.
 """
 
 from __future__ import annotations
@@ -25,10 +26,8 @@ import importlib
 import json
 import os
 import sys
-import tempfile
 import time
-from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -38,18 +37,18 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
 from harness.proctree import descendants, memory_of_tree
-from harness.turns import installed, parser_of, said_by, take_turns
+from harness.turns import installed, parser_of, said_by
 from report import report
 from report.results import Results
-from studies.photographs import FILES, QUICK_FILES, write_files
+from studies.photographs import take_turns_over_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SIDE, BATCH, WORKERS, SLOTS = 224, 64, 2, 8
-EPOCHS, REPETITIONS, MOST_S = 21, 5, 600
+EPOCHS, QUICK_EPOCHS, MOST_S = 21, 3, 600
 CASE = "photographs, once decoded"
-RIVALS = ("tensorflow", "grain")
+RIVALS = ("tensorflow", "grain", "turboloader")
 
 
 class Photographs:
@@ -113,17 +112,13 @@ def in_file(folder: Path, facts: dict[str, Any]) -> Iterator[Iterable[Any]]:
 
 
 def next_run(folder: Path, facts: dict[str, Any]) -> Iterator[Iterable[Any]]:
-    """Find the samples of the file that another run has filled."""
-    path = folder / "kept.rf"
-    if not path.exists():
-        child = os.fork()
-        if not child:
-            epochs = cached(folder, {}, path=path)
-            for _ in next(epochs):
-                pass
-            os._exit(0)
-        os.waitpid(child, 0)
-    return cached(folder, facts, path=path)
+    """Find the samples of the file that another process has filled."""
+    _fill("a file", folder)
+    return cached(folder, facts, path=folder / "cache.rf")
+
+
+def _fill(name: str, folder: Path) -> None:
+    said_by(__file__, ["--folder", str(folder), "--epochs", "2", "--one", name], MOST_S)
 
 
 def array(folder: Path, _: dict[str, Any]) -> Iterator[Iterable[Any]]:
@@ -151,6 +146,19 @@ def tf_data(folder: Path, _: dict[str, Any], *, kept: str = "") -> Iterator[Iter
         yield dataset.as_numpy_iterator()
 
 
+def tf_data_file(folder: Path, facts: dict[str, Any]) -> Iterator[Iterable[Any]]:
+    """Let tf.data write a new file."""
+    for path in folder.glob("tf.*"):
+        path.unlink()
+    return tf_data(folder, facts, kept="tf")
+
+
+def tf_data_next_run(folder: Path, facts: dict[str, Any]) -> Iterator[Iterable[Any]]:
+    """Let tf.data find the file that another process has written."""
+    _fill("tf.data, a file", folder)
+    return tf_data(folder, facts, kept="tf")
+
+
 def grain_data(folder: Path, _: dict[str, Any]) -> Iterator[Iterable[Any]]:
     """Let Grain keep what its threads have decoded: in this process, and in one order for ever."""
     from absl import flags  # noqa: PLC0415 - as above
@@ -172,6 +180,19 @@ def grain_batches(kept: Iterator[Any]) -> Iterator[Any]:
         yield np.stack([image for image, _ in samples]), [label for _, label in samples]
 
 
+def turboloader(folder: Path, _: dict[str, Any]) -> Iterator[Iterable[Any]]:
+    """Decode all into a .tbl file, and have TurboLoader map that."""
+    from turboloader import TblRawImageLoader, preprocess_to_tbl  # noqa: PLC0415 - as above
+
+    path = folder / "photographs.tbl"
+    path.unlink(missing_ok=True)
+    preprocess_to_tbl(str(folder / "photographs.tar"), path, SIDE, num_workers=WORKERS)
+    loader = TblRawImageLoader(path, BATCH, mean=None, std=None, channels_last=True)
+    for epoch in count():
+        loader.set_epoch(epoch)
+        yield ((images, facts["indices"]) for images, facts in loader)
+
+
 ALL: dict[str, Callable[[Path, dict[str, Any]], Iterator[Iterable[Any]]]] = {
     "no cache": without,
     "in memory": in_memory,
@@ -179,16 +200,12 @@ ALL: dict[str, Callable[[Path, dict[str, Any]], Iterator[Iterable[Any]]]] = {
     "a file, next run": next_run,
     "an array": array,
     "tf.data, in memory": tf_data,
-    "tf.data, a file": partial(tf_data, kept="tf"),
+    "tf.data, a file": tf_data_file,
+    "tf.data, a file, next run": tf_data_next_run,
     "Grain": grain_data,
+    "TurboLoader": turboloader,
 }
-
-
-PACKAGES = {
-    "tf.data, in memory": "tensorflow",
-    "tf.data, a file": "tensorflow",
-    "Grain": "grain.experimental",
-}
+PACKAGES = {"tf.data": "tensorflow", "Grain": "grain.experimental", "TurboLoader": "turboloader"}
 
 
 def seen_of(images: Any) -> float:
@@ -199,7 +216,7 @@ def seen_of(images: Any) -> float:
 def run_contender(name: str, folder: Path, epochs: int) -> dict[str, Any]:
     """Measure one contender in this process."""
     facts: dict[str, Any] = {}
-    importlib.import_module(PACKAGES.get(name, "ringfeed"))
+    importlib.import_module(PACKAGES.get(name.partition(",")[0], "ringfeed"))
     made, times = ALL[name](folder, facts), []
     digests = []
     whole_s, made_at = 0.0, time.perf_counter()
@@ -227,37 +244,47 @@ def run_contender(name: str, folder: Path, epochs: int) -> dict[str, Any]:
     }
 
 
+SHOWN: dict[str, tuple[str, float, str]] = {
+    "whole_s": ("first epoch, whole", 1, "{:.2f} s"),
+    "first_s": ("from its first batch", 1, "{:.2f} s"),
+    "second_s": ("second epoch", 1e3, "{:.0f} ms"),
+    "later_s": ("later epochs", 1e3, "{:.0f} ms"),
+    "memory_mb": ("memory", 1, "{:,.0f} MB"),
+    "cache_mb": ("the cache", 1, "{:,.1f} MB"),
+    "planned_mb": ("planned", 1, "{:,.1f} MB"),
+}
+
+
 def table(records: list[dict[str, Any]]) -> str:
-    """Return the medians."""
+    """Return the medians, and whether all epochs of a contender had one content."""
     results = Results(records)
-    names = ("whole_s", "first_s", "second_s", "later_s", "memory_mb", "cache_mb", "planned_mb")
     rows = []
     for name in results.contenders(CASE):
-        cells = [f"{results.median(CASE, name, key) or 0:,.3f}" for key in names]
-        rows.append([name, *cells, ", ".join({*results.values(CASE, name, "digest").values()})])
-    return report.table(["", *names, "digest"], rows)
+        row = [name]
+        for key, (_, factor, shown) in SHOWN.items():
+            found = results.median(CASE, name, key)
+            row.append("-" if found is None else shown.format(found * factor))
+        digests = {*results.values(CASE, name, "digest").values()}
+        rows.append([*row, "yes" if len(digests) == 1 and " " not in min(digests) else "no"])
+    heads = [head for head, *_ in SHOWN.values()]
+    return report.table(["", *heads, "the same in all epochs"], rows)
 
 
 def main() -> None:
     """Let all contenders take turns."""
     parser = parser_of(__doc__, ALL)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--epochs", type=int)
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(run_contender(*asked.one, asked.folder, asked.epochs)), flush=True)
         os._exit(0)  # some rivals' threads do not end
-    names = [name for name in asked.contender if installed([PACKAGES.get(name, "ringfeed")])]
-    with tempfile.TemporaryDirectory() as made:
-        write_files(Path(made), QUICK_FILES if asked.quick else FILES)
-        words = ["--folder", made, "--epochs", str(3 if asked.quick else asked.epochs)]
-        records = take_turns(
-            asked,
-            {CASE: names},
-            REPETITIONS,
-            RIVALS,
-            lambda _, name: said_by(__file__, [*words, "--one", name], MOST_S),
-        )
-    print(table(records))
+    asked.epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
+    names = [
+        name
+        for name in asked.contender
+        if installed([PACKAGES.get(name.partition(",")[0], "ringfeed")])
+    ]
+    print(table(take_turns_over_files(__file__, asked, {CASE: names}, RIVALS, MOST_S)))
 
 
 if __name__ == "__main__":

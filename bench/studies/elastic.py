@@ -17,36 +17,27 @@ JSON line; a table comes last.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import importlib
-import json
-import os
-import pickle
-import re
-import signal
-import subprocess
 import sys
-import tempfile
 import textwrap
 import time
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.proctree import workers
-from harness.turns import installed, parser_of, take_turns
+from harness.ranks import SEED, WORKERS, Leg, Opened, parser_of_ranks, read_rank, run_legs, zephon
+from harness.turns import installed, take_turns
 from report import report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-NUMBERS, GLOBAL, SEED, WORKERS, LANES = 1728, 48, 7, 2, 12
+NUMBERS = 1728
 MOST_S = 120
 CUTS, QUICK_CUTS = (1, 7, 18), (7,)
 
@@ -60,23 +51,6 @@ class Numbers:
     def __getitem__(self, index: int) -> np.int64:
         time.sleep(1e-3)
         return np.int64(index)
-
-
-class Leg(NamedTuple):
-    """A part of a run: so many ranks, so many steps (None: to the end), the size of a global batch."""
-
-    ranks: int
-    steps: int | None
-    size: int = GLOBAL
-    kills: bool = False  # one worker of rank 0, after its second batch
-
-
-class Opened(NamedTuple):
-    """A loader of one rank: what begins it, how its state is taken, and how one is loaded."""
-
-    batches: Callable[[], Iterator[list[int]]]
-    state: Callable[[], Any]
-    load: Callable[[Any], None]
 
 
 def of_ringfeed(rank: int, leg: Leg, _folder: Path) -> Opened:
@@ -114,48 +88,23 @@ def of_grain(rank: int, leg: Leg, _folder: Path) -> Opened:
 
 
 def of_zephon(rank: int, leg: Leg, folder: Path) -> Opened:
-    """Open a pipeline of Zephon, whose ranks save their states together."""
-    from zephon import InMemoryShard, Pipeline  # noqa: PLC0415
-    from zephon.io import Dataset  # noqa: PLC0415
-    from zephon.work import MixtureSpec, StaticMixtureWorkSource  # noqa: PLC0415
-
-    each = NUMBERS // 18
-    shards = {
-        number: InMemoryShard([{"value": number * each + one} for one in range(each)])
-        for number in range(18)
-    }
-    source = StaticMixtureWorkSource(
-        datasets=[Dataset.from_dict("numbers", shards)],
-        mixture=MixtureSpec({"numbers": 1.0}),
-        chunk_size=LANES,
-        seed=SEED,
-        shuffle_within_shard=True,
-        exhausted_policy="redistribute",
-    )
+    """Open a pipeline of Zephon."""
 
     def slept(payload: Any) -> Any:
         time.sleep(1e-3)
         return payload
 
-    pipeline = (
-        Pipeline(source)
-        .map_transform(slept, parallelism=WORKERS)
-        .batch(microbatch_size=leg.size // LANES, drop_last=False)
-        .options(
-            world_size=leg.ranks,
-            global_rank=rank,
-            canonical_replicas=LANES,
-            aggregate_dir=str(folder),
-            run_id="elastic",
-        )
+    opened = zephon(
+        np.arange(NUMBERS).reshape(18, -1),
+        12,
+        lambda pipeline: pipeline.map_transform(slept, parallelism=WORKERS),
+        leg,
+        global_rank=rank,
+        aggregate_dir=str(folder),
     )
-
-    def batches() -> Iterator[list[int]]:
-        walk = iter(pipeline)
-        while parts := [*islice(walk, LANES // leg.ranks)]:
-            yield [record.payload["value"] for part in parts for record in part.records]
-
-    return Opened(batches, pipeline.checkpoint, pipeline.restore)
+    return opened._replace(
+        batches=lambda: ([one["number"] for one in batch] for batch in opened.batches())
+    )
 
 
 def of_torchdata(rank: int, leg: Leg, _folder: Path) -> Opened:
@@ -195,100 +144,12 @@ def cases(cut: int) -> dict[str, list[Leg]]:
     }
 
 
-def run_rank(name: str, rank: int, leg: Leg, folder: Path, state: Path | None) -> None:
-    """Read one rank's part of a leg in this process; leave its batches and its state in the folder."""
-    opened_by = CONTENDERS[name][1]
-    importlib.import_module(CONTENDERS[name][0])
-    began = time.perf_counter()
-    opened = opened_by(rank, leg, folder)
-    if state is not None:
-        opened.load(pickle.loads(state.read_bytes()))  # noqa: S301 - of this study
-    taken: list[list[int]] = []
-    walk, next_s = opened.batches(), 0.0
-    while leg.steps is None or len(taken) < leg.steps:
-        batch = next(walk, None)
-        if batch is None:
-            break
-        taken.append(batch)
-        next_s = next_s or time.perf_counter() - began
-        if leg.kills and not rank and len(taken) == 2:  # noqa: PLR2004
-            for worker in workers(os.getpid())[:1]:
-                os.kill(worker, signal.SIGKILL)
-    saved = pickle.dumps(opened.state()) if leg.steps is not None else b""
-    facts = {"batches": taken, "next_s": round(next_s, 3), "state_bytes": len(saved)}
-    (folder / f"state-{rank}").write_bytes(saved)
-    (folder / f"facts-{rank}").write_text(json.dumps(facts))
-
-
-def run_leg(name: str, leg: Leg, folder: Path, before: Path | None) -> list[dict[str, Any]]:
-    """Run all ranks of a leg at once; returns what each left. RuntimeError where one failed."""
-    states = [] if before is None else sorted(before.glob("state-*"))
-    processes = []
-    for rank in range(leg.ranks):
-        state = [str(states[min(rank, len(states) - 1)])] if states else []
-        command = [sys.executable, __file__, "--one", name, "--rank", str(rank)]
-        command += ["--leg", json.dumps(leg), "--folder", str(folder), "--state", *state]
-        errors = (folder / f"errors-{rank}").open("wb")
-        processes.append(
-            subprocess.Popen(  # noqa: S603 - the bench's own file
-                command, stdout=errors, stderr=errors, start_new_session=True
-            )
-        )
-    until = time.monotonic() + MOST_S
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(until - time.monotonic(), 0.1))
-        if process.poll() != 0:  # the others would wait for it
-            until = time.monotonic()
-    for process in processes:
-        _end(process)
-    found = []
-    for rank, process in enumerate(processes):
-        if process.returncode:
-            if process.returncode == -signal.SIGKILL:
-                raise RuntimeError("hangs")
-            lines = (folder / f"errors-{rank}").read_text(errors="replace").splitlines()
-            told = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-            raise RuntimeError(f"fails: {(told or lines)[-1]}")
-        found.append(json.loads((folder / f"facts-{rank}").read_text()))
-    return found
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, and all that it has left of its own session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def run_case(name: str, legs: list[Leg]) -> dict[str, Any]:
-    """Run the legs one after another; returns global batches, and what the states took."""
-    steps: list[list[int]] = []
-    facts: dict[str, Any] = {"state_bytes": 0, "next_s": 0.0}
-    with tempfile.TemporaryDirectory() as made:
-        before = None
-        for number, leg in enumerate(legs):
-            folder = Path(made, str(number))
-            folder.mkdir()
-            ranks = run_leg(name, leg, folder, before)
-            of_ranks = zip(*(one["batches"] for one in ranks), strict=True)
-            steps += [sorted(chain(*parts)) for parts in of_ranks]
-            facts["state_bytes"] = max(facts["state_bytes"], *(one["state_bytes"] for one in ranks))
-            if before is not None:
-                facts["next_s"] = max(facts["next_s"], *(one["next_s"] for one in ranks))
-            before = folder
-    return facts | {"steps": steps}
-
-
-def judged(name: str, legs: list[Leg], uncut: list[list[int]]) -> dict[str, Any]:
+def judged(name: str, legs: list[Leg], uncut: list[list[int]] | None) -> dict[str, Any]:
     """Run a case and compare its global batches with those of a run that was never cut."""
-    try:
-        found = run_case(name, legs)
-    except RuntimeError as error:
-        return {"error": str(error)}
-    except ValueError as error:  # ranks with different numbers of batches
-        return {"error": f"ranks part: {error}"}
-    steps = found.pop("steps")
+    found = run_legs([__file__, "--one", name], legs, MOST_S)
+    if "error" in found or uncut is None:
+        return found
+    steps, _ = found.pop("steps"), found.pop("ranks")
     numbers = [*chain(*steps)]
     sizes = {leg.size for leg in legs}
     found |= {
@@ -301,17 +162,13 @@ def judged(name: str, legs: list[Leg], uncut: list[list[int]]) -> dict[str, Any]
 
 def main() -> None:
     """Run all cases of all contenders."""
-    parser = parser_of(__doc__, CONTENDERS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--leg", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--state", type=Path, nargs="*", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    asked = parser_of_ranks(__doc__, CONTENDERS).parse_args()
     if asked.one:
-        run_rank(*asked.one, asked.rank, Leg(*asked.leg), asked.folder, *asked.state or [None])
-        sys.stdout.flush()
-        os._exit(0)  # some rivals' threads do not end
+        package, open_one = CONTENDERS[asked.one[0]]
+        importlib.import_module(package)
+        read_rank(asked, open_one, list)
     names = [name for name in asked.contender if installed([CONTENDERS[name][0]])]
-    uncut = {name: run_case(name, [Leg(1, None)])["steps"] for name in names}
+    uncut = {name: judged(name, [Leg(1, None)], None)["steps"] for name in names}
     cuts = [cases(cut) for cut in (QUICK_CUTS if asked.quick else CUTS)]
     asked.repetitions = 1
     records = take_turns(

@@ -31,7 +31,7 @@ import tempfile
 import time
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from report import report
 from report.results import Results
 from studies.photograph_loaders import ALL, PART, SIDE, packages_of
 from workloads.photographs import PHOTOGRAPHS, _photographs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FILES, QUICK_FILES, BATCH = 2048, 256, 64
 SIZE = (500, 375)
@@ -168,26 +171,37 @@ def same_batches(results: Results, name: str) -> bool:
     return len({*results.values(CASE, name, "digest").values()}) == 1
 
 
+def take_turns_over_files(
+    script: str,
+    asked: argparse.Namespace,
+    cases: dict[str, list[str]],
+    rivals: Iterable[str],
+    most_s: float,
+) -> list[dict[str, Any]]:
+    """Make the files, and let contenders take turns over them, in fresh processes of a script."""
+    with tempfile.TemporaryDirectory() as made:
+        write_files(Path(made), QUICK_FILES if asked.quick else FILES)
+        words = ["--folder", made, "--epochs", str(asked.epochs), "--one"]
+        return take_turns(
+            asked,
+            cases,
+            REPETITIONS,
+            rivals,
+            lambda _, name: said_by(script, [*words, name], most_s),
+        )
+
+
 def main() -> None:
     """Let all contenders take turns."""
     parser = parser_of(__doc__, ALL)
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help=argparse.SUPPRESS)
+    parser.add_argument("--epochs", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(run_contender(*asked.one, asked.folder, asked.epochs)), flush=True)
         os._exit(0)  # some rivals' threads do not end
+    asked.epochs = 1 if asked.quick else EPOCHS
     names = [name for name in asked.contender if installed(packages_of(name))]
-    with tempfile.TemporaryDirectory() as made:
-        write_files(Path(made), QUICK_FILES if asked.quick else FILES)
-        words = ["--folder", made, "--epochs", str(1 if asked.quick else EPOCHS)]
-        records = take_turns(
-            asked,
-            {CASE: names},
-            REPETITIONS,
-            RIVALS,
-            lambda _, name: said_by(__file__, [*words, "--one", name], MOST_S),
-        )
-    print(table(records))
+    print(table(take_turns_over_files(__file__, asked, {CASE: names}, RIVALS, MOST_S)))
 
 
 if __name__ == "__main__":

@@ -137,5 +137,5 @@ def test_each_file_goes_to_its_own_place(
     assert tables.main(["run-2026-11-20.jsonl"]) == 1
     assert capsys.readouterr().err == (
         "run-2026-11-20.jsonl: expected a name that begins with one of fit_step, elements, gpu, "
-        "growth, photographs, neighbour, keras_training, elastic and a hyphen\n"
+        "growth, photographs, neighbour, keras_training, elastic, packing, cache and a hyphen\n"
     )
