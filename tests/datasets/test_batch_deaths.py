@@ -69,13 +69,15 @@ CASES: list[tuple[Any, dict[str, Any], str]] = [
 NAMES = ["batch_transform", "collate_fn", "whole batches"]
 
 
+@pytest.mark.parametrize("concurrency", [None, 4])
 @pytest.mark.parametrize(("dataset", "settings", "where"), CASES, ids=NAMES)
 @pytest.mark.usefixtures("nothing_left")
 def test_the_function_and_the_batch_are_named(
-    dataset: Any, settings: dict[str, Any], where: str
+    dataset: Any, settings: dict[str, Any], where: str, concurrency: int | None
 ) -> None:
     """And no sample of it, which did nothing wrong."""
-    loader = ringfeed.Loader(dataset, workers=2, backend="fork", timeout_s=60, **settings)
+    how = {"workers": 2, "backend": "fork", "timeout_s": 60, "concurrency": concurrency}
+    loader = ringfeed.Loader(dataset, **how, **settings)
     with loader, pytest.raises(ringfeed.WorkerError) as caught:
         for _ in loader:
             pass
@@ -85,13 +87,15 @@ def test_the_function_and_the_batch_are_named(
     )
 
 
+@pytest.mark.parametrize("concurrency", [None, 4])
 @pytest.mark.parametrize(("dataset", "settings"), [case[:2] for case in CASES], ids=NAMES)
 @pytest.mark.usefixtures("nothing_left")
-def test_the_whole_batch_is_left_out(dataset: Any, settings: dict[str, Any]) -> None:
+def test_the_whole_batch_is_left_out(
+    dataset: Any, settings: dict[str, Any], concurrency: int | None
+) -> None:
     """With on_error="skip": not once more for each of its samples, and all others come."""
-    loader = ringfeed.Loader(
-        dataset, workers=2, backend="fork", timeout_s=60, on_error="skip", **settings
-    )
+    how = {"workers": 2, "backend": "fork", "timeout_s": 60, "concurrency": concurrency}
+    loader = ringfeed.Loader(dataset, on_error="skip", **how, **settings)
     with loader:
         found = [number for batch in loader for number in batch[:, 0].tolist()]
         skipped = [*loader.stats().skipped]

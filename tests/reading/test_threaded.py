@@ -18,11 +18,13 @@ import pytest
 
 import threaded_sources as threaded
 from ringfeed import Array, Loader, WorkerError
+from ringfeed.datasets.reader import Port
 from ringfeed.orders.rng import SampleContext
 from ringfeed.reading import fetching
+from ringfeed.ring._ring import WorkerEnd
 from scarcity import leave_threads
-from slow_sources import Plain, Waits, adds_noise, collates, doubles
-from watching import PATIENCE_S, pids, start_script, wait_until
+from slow_sources import Hanging, Plain, Waits, adds_noise, collates, doubles
+from watching import PATIENCE_S, pids, pool_of, start_script, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,6 +244,19 @@ def test_no_room_for_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the end ----
 
 
+def test_a_stop_asks_for_no_newer_dataset() -> None:
+    """Whatever is claimed: it is of the newest already, where no thread has begun it."""
+    with Loader(Waits(), batch_size=8, workers=1, concurrency=1, backend="thread") as loader:
+        next(iter(loader))
+        engine = loader._runner.engine
+        assert engine is not None
+        engine.ring.stop()
+        port = Port(WorkerEnd(engine.ring, 0, 1), engine.ring, engine.plan.layout.offsets)
+        reader = engine.source.reader(Waits(), port)
+        with reader._claiming:
+            assert not reader.serve(0, claimed=True)
+
+
 @pytest.mark.parametrize("way", QUICK)
 def test_a_break_leaves_a_row_to_the_thread_that_writes_it(way: str, tmp_path: Path) -> None:
     """The slot of a ``read_into`` that hangs is filled anew only after it; others go on."""
@@ -260,6 +275,20 @@ def test_a_break_leaves_a_row_to_the_thread_that_writes_it(way: str, tmp_path: P
         wait_until(
             lambda: numbers(loader) == [*range(64)] and "draining" not in loader.slot_states()
         )
+
+
+def test_a_worker_ends_though_all_its_threads_hang(tmp_path: Path) -> None:
+    """In samples of an epoch that was broken off; it keeps no slot for them."""
+    with Loader(Hanging(tmp_path, at=(0, 1)), batch_size=2, concurrency=2, spec=NUMBER, workers=1,
+                backend="thread") as loader:  # fmt: skip
+        batches = iter(loader)
+        (worker,) = pool_of(loader)._threads.values()
+        (reader,) = vars(worker)["_args"]
+        wait_until(lambda: (tmp_path / "hangs-0").exists() and (tmp_path / "hangs-1").exists())
+        del batches
+        wait_until(lambda: not reader._held)
+    worker.join(PATIENCE_S)
+    assert not worker.is_alive()
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])

@@ -50,16 +50,15 @@ class Hand(FetchedReader):
 class ThreadedReader(WaitingReader):
     """Reads samples in threads that claim and write by themselves."""
 
-    _threads: Threads
+    _threads: Threads  # also once they are to end
 
     def __init__(self, source: Any, dataset: Any, port: Port, *, concurrency: int) -> None:
         """Prepare to fill claims with this worker's part of the samples in flight."""
         super().__init__(source, dataset, port, concurrency=concurrency)
         self._sent = dataset
-        self._reads_into = source.method == "read_into"
         self._is_by_row = source.whole or not source.at_once
         self._claiming = Lock()  # of what threads take: the next four
-        self._claimer = self.end.another()
+        self._idle = self.end.another()  # claims nothing: it is read while another thread claims
         self._rows: deque[Fetch] = deque()
         self._is_over = False  # no thread is to claim any more
         self._is_claimed = False  # a ticket, which no thread has begun
@@ -72,7 +71,6 @@ class ThreadedReader(WaitingReader):
         """Fill tickets of one version of the dataset until the ring stops, as `WorkerEnd.serve`."""
         self.begin()
         self._version, self._is_claimed = version, claimed
-        _claims.move(self.end.claim_address, self._claimer.claim_address)
         self._fetcher = self._threads = Threads(
             self.source.users_own(self.dataset),
             self._most,
@@ -81,18 +79,18 @@ class ThreadedReader(WaitingReader):
             take=self._next,
             failed=self._came.put,
         )
-        if self._reads_into:
+        if self.source.method == "read_into":  # type: ignore[attr-defined] # of an IndexedSource
             self._threads.getitem = int  # which is nothing: they read where they write
         try:
             self._threads.grow()
             while self._held or not self._is_over:
-                if _claims.is_stopped(self.end.claim_address):
-                    break
+                if _claims.is_stopped(self._idle.claim_address):
+                    return False  # whatever is claimed
                 with suppress(Empty):
-                    if error := self._came.get(timeout=LOOK_S if self._held else None):
+                    # Threads that all hang in samples which are given up tell of no stop.
+                    if error := self._came.get(timeout=LOOK_S if self._held else 1):
                         raise error
                 self._look()
-            _claims.move(self._claimer.claim_address, self.end.claim_address)
             return self._is_claimed
         finally:
             self._is_over = True
@@ -112,16 +110,18 @@ class ThreadedReader(WaitingReader):
 
     def _claim(self) -> None:
         """Claim a ticket, and share its rows; or find that there are no more of this version."""
-        answer = _ring.TAKEABLE if self._is_claimed else self._claimer.claim(IDLE_NS)
+        answer = _ring.TAKEABLE if self._is_claimed else self.end.claim(IDLE_NS)
         if answer == _ring.PENDING:
             return
         self._is_claimed = answer == _ring.TAKEABLE
-        if not self._is_claimed or self._claimer.version != self._version:
+        if not self._is_claimed or self.end.version != self._version:
             self._is_over = True
             self._came.put(None)
             return
         self._is_claimed = False
-        claim = Claim(self._claimer, self.source)
+        claim = Claim(self.end, self.source)
+        if not claim.fetches:  # all rows were given up, and a batch may have fewer for it
+            self._write(claim, None)
         with self._lock:
             if not self._held:
                 self._came.put(None)

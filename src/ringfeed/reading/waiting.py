@@ -17,7 +17,6 @@ from ringfeed._checks import check_count
 from ringfeed.datasets.indexed import IndexedSource
 from ringfeed.datasets.reader import IDLE_NS, Reader
 from ringfeed.datasets.worker_info import worker_info
-from ringfeed.errors import WorkerError
 from ringfeed.orders.rng import SampleContext
 from ringfeed.reading import _claims
 from ringfeed.reading.fetching import Fetch, Tasks, Threads
@@ -327,13 +326,8 @@ class WaitingReader(FetchedReader):
     # ---- samples ----
 
     def _ask(self, fetches: list[Fetch]) -> None:
+        self._open().ask(fetches)
         self._asked += len(fetches)
-        try:
-            self._open().ask(fetches)
-        except WorkerError as error:  # there is no room for a thread
-            for fetch in fetches:
-                fetch.error = error
-                self._came.put(fetch)
 
     def _take(self, timeout_s: float) -> bool:
         """Take back a sample, and write its claim if it was the last; False where none has come."""
@@ -372,8 +366,10 @@ class WaitingReader(FetchedReader):
 
     def stack(self) -> str:
         """Return where the thread or the task is that reads the oldest sample in flight."""
-        fetch = next((claim.oldest for claim in self._held if claim.oldest is not None), None)
-        return "" if fetch is None else self._open().stack(fetch)
+        for claim in self._held:
+            if fetch := claim.oldest:
+                return self._open().stack(fetch)
+        return ""
 
     def close(self) -> None:
         """Give up all claims, and end what reads."""

@@ -181,14 +181,13 @@ class InProcess(Pool):
         from ringfeed.datasets.reader import Port  # noqa: PLC0415
 
         config = self._config
-        timeout_s = config.timeout_s
         port = Port(
             self._end,
             config.ring,
             config.offsets,
             True,  # noqa: FBT003
             states=config.states,
-            timeout_s=timeout_s,
+            timeout_s=config.timeout_s,
         )
         self._reader = config.source.reader(dataset, port)
 
