@@ -571,6 +571,20 @@ def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(
         assert next(batches).tolist() == [4, 5]
 
 
+def test_a_slot_that_becomes_garbage_while_it_is_waited_for() -> None:
+    """The garbage collector runs again meanwhile."""
+    with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=20) as loader:
+        batches = loader._stream.epoch(in_the_slot)
+        held: list[list[Any]] = [[next(batches), next(batches)]]
+        held[0].append(held[0])
+        gc.disable()
+        try:
+            threading.Timer(0.2, held.clear).start()
+            assert next(batches).tolist() == [4, 5]
+        finally:
+            gc.enable()
+
+
 # ---- in words ----
 
 

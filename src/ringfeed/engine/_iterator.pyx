@@ -104,11 +104,13 @@ cdef class Intake:
     cdef bint is_kept(self, uint64_t batch) noexcept:
         return self.kept is not None and self.kept.taken.batch == batch
 
+    @cython.critical_section
     def keep_rows(self, uint64_t batch, uint32_t rows):
         """Know that all `rows` rows of the batch are good."""
         if self.is_kept(batch) and self.kept_rows is None:
             self.kept_rows = rows
 
+    @cython.critical_section
     def close_gaps(self, uint64_t batch, uint32_t rows, good, stats, loss):
         """Keep the `good` rows, moved together, or drop a batch without any.
 
@@ -127,10 +129,9 @@ cdef class Intake:
         stats.skipped += loss.skipped
         error = loss.error
         if error is not None:
-            with cython.critical_section(self):
-                self.error = error
-                self.error_epoch_id = self.kept_epoch_id
-                self.error_place = self.kept.taken.place + 1
+            self.error = error
+            self.error_epoch_id = self.kept_epoch_id
+            self.error_place = self.kept.taken.place + 1
         if not len(good):
             self.discard()
 
@@ -312,15 +313,17 @@ cdef class BatchIterator:
         while lease is None:
             if self.is_over:
                 raise StopIteration
-            try:
-                kept = self.intake.error_of(self.epoch_id)
-                if kept is not None:
-                    raise kept
-                self.runner.resolve(self.epoch_id, answer, self.build)
-            except BaseException as error:
+            kept = error = self.intake.error_of(self.epoch_id)
+            if kept is None:
+                try:
+                    self.runner.resolve(self.epoch_id, answer, self.build)
+                except BaseException as raised:
+                    error = raised
+            if error is not None:
                 shown = users_frames(error, error.__traceback__)
-                self.note_end(error)
-                raise error.with_traceback(shown)
+                # Of several threads that find the same error, one raises it.
+                if self.note_end(error) or kept is None:
+                    raise error.with_traceback(shown)
             lease = self.intake.next(self.epoch_id, self.lock, &answer, &rows, &private)
         try:
             batch = self.made(lease, rows, private)
@@ -347,8 +350,11 @@ cdef class BatchIterator:
                 progress.finished_batches, <int64_t>planned - progress.planned_before
             )
 
-    cdef note_end(self, error):
-        """Note what `__next__` raises: an error of a batch, or one that ends the epoch."""
+    cdef bint note_end(self, error) except -1:
+        """Note what `__next__` raises: an error of a batch, or one that ends the epoch.
+
+        Returns whether it was kept until now.
+        """
         workers_failed = self.runner.engine is None
         if isinstance(error, StopIteration):
             self.is_over = True
@@ -361,8 +367,10 @@ cdef class BatchIterator:
             with cython.critical_section(self):
                 self.failure = failure
         # Last: after Ctrl-C in the steps above, the next call raises it.
-        if self.intake.forget(error):
-            self.note(self.intake.error_place)
+        if not self.intake.forget(error):
+            return False
+        self.note(self.intake.error_place)
+        return True
 
     def count_alone(self):
         """Return the progress; the caller keeps it up to date from now on, as it keeps batches."""

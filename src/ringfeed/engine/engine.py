@@ -408,18 +408,22 @@ class Engine:
         self.intake.own_wait_ns = min(OWN_WAIT_NS, self.timeout_ns) if waits else 0
 
     def _wait_for_views(self, build: BuildBatch | None) -> None:
-        """Wait until views release a slot; collect garbage only if none does soon."""
+        """Wait until views release a slot; collect garbage if none does soon."""
         ring = self.ring
         builder = build if isinstance(build, BatchBuilder) else None
         waits = build is not None if builder is None else builder.waits_for_slots
         timeout_ns = min(self.timeout_ns, FOREVER_NS if waits else HELD_NS)
         self._held_since_ns = self._held_since_ns or _ring.now_ns()
-        answer = ring.wait(min(timeout_ns, SOON_NS), held=True)
+        answer, pause_ns = ring.wait(min(timeout_ns, SOON_NS), held=True), SOON_NS
         while answer == _ring.HELD and self.resizer is not None and self.resizer.open_another():
             answer = ring.look()
-        if answer == _ring.HELD:
-            gc.collect()  # tens of milliseconds beside a framework
-            answer = ring.wait(timeout_ns, held=True)
+        while answer == _ring.HELD and timeout_ns:
+            # Another thread may leave garbage at any time. A collection takes tens of milliseconds
+            # beside a framework, so each comes twice as late.
+            gc.collect()
+            pause_ns = min(timeout_ns, 2 * pause_ns)
+            timeout_ns -= pause_ns
+            answer = ring.wait(pause_ns, held=True)
         if answer == _ring.HELD and builder is not None:
             # The framework may let go of a slot by itself, as long as there is time left.
             waited_ns = _ring.now_ns() - self._held_since_ns

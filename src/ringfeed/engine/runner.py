@@ -310,6 +310,7 @@ class EpochRunner:
                         epoch_id,
                     )  # one step, for Ctrl-C
                     self.stop_engine()
+                    return None  # the iterator finds it there
                 raise
             self._is_resting = True
             if self._ended != epoch_id:
