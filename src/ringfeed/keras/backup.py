@@ -6,6 +6,7 @@ fit, started again <────── all of them, before its first step ──
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +14,7 @@ import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed._callers import callers_depth, frame_above, frames_by_thread, frames_from
+from ringfeed._callers import callers_depth, frame_above, frames_from, stacks_by_thread
 from ringfeed.errors import StateError
 from ringfeed.frameworks.keras.call import Call, begins_epoch, go_on
 from ringfeed.keras.backup_file import Backup, BackupDirectory
@@ -277,6 +278,7 @@ class FitRun:
                 "BackupAndRestore was called by no fit() of Keras, and cannot tell where training "
                 "is; in a loop of your own, save loader.state_dict() beside the weights"
             )
+        self._thread = threading.current_thread()
         self.iterator: EpochIterator = given["epoch_iterator"]
         self._adapter = self.iterator.data_adapter
         _check(self._adapter)
@@ -291,10 +293,13 @@ class FitRun:
 
     def is_running(self) -> bool:
         """Whether the call still runs, in any thread: no callback hears of a call that raises."""
-        tops = frames_by_thread().values()
-        return any(
-            given["epoch_iterator"] is self.iterator for frame in tops for given in _calls(frame)
-        )
+        thread = self._thread
+        if thread is not threading.current_thread():
+            # Only its own thread may look at the variables of a frame that runs.
+            return thread.is_alive() and " in fit\n" in stacks_by_thread().get(
+                thread.ident, " in fit\n"
+            )
+        return any(given["epoch_iterator"] is self.iterator for given in _calls(frame_above(0)))
 
     @property
     def call(self) -> Call | None:

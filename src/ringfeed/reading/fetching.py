@@ -18,7 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import frames_by_thread
+from ringfeed._callers import stacks_by_thread
 from ringfeed.datasets.worker_info import being
 from ringfeed.errors import WorkerError
 from ringfeed.orders.rng import SampleContext, making
@@ -201,8 +201,7 @@ class Threads(Fetcher):
 
     def stack(self, fetch: Fetch) -> str:
         """Return where the sample's thread is."""
-        frame = frames_by_thread().get(fetch.thread)
-        return "" if frame is None else "".join(traceback.format_stack(frame))
+        return stacks_by_thread().get(fetch.thread, "")
 
     def close(self) -> None:
         """Let the threads end after the sample that each is in; they hold on to nothing else."""

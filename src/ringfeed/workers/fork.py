@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import callers_depth
+from ringfeed._callers import callers_depth, frames_from
 from ringfeed.system import channel as channels
 from ringfeed.system.guard import Lifeline, become_worker, fork
 from ringfeed.system.interpreter import explained, surroundings
@@ -155,22 +155,18 @@ def pipes_of_launches() -> set[int]:
 
 def _add_pipes(frame: FrameType | None, pipes: set[int]) -> bool:
     """Add what the Popen call in this stack has made; False where it is about to make more."""
-    while frame is not None:
-        if frame.f_code is _EXECUTE.__code__:
-            names = frame.f_locals
+    for above in frames_from(frame):
+        if above.f_code is _EXECUTE.__code__:
+            names = above.f_locals
             fds = [names[name] for name in ("errpipe_read", "errpipe_write") if name in names]
-            for theirs, ours in (
-                ("p2cread", "p2cwrite"),
-                ("c2pread", "c2pwrite"),
-                ("errread", "errwrite"),
-            ):
-                if min(names[theirs], names[ours]) >= 0:  # both: subprocess.PIPE
-                    fds += names[theirs], names[ours]
+            for pipe in ("p2c", "c2p", "err"):
+                ends = names[f"{pipe}read"], names[f"{pipe}write"]
+                if min(ends) >= 0:  # both: subprocess.PIPE
+                    fds += ends
             pipes.update(filter(None, map(_inode_of_pipe, fds)))
             return "errpipe_write" in names
-        if frame.f_code is _INIT.__code__:
+        if above.f_code is _INIT.__code__:
             return False
-        frame = frame.f_back
     return True
 
 

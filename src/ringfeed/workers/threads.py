@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import frames_by_thread
+from ringfeed._callers import stacks_by_thread
 from ringfeed.datasets.reader import Port
 from ringfeed.errors import WorkerError
 from ringfeed.ring import _ring
@@ -65,7 +64,7 @@ class Threads(Pool):
         except BaseException:
             # After Ctrl-C it may run all the same, and its id must not be another's meanwhile.
             self._leaving.add(number)
-            self._config.ring.retire(number)
+            config.ring.retire(number)
             raise
 
     def _serve(self, reader: Reader) -> None:
@@ -80,12 +79,11 @@ class Threads(Pool):
 
     def stalled(self) -> list[str]:
         """Describe each thread."""
-        frames = frames_by_thread()
-        lines = []
-        for number, thread in self._threads.items():
-            stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
-            lines.append(self._describe(number, f"thread {thread.name}", "".join(stack)))
-        return lines
+        stacks = stacks_by_thread()
+        return [
+            self._describe(number, f"thread {thread.name}", stacks.get(thread.ident, ""))
+            for number, thread in self._threads.items()
+        ]
 
     def stop(self) -> None:
         """Wait a little for the threads; one inside a long sample ends after it."""
