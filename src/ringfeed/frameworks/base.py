@@ -191,6 +191,7 @@ class Epoch:
         self._build = build
         self._batches: BatchIterator | None = None
         self._count: int | None = None
+        self._last: Any = None
         self.told: Progress | None = None
         """What the loader is told by how far the training is."""
 
@@ -198,13 +199,16 @@ class Epoch:
         return self
 
     def __next__(self) -> Any:
-        batches = self._batches or self.begin()
-        leaves = next(batches)
-        # Not by counting calls: a stall is an error that costs no batch.
-        if batches.progress.finished_batches == self._count:
-            # Callers that know the length never ask past the end, where the loader closes its
-            # epoch.
-            next(batches, None)
+        batches, leaves, self._last = self._batches or self.begin(), self._last, None
+        if leaves is None:
+            leaves = next(batches)
+            # Not by counting calls: a stall is an error that costs no batch.
+            if batches.progress.finished_batches == self._count:
+                # Callers that know the length never ask past the end, where the loader closes its
+                # epoch. If the dataset's hook raises, the batch comes next.
+                self._last = leaves
+                next(batches, None)
+                self._last = None
         return leaves
 
     def begin(self) -> BatchIterator:

@@ -98,6 +98,29 @@ class Hooked(Oracle):
             raise KeyError(self.begun)
 
 
+class Ends(Oracle):
+    """The end of its epoch raises."""
+
+    def on_epoch_end(self) -> None:
+        raise KeyError
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_an_end_that_raises_costs_no_batch(copy: bool) -> None:  # noqa: FBT001 - a parameter
+    """Of the op, and where TensorFlow takes batches through Python."""
+    with ringfeed.Loader(Ends(32), batch_size=8, workers=1, backend="thread", copy=copy) as loader:
+        batches, found, errors = iter(eager(loader)), list[int](), list[str]()
+        while True:
+            try:
+                found += rows(next(batches))
+            except StopIteration:
+                break
+            except tf.errors.OpError as error:
+                errors.append(str(error))
+    assert found == [*range(32)]
+    assert ["KeyError" in error for error in errors] == [True]
+
+
 def test_an_epoch_that_cannot_begin_takes_over() -> None:
     """A call for an epoch ends the one before, also where the hook raises."""
     with ringfeed.Loader(Hooked(96), batch_size=8, workers=1, backend="thread", slots=3) as loader:

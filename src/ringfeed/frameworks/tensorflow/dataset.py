@@ -281,7 +281,6 @@ class OpenEpoch:
     leaves: Iterator[Leaves] = field(default_factory=lambda: iter(()))
     step: int = -1
     """The newest that has asked for a batch."""
-    given: int = 0
 
 
 class PythonEpochs:
@@ -313,12 +312,11 @@ class PythonEpochs:
             raise superseded()
         if state != REST:
             epoch.step = int(step)
-        # There is a rest where all steps have asked, and some batches have not come.
-        is_over = state == REST and count is not None and not epoch.step + 1 >= count > epoch.given
+        # The newest epoch may be another iteration's, which has steps of its own left.
+        is_over = state == REST and count is not None and epoch.step + 1 < count
         leaves = None if is_over else next(epoch.leaves, None)
         if leaves is None and not is_flagged:
             raise ended_early(count)
-        epoch.given += leaves is not None
         found = [np.int64(epoch.number), *([np.asarray(leaves is not None)] if is_flagged else [])]
         if leaves is not None:
             return [*found, *map(_in_utf8, leaves)]
