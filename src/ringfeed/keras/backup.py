@@ -295,10 +295,10 @@ class FitRun:
         """Whether the call still runs, in any thread: no callback hears of a call that raises."""
         thread = self._thread
         if thread is not threading.current_thread():
-            # Only its own thread may look at the variables of a frame that runs.
-            return thread.is_alive() and " in fit\n" in stacks_by_thread().get(
-                thread.ident, " in fit\n"
-            )
+            # Only its own thread may look at the variables of a frame that runs; of others
+            # faulthandler shows the innermost frames.
+            stack = stacks_by_thread().get(thread.ident, "  ...\n")
+            return thread.is_alive() and (" in fit\n" in stack or "  ...\n" in stack)
         return any(given["epoch_iterator"] is self.iterator for given in _calls(frame_above(0)))
 
     @property

@@ -110,12 +110,8 @@ class StreamServer(Reader):
     def serve(self, version: int, *, claimed: bool = False) -> bool:  # noqa: ARG002
         """Read what is asked for, until the ring stops."""
         self.begin()
-        before = installed.context
-        try:
-            installed.context = self.context
-            self._serve()
-        finally:
-            installed.context = before
+        installed.context = self.context  # this process does nothing else
+        self._serve()
         return False
 
     def _serve(self) -> None:

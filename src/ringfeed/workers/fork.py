@@ -13,14 +13,13 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import callers_depth, frames_from
+from ringfeed._callers import callers_depth, frames_from, stacks_by_thread
 from ringfeed.system import channel as channels
 from ringfeed.system.guard import Lifeline, become_worker, fork
 from ringfeed.system.interpreter import explained, surroundings
@@ -30,7 +29,7 @@ from ringfeed.workers.process import WorkerProcess
 from ringfeed.workers.start import live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from ringfeed.system._system import Descriptor
@@ -83,7 +82,7 @@ def forked(lifeline: Lifeline, body: Callable[[Descriptor], object]) -> WorkerPr
 def _separate(
     lifeline: Lifeline,
     channel: Descriptor,
-    pipes: Iterable[int],
+    pipes: set[int],
     body: Callable[[Descriptor], object],
 ) -> None:
     """In the forked child: have nothing that a spawned process would not have, then live."""
@@ -144,16 +143,20 @@ def pipes_of_launches() -> set[int]:
     deadline = time.monotonic() + OPENING_S
     while True:
         pipes: set[int] = set()
-        stacks = sys._current_frames()  # noqa: SLF001
-        # This frame would keep itself, and with it all that its callers hold.
-        del stacks[threading.get_ident()]
-        are_made = [_add_pipes(frame, pipes) for frame in stacks.values()]
+        stacks = stacks_by_thread()
+        # Without the GIL, frames that run are looked at in such a call alone, and no others: it may
+        # end Python. No variable keeps the frames, since one of them would keep itself.
+        are_made = [
+            _add_pipes(frame, pipes)
+            for thread, frame in sys._current_frames().items()  # noqa: SLF001
+            if "subprocess" in stacks.get(thread, "subprocess")
+        ]
         if all(are_made) or time.monotonic() > deadline:
             return pipes
         time.sleep(0.0005)
 
 
-def _add_pipes(frame: FrameType | None, pipes: set[int]) -> bool:
+def _add_pipes(frame: FrameType, pipes: set[int]) -> bool:
     """Add what the Popen call in this stack has made; False where it is about to make more."""
     for above in frames_from(frame):
         if above.f_code is _EXECUTE.__code__:
@@ -178,10 +181,9 @@ def _inode_of_pipe(fd: int) -> int | None:
     return None
 
 
-def close_pipes(inodes: Iterable[int]) -> None:
+def close_pipes(inodes: set[int]) -> None:
     """Close all descriptors of these pipes."""
-    wanted = {*inodes}
     with suppress(FileNotFoundError):  # no /proc
-        for fd in map(int, os.listdir("/proc/self/fd") if wanted else ()):  # noqa: PTH208
-            if _inode_of_pipe(fd) in wanted:
+        for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+            if _inode_of_pipe(fd) in inodes:
                 os.close(fd)
