@@ -16,7 +16,6 @@ The loader decides when an epoch begins and ends. Not thread-safe: the loader's 
 
 from __future__ import annotations
 
-import gc
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,7 +32,6 @@ from ringfeed.monitor.stats import Ledger, Setting
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
-from ringfeed.spec.builder import BatchBuilder
 from ringfeed.system.machine import HAS_PROCESSES, usable_cpus
 from ringfeed.workers.pool import PoolConfig, make_pool
 
@@ -55,10 +53,6 @@ if TYPE_CHECKING:
     from ringfeed.workers.process import Launcher
 
 FOREVER_NS = 2**62
-# How long to wait while views hold every slot.
-HELD_NS = 10**9
-# How long a training step may take to drop its batch.
-SOON_NS = 10**7
 # How long an iterator waits by itself before it asks the engine for a reason.
 OWN_WAIT_NS = 50_000_000
 # How long a waiter polls before it sleeps.
@@ -126,7 +120,6 @@ class Engine:
         self.lookahead = Lookahead(self.ring, source, plan, drops=options.drop_remainder)
         self._epoch_id = 0
         self._feed: Any = None  # C code that takes this epoch's batches: see `attach`
-        self._held_since_ns = 0  # views hold every slot; 0: they do not
         self._is_starting = (
             plan.workers > 0
         )  # no batch has come yet of workers that are being started
@@ -354,7 +347,7 @@ class Engine:
         while answer == _ring.PENDING and self.pool.step():
             answer = ring.look()
         if answer == _ring.HELD:
-            self._wait_for_views(build)
+            self.settler.wait_for_views(build)
             ring.waited_ns = 0
         elif answer == _ring.PENDING:
             answer = self._wait_for_workers()
@@ -406,37 +399,6 @@ class Engine:
         """Set an iterator's own wait: 0 while the first workers start, or without workers."""
         waits = self.plan.workers and not self._is_starting
         self.intake.own_wait_ns = min(OWN_WAIT_NS, self.timeout_ns) if waits else 0
-
-    def _wait_for_views(self, build: BuildBatch | None) -> None:
-        """Wait until views release a slot; collect garbage if none does soon."""
-        ring = self.ring
-        builder = build if isinstance(build, BatchBuilder) else None
-        waits = build is not None if builder is None else builder.waits_for_slots
-        timeout_ns = min(self.timeout_ns, FOREVER_NS if waits else HELD_NS)
-        self._held_since_ns = self._held_since_ns or _ring.now_ns()
-        answer, pause_ns = ring.wait(min(timeout_ns, SOON_NS), held=True), SOON_NS
-        while answer == _ring.HELD and self.resizer is not None and self.resizer.open_another():
-            answer = ring.look()
-        while answer == _ring.HELD and timeout_ns:
-            # Another thread may leave garbage at any time. A collection takes tens of milliseconds
-            # beside a framework, so each comes twice as late.
-            gc.collect()
-            pause_ns = min(timeout_ns, 2 * pause_ns)
-            timeout_ns -= pause_ns
-            answer = ring.wait(pause_ns, held=True)
-        if answer == _ring.HELD and builder is not None:
-            # The framework may let go of a slot by itself, as long as there is time left.
-            waited_ns = _ring.now_ns() - self._held_since_ns
-            if waited_ns < self.timeout_ns and builder.lets_go_later(waited_ns / 1e9, ring.slots):
-                return
-        self._held_since_ns = 0
-        if answer == _ring.HELD:
-            from ringfeed.monitor.faults import slots_held  # noqa: PLC0415 - for errors only
-
-            self.settler.distrust()
-            raise slots_held(
-                self.observer, self.lease_tracker, "" if builder is None else builder.copied_by
-            )
 
 
 def memory_of(plan: Plan, engine: Engine | None) -> Memory:

@@ -2,6 +2,7 @@
 
     taken ──▶ find_rows: failed rows are left out, or raised after the good ones
                  └──▶ find_place: in its slot, or as a private copy ──▶ handed out by the iterator
+    none, since views hold every slot ──▶ wait_for_views
 
 Meanwhile the `Intake` keeps the batch. A signal handler or another thread may take it, so each step
 names the batch. The loader's lock is held.
@@ -24,7 +25,14 @@ import numpy as np
 
 from ringfeed._callers import callers_depth
 from ringfeed.errors import SlotsHeldWarning
-from ringfeed.monitor.faults import Loss, over_total, sample_failed, slots_kept, source_ended
+from ringfeed.monitor.faults import (
+    Loss,
+    over_total,
+    sample_failed,
+    slots_held,
+    slots_kept,
+    source_ended,
+)
 from ringfeed.monitor.lease_tracker import Debug
 from ringfeed.ring import _ring
 from ringfeed.spec.builder import BatchBuilder
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
     from ringfeed.spec.builder import BuildBatch
 
 SOON_NS = 10**7  # what a step may take to let go of its batch
+HELD_NS = 10**9  # how long to wait while views hold every slot
 OVER = (_ring.STOPPED, _ring.ALARMED)
 
 
@@ -49,6 +58,7 @@ class Settler:
         self._wait_ns = engine.timeout_ns  # for a framework
         self._has_warned = False
         self._is_in_vain = False  # what garbage and a short wait can do was tried once
+        self._held_since_ns = 0  # views hold every slot; 0: they do not
         self.begin()
 
     def begin(self) -> None:
@@ -182,3 +192,34 @@ class Settler:
         if hasattr(sys, "ps1"):
             message += "; Out and sys.last_traceback refer to arrays, too"
         warnings.warn(message, SlotsHeldWarning, stacklevel=callers_depth())
+
+    # ---- no slot for it ----
+
+    def wait_for_views(self, build: BuildBatch | None) -> None:
+        """Wait until views release a slot; collect garbage if none does soon."""
+        engine, ring = self._engine, self._engine.ring
+        builder = build if isinstance(build, BatchBuilder) else None
+        waits = build is not None if builder is None else builder.waits_for_slots
+        timeout_ns = engine.timeout_ns if waits else min(engine.timeout_ns, HELD_NS)
+        self._held_since_ns = self._held_since_ns or _ring.now_ns()
+        answer, pause_ns = ring.wait(min(timeout_ns, SOON_NS), held=True), SOON_NS
+        while answer == _ring.HELD and engine.resizer is not None and engine.resizer.open_another():
+            answer = ring.look()
+        while answer == _ring.HELD and timeout_ns:
+            # Another thread may leave garbage at any time. A collection takes tens of milliseconds
+            # beside a framework, so each comes twice as late.
+            gc.collect()
+            pause_ns = min(timeout_ns, 2 * pause_ns)
+            timeout_ns -= pause_ns
+            answer = ring.wait(pause_ns, held=True)
+        if answer == _ring.HELD and builder is not None:
+            # The framework may let go of a slot by itself, as long as there is time left.
+            waited_ns = _ring.now_ns() - self._held_since_ns
+            if waited_ns < engine.timeout_ns and builder.lets_go_later(waited_ns / 1e9, ring.slots):
+                return
+        self._held_since_ns = 0
+        if answer == _ring.HELD:
+            self.distrust()
+            raise slots_held(
+                engine.observer, engine.lease_tracker, "" if builder is None else builder.copied_by
+            )

@@ -27,7 +27,7 @@ from fakedevice import (
     outcomes,
     until_ready,
 )
-from ringfeed.engine import engine as waiting
+from ringfeed.engine import settling as waiting
 from ringfeed.frameworks.device import AHEAD
 
 pytestmark = pytest.mark.once
