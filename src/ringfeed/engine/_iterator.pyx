@@ -110,7 +110,6 @@ cdef class Intake:
         if self.is_kept(batch) and self.kept_rows is None:
             self.kept_rows = rows
 
-    @cython.critical_section
     def close_gaps(self, uint64_t batch, uint32_t rows, good, stats, loss):
         """Keep the `good` rows, moved together, or drop a batch without any.
 
@@ -129,9 +128,10 @@ cdef class Intake:
         stats.skipped += loss.skipped
         error = loss.error
         if error is not None:
-            self.error = error
-            self.error_epoch_id = self.kept_epoch_id
-            self.error_place = self.kept.taken.place + 1
+            with cython.critical_section(self):
+                self.error = error
+                self.error_epoch_id = self.kept_epoch_id
+                self.error_place = self.kept.taken.place + 1
         if not len(good):
             self.discard()
 
