@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,26 +24,6 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def stacks_by_thread() -> dict[int | None, str]:
-    """Return where each thread of this process is, the innermost call first.
-
-    faulthandler stops all threads for it: without the GIL, looking at a frame that runs may end
-    Python. It shows 100 frames of the newest 100 threads.
-    """
-    import faulthandler  # noqa: PLC0415 - these are for errors only
-    import re  # noqa: PLC0415
-    from tempfile import TemporaryFile  # noqa: PLC0415
-
-    with suppress(OSError), TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file)
-        file.seek(0)
-        return {
-            int(stack[1], 16): stack[0]
-            for stack in re.finditer(r".*hread 0x(\w+).*\n(  .*\n)*", file.read())
-        }
-    return {}  # no room for a file
 
 
 def callers_depth() -> int:

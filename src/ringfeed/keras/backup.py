@@ -14,7 +14,7 @@ import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed._callers import callers_depth, frame_above, frames_from, stacks_by_thread
+from ringfeed._callers import callers_depth, frame_above, frames_from
 from ringfeed.errors import StateError
 from ringfeed.frameworks.keras.call import Call, begins_epoch, go_on
 from ringfeed.keras.backup_file import Backup, BackupDirectory
@@ -30,6 +30,7 @@ from ringfeed.keras.training_state import (
     random_states,
     set_random_states,
 )
+from ringfeed.monitor.stacks import stacks_by_thread
 
 if TYPE_CHECKING:
     import os

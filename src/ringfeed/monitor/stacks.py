@@ -1,4 +1,4 @@
-"""Workers' Python stacks for a StallError: faulthandler writes them in C, whatever runs."""
+"""Python stacks of workers and threads for a StallError: faulthandler writes them in C."""
 
 from __future__ import annotations
 
@@ -43,6 +43,26 @@ class Stacks:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def stacks_by_thread() -> dict[int | None, str]:
+    """Return where each thread of this process is, the innermost call first.
+
+    faulthandler stops all threads for it: without the GIL, looking at a frame that runs may end
+    Python. It shows 100 frames of the newest 100 threads.
+    """
+    import faulthandler  # noqa: PLC0415 - these are for errors only
+    import re  # noqa: PLC0415
+    from tempfile import TemporaryFile  # noqa: PLC0415
+
+    with suppress(OSError), TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return {
+            int(stack[1], 16): stack[0]
+            for stack in re.finditer(r".*hread 0x(\w+).*\n(  .*\n)*", file.read())
+        }
+    return {}  # no room for a file
 
 
 def keep_own() -> int:

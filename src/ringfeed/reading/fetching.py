@@ -18,9 +18,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import stacks_by_thread
 from ringfeed.datasets.worker_info import being
 from ringfeed.errors import WorkerError
+from ringfeed.monitor.stacks import stacks_by_thread
 from ringfeed.orders.rng import SampleContext, making
 from ringfeed.ring._ring import now_ns
 from ringfeed.system.machine import start_thread

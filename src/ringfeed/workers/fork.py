@@ -19,7 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import callers_depth, frames_from, stacks_by_thread
+from ringfeed._callers import callers_depth, frames_from
+from ringfeed.monitor.stacks import stacks_by_thread
 from ringfeed.system import channel as channels
 from ringfeed.system.guard import Lifeline, become_worker, fork
 from ringfeed.system.interpreter import explained, surroundings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import stacks_by_thread
 from ringfeed.datasets.reader import Port
 from ringfeed.errors import WorkerError
+from ringfeed.monitor.stacks import stacks_by_thread
 from ringfeed.ring import _ring
 from ringfeed.system.machine import start_thread
 from ringfeed.workers.pool import STOP_S, Pool
