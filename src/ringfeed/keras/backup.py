@@ -30,7 +30,6 @@ from ringfeed.keras.training_state import (
     random_states,
     set_random_states,
 )
-from ringfeed.monitor.stacks import stacks_by_thread
 
 if TYPE_CHECKING:
     import os
@@ -293,13 +292,10 @@ class FitRun:
         self._ahead: dict[str, Any] | None = None
 
     def is_running(self) -> bool:
-        """Whether the call still runs, in any thread: no callback hears of a call that raises."""
-        thread = self._thread
-        if thread is not threading.current_thread():
-            # Only its own thread may look at the variables of a frame that runs; of others
-            # faulthandler shows the innermost frames.
-            stack = stacks_by_thread().get(thread.ident, "  ...\n")
-            return thread.is_alive() and (" in fit\n" in stack or "  ...\n" in stack)
+        """Whether the call still runs, or may: no callback hears of a call that raises."""
+        if self._thread is not threading.current_thread():
+            # Only its own thread may look at the variables of a frame that runs.
+            return self._thread.is_alive()
         return any(given["epoch_iterator"] is self.iterator for given in _calls(frame_above(0)))
 
     @property
