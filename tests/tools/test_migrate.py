@@ -152,7 +152,7 @@ REASONS = {
 def test_a_use_is_left_alone(text: str) -> None:
     """What is not known is named with its line, and nothing is changed."""
     line, reason = REASONS[text]
-    assert migrate(text, "train.py") == ("", [f"train.py:{line}: {reason}"])
+    assert migrate(text, "train.py") == ("", [f"train.py:{line}: {reason}\n"])
 
 
 CHANGES = {
@@ -199,6 +199,14 @@ def test_no_python(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out, errors = capsys.readouterr()
     assert out == ""
     assert errors.startswith(f"ringfeed migrate: {path}: line ")
+
+
+def test_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A line and a status of its own."""
+    path = tmp_path / "train.py"
+    assert main(["migrate", str(path)]) == 2
+    line = f"ringfeed migrate: {path}: [Errno 2] No such file or directory: '{path}'\n"
+    assert capsys.readouterr() == ("", line)
 
 
 def test_no_libcst() -> None:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What cannot be done is one line on standard error.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    if [*words[:1]] == ["trace"]:
+    if "trace" in words[:1]:
         sys.stderr.write(NO_TRACE)
         return FAILED
     parser = _parser()
@@ -226,20 +226,22 @@ def _add_migrate(parser: argparse.ArgumentParser) -> None:
         "of tf.data, or Grain; and on standard error a line on each use: what to know, or why it "
         "is left alone."
     )
-    parser.add_argument("script", type=argparse.FileType(encoding="utf-8"), help="a file, or -")
+    parser.add_argument("script", help="a file, or -")
     parser.set_defaults(run=_migrate)
 
 
 def _migrate(chosen: argparse.Namespace) -> None:
     from ringfeed.tools.migrate import migrate  # noqa: PLC0415 - it needs an optional package
 
-    with chosen.script as file:
-        try:
+    name = chosen.script
+    try:
+        # A Path would be imported for this alone.
+        with sys.stdin if name == "-" else open(name, encoding="utf-8") as file:  # noqa: PTH123
             diff, lines = migrate(file.read(), file.name)
-        except RingfeedError as error:
-            raise RingfeedError(f"{file.name}: {error}") from None
+    except (OSError, RingfeedError) as error:
+        raise RingfeedError(f"{name}: {error}") from None
     sys.stdout.write(diff)
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.writelines(lines)
 
 
 # ---- top ----

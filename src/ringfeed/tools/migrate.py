@@ -177,8 +177,8 @@ def migrate(text: str, name: str) -> tuple[str, list[str]]:
     """
     script = rewritten(text)
     before, after = (part.splitlines(keepends=True) for part in (text, script.changed()))
-    lines = [f"{name}:{line}: {said}" for line, said in sorted(script.said)]
-    lines = lines or [f"{name}: it uses no loader that is known here"]
+    lines = [f"{name}:{line}: {said}\n" for line, said in sorted(script.said)]
+    lines = lines or [f"{name}: it uses no loader that is known here\n"]
     return "".join(difflib.unified_diff(before, after, name, name)), lines
 
 
