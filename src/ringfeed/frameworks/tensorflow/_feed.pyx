@@ -29,10 +29,10 @@ cdef extern from *:
 
     static _Atomic uint32_t ringfeed_heard; /* times that Ctrl-C has come */
     static _Atomic uint32_t ringfeed_met;   /* of these, those that the main thread is past */
-    static PyOS_sighandler_t ringfeed_python_hears;
-
-    static unsigned long ringfeed_main; /* thread */
-    static int (*ringfeed_meet)(void *heard);
+    /* Each is written again and again, with the same. */
+    static _Atomic PyOS_sighandler_t ringfeed_python_hears;
+    static _Atomic unsigned long ringfeed_main; /* thread */
+    static int (*_Atomic ringfeed_meet)(void *heard);
 
     /* Within a signal: nothing that may wait. A thread without the GIL does not hold the lock of
     pending calls. */ static void ringfeed_hear(int number) {
