@@ -472,7 +472,7 @@ import ringfeed, numpy as np
 class Local:
     def __len__(self): return 12
     def __getitem__(self, i): return np.full(3, i), i
-loader = ringfeed.Loader(Local(), batch_size=4, workers=2)
+loader = ringfeed.Loader(Local(), batch_size=4, workers=2, backend='process')
 print([y.tolist() for x, y in loader])
 """
 
