@@ -249,8 +249,7 @@ class Cache:
     def stats(self) -> CacheStats:
         """Return what was found and read until now, and what there is."""
         file = self.file
-        counts: Any = file.counts[:4]
-        return CacheStats(*counts, file.held()[0], file.used)
+        return CacheStats._make([*file.counts[:4], file.held()[0], file.used])
 
     def room(self, record_size: int) -> Room:
         """Return what the cache will take; ``record_size``: bytes a sample, if it has none."""
