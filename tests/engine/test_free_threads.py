@@ -285,21 +285,27 @@ def test_threads_that_share_epochs_have_all_batches_of_each() -> None:
 
 
 class Ending:
-    """Every fifth sample raises."""
+    """Each sample raises that is the last of so many."""
+
+    def __init__(self, every: int, length: int) -> None:
+        self.every, self.length = every, length
 
     def __len__(self) -> int:
-        return 400
+        return self.length
 
     def __getitem__(self, index: int) -> Any:
-        if index % 5 == 4:
+        if index % self.every == self.every - 1:
             raise ValueError(index)
         return np.int64(index)
 
 
-def test_an_error_that_several_threads_come_to_takes_no_batch_along() -> None:
+@pytest.mark.parametrize(("every", "length"), [(5, 400), (1, 2000)])
+def test_an_error_that_several_threads_come_to_takes_no_batch_along(
+    every: int, length: int
+) -> None:
     """It is raised in its place, in one of them; the batches after it come once."""
     settings: dict[str, Any] = {"spec": ringfeed.Array((), "int64"), "batch_size": 1, **HERE}
-    with ringfeed.Loader(Ending(), slots=6, **settings) as loader:
+    with ringfeed.Loader(Ending(every, length), slots=6, **settings) as loader:
         batches, found, raised = iter(loader), list[int](), list[str]()
 
         def take() -> None:
@@ -312,8 +318,10 @@ def test_an_error_that_several_threads_come_to_takes_no_batch_along() -> None:
                     raised.append(str(error))
 
         together(*[take] * 4)
-    assert sorted(found) == [index for index in range(400) if index % 5 < 4]
-    told = [f"dataset[{index}] raised ValueError: {index}" for index in range(4, 400, 5)]
+    assert sorted(found) == [index for index in range(length) if (index + 1) % every]
+    told = [
+        f"dataset[{index}] raised ValueError: {index}" for index in range(every - 1, length, every)
+    ]
     assert sorted(raised) == sorted(told)
 
 

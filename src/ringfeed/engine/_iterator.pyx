@@ -174,7 +174,7 @@ cdef class Intake:
                 lease = self.kept
                 self.kept = self.kept_rows = None
                 return lease
-        answer[0] = c.RF_STOPPED
+        answer[0] = c.RF_STOPPED if ring is None else c.RF_DUE
         if ring is None or self.error is not None:
             return None
         lease = Lease.__new__(Lease)
@@ -304,7 +304,7 @@ cdef class BatchIterator:
             raise
 
     def __next__(self):
-        cdef c.rf_answer answer = c.RF_STOPPED
+        cdef c.rf_answer answer
         cdef uint32_t rows = 0
         cdef bint private = False
         if self.intake is None:
