@@ -7,6 +7,7 @@
 #define COUNT 4
 #define SIZE 1000 /* bytes of a record: no whole number of lines */
 #define THIS_RUN 7
+#define IDENTITY 0xABCDEF /* of the samples */
 
 /* A file of a table and a record for each entry. */
 struct file {
@@ -14,7 +15,7 @@ struct file {
     uint8_t bytes[COUNT][SIZE];
 };
 
-static struct rf_records records_of(struct file *file, uint8_t *seen, uint64_t run)
+static struct rf_records records_of(struct file *file, uint64_t *seen, uint64_t run)
 {
     for (size_t i = 0; i < COUNT; i++) {
         for (size_t byte = 0; byte < SIZE; byte++)
@@ -22,12 +23,12 @@ static struct rf_records records_of(struct file *file, uint8_t *seen, uint64_t r
         const uint64_t offset = sizeof file->entries + i * SIZE;
         file->entries[i] = (struct rf_entry){
             .mark = rf_mark_of(THIS_RUN, offset, SIZE),
-            .sum = rf_sum_of(file->bytes[i], SIZE, i),
+            .sum = rf_sum_of(file->bytes[i], SIZE, i ^ IDENTITY),
             .offset = offset,
             .size = SIZE,
         };
     }
-    memset(seen, 0, COUNT);
+    memset(seen, 0, COUNT * sizeof *seen);
     return (struct rf_records){
         .bytes = (const uint8_t *)file,
         .size = sizeof *file,
@@ -35,12 +36,13 @@ static struct rf_records records_of(struct file *file, uint8_t *seen, uint64_t r
         .count = COUNT,
         .begins = sizeof file->entries,
         .run = run,
+        .identity = IDENTITY,
         .seen = seen,
     };
 }
 
 static struct file file;
-static uint8_t seen[COUNT];
+static uint64_t seen[COUNT];
 
 /* Of this run and of another one; the offset is that of the record. */
 static void what_was_written(void)
@@ -51,7 +53,7 @@ static void what_was_written(void)
             uint64_t offset = 0;
             CHECK(rf_find(&records, i, &offset) == RF_HERE);
             CHECK(offset == file.entries[i].offset);
-            CHECK(seen[i] == (run != THIS_RUN));
+            CHECK((seen[i] != 0) == (run != THIS_RUN));
         }
     }
 }
@@ -73,6 +75,19 @@ static void any_flipped_bit(void)
     /* After a right checksum a process looks no more. */
     file.bytes[1][0] ^= 1;
     CHECK(rf_find(&records, 1, &offset) == RF_HERE);
+    /* But at an entry that was written anew it does. */
+    file.entries[1].mark = rf_mark_of(THIS_RUN + 2, offset, SIZE);
+    CHECK(rf_find(&records, 1, &offset) == RF_BROKEN);
+}
+
+/* Whole records, in a file that another dataset's run made at the same moment. */
+static void of_another_dataset(void)
+{
+    struct rf_records records = records_of(&file, seen, THIS_RUN + 1);
+    uint64_t offset;
+    records.identity ^= 1;
+    for (uint64_t i = 0; i < COUNT; i++)
+        CHECK(rf_find(&records, i, &offset) == RF_BROKEN);
 }
 
 /* Two equal flips in the top bits of one lane, which a plain product would not see. */
@@ -141,6 +156,7 @@ int main(void)
     check_begin();
     RUN(what_was_written);
     RUN(any_flipped_bit);
+    RUN(of_another_dataset);
     RUN(two_flipped_bits);
     RUN(half_an_entry);
     RUN(places_that_are_none);
