@@ -277,7 +277,8 @@ class Engine:
                 self.ledger.epochs.stop()
                 raise StopIteration
         elif answer in (_ring.GAPS, _ring.CROWDED):
-            if self.intake.take(self._epoch_id):  # if it is there still
+            # Unless another thread has it, or has found an error, which is raised before.
+            if self.intake.error is None and self.intake.take(self._epoch_id):
                 self._settle(build)
         elif answer in (_ring.PENDING, _ring.HELD):
             self.wait(build)
