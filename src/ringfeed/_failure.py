@@ -338,7 +338,7 @@ def _places(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _root_of(place: TracebackType) -> str:
-    """Return the package whose code is there."""
+    """Return the package that has this code."""
     return str(place.tb_frame.f_globals.get("__name__")).partition(".")[0]
 
 

@@ -191,7 +191,7 @@ def test_a_mix_of_caches_goes_on() -> None:
 
 
 def test_a_pack_of_a_cache_goes_on() -> None:
-    """Amid a window, whose texts are found and not tokenised again."""
+    """Amid a window: its texts are found and not tokenised again."""
     cache = ringfeed.Cache(Texts(), memory=MEMORY)
 
     def make() -> ringfeed.Loader[Any]:

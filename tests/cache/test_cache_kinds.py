@@ -354,7 +354,7 @@ def test_two_runs_with_different_specs(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_removed_goes_on(tmp_path: Path) -> None:
-    """For those who have it open; who comes later makes another."""
+    """For those that have it open; one that comes later makes another."""
     path = tmp_path / "cache.rf"
     cache = ringfeed.Cache(Images(), path=path)
     run(cache)

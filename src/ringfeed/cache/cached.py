@@ -107,7 +107,7 @@ class Cache:
 
     A sample that does not fit is read from the dataset in each epoch. Batches, orders, random
     numbers and states are those of a loader without a cache. A process that is killed, or a full
-    disk, never leaves a wrong sample. A sample whose record fails its checksum is read again.
+    disk, never leaves a wrong sample. A sample is read again if its record fails its checksum.
 
     A file belongs to a fingerprint: the dataset's attribute ``fingerprint``, else a hash of its
     pickled state and of the code of yours that it calls. StateError if the file has samples of
@@ -325,7 +325,7 @@ class CacheSource(IndexedSource):
 
     def planned(self, plan: Plan) -> Plan:
         """Have a plan say what the cache takes; PlanError where that is not there."""
-        # Of a Pack, whose rows alone have a spec, a sample is kept by now, unless that was given.
+        # Of a Pack only rows have a spec: a sample is kept by now, unless that was given.
         leaves = self.spec.leaves if hasattr(self, "spec") else ()
         size = 64 + sum(math.prod(one.shape) * one.given_dtype.itemsize for one in leaves)
         room = self.given.room(size)

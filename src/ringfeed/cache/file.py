@@ -153,7 +153,7 @@ def _difference(head: bytes, identity: dict[str, Any]) -> str:
 
 
 class CacheFile:
-    """The file of a cache in one process, whose threads share it.
+    """The file of a cache in one process; its threads share it.
 
     A copy has the file open by itself: a forked process would share the locks of its parent.
     """

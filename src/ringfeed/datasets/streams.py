@@ -73,7 +73,7 @@ class StreamSource(Source):
         self.iterables = _iterables_of(given)
         self.part = terms.part
         if self.part is not None:
-            from ringfeed.datasets.stream_reader import check_part  # noqa: PLC0415 - of several ranks
+            from ringfeed.datasets.stream_reader import check_part  # noqa: PLC0415 - ranks
 
             check_part(self.part, self.iterables)
         self.is_planned = self.part is not None and length_of(self.iterables[0]) is not None

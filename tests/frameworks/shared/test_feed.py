@@ -59,7 +59,7 @@ def in_threads(*calls: Any) -> None:
 
 
 def epoch_of(steps: Steps, threads: int) -> list[list[int]]:
-    """Take an epoch's batches by several threads, whose tensors yet another lets go."""
+    """Take an epoch's batches by several threads; yet another lets their tensors go."""
     epoch_id, found = steps.begin(), list[list[int]]()
     left = threading.Semaphore(1 << 20 if steps.count is None else steps.count)
     tensors: queue.SimpleQueue[Any] = queue.SimpleQueue()
