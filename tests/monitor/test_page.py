@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ringfeed.monitor.snapshot import Slot, Worker
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("bokeh") is None, reason="bokeh is not installed"
+    importlib.util.find_spec("bokeh") is None,
+    reason="bokeh is not installed, nor asked for on Python 3.13: 3.13t has no wheel of PyYAML and tornado",
 )
 
 HINT = 'give the file that `with loader.trace("run.json"):` has written'
