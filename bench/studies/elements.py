@@ -63,17 +63,17 @@ def make_contenders(elements: int, slots: int) -> dict[str, Callable[[], Any]]:
     import tensorflow as tf  # noqa: PLC0415 - only the measuring process pays for it
 
     import ringfeed  # noqa: PLC0415
-    from ringfeed.frameworks.tensorflow import feed as tensorflow_feed  # noqa: PLC0415
+    from ringfeed.frameworks.tensorflow import dataset as tensorflow_dataset  # noqa: PLC0415
 
     x, y = arrays(elements)
     signature = (tf.TensorSpec((None, WIDTH), tf.float32), tf.TensorSpec((None,), tf.int64))
     loader = ringfeed.Loader((x, y), batch_size=ROWS, workers=1, slots=slots)
-    loader_by_op, load_ops = loader.to_tf_dataset(), tensorflow_feed.load_ops
-    tensorflow_feed.load_ops = _refuse
+    loader_by_op, load_ops = loader.to_tf_dataset(), tensorflow_dataset.load_ops
+    tensorflow_dataset.load_ops = _refuse
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loader_by_python = loader.to_tf_dataset()
-    tensorflow_feed.load_ops = load_ops
+    tensorflow_dataset.load_ops = load_ops
 
     def generate() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for first in range(0, len(x), ROWS):

@@ -21,6 +21,8 @@ sys.path.insert(0, str(ROOT / "release"))
 import archives  # noqa: E402 - scripts, in no package
 import versions  # noqa: E402
 
+from watching import run_script  # noqa: E402
+
 pytestmark = pytest.mark.once
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 CELL = {
@@ -178,6 +180,22 @@ def test_the_wheels_of_cibuildwheel_are_for_the_pythons_of_the_classifiers() -> 
     pythons = re.findall(r"Python :: 3\.(\d+)\"", text)
     assert re.findall(r"cp3(\d+)-\*", built) == pythons
     assert {*re.findall(r"cp3(\d+)t-\*", built)} <= {*pythons}
+
+
+def test_the_tests_of_a_wheel_need_no_framework() -> None:
+    """`make test-wheels` collects its tests where none of them is installed."""
+    makefile = (ROOT / "Makefile").read_text()
+    folders = dict(re.findall(r"^([A-Z]+) := ([a-z /]+)$", makefile, re.MULTILINE))
+    (core,) = re.findall(r"^CORE := (.*)$", makefile, re.MULTILINE)
+    names = re.findall(r"\w+", core)
+    paths = [f"tests/{folder}" for name in names for folder in folders[name].split()]
+    out, _, status = run_script(
+        "import sys, pytest\n"
+        "sys.modules.update(dict.fromkeys(['tensorflow', 'keras', 'torch', 'jax', 'ray']))\n"
+        f"sys.exit(pytest.main(['-q', '--collect-only', '-p', 'no:cacheprovider', *{paths}]))",
+        cwd=ROOT,
+    )
+    assert status == 0, out[-4000:]
 
 
 def test_a_cell_of_the_matrix() -> None:

@@ -24,7 +24,7 @@ from ringfeed.frameworks.batch import copy_aligned
 from watching import wait_until
 
 tf = pytest.importorskip("tensorflow")
-op = importlib.import_module("ringfeed.frameworks.tensorflow.feed")
+op = importlib.import_module("ringfeed.frameworks.tensorflow.dataset")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

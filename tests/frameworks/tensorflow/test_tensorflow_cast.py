@@ -19,7 +19,7 @@ from ringfeed.frameworks.cast import in_numpy
 from watching import wait_until
 
 tf = pytest.importorskip("tensorflow")
-op = importlib.import_module("ringfeed.frameworks.tensorflow.feed")
+op = importlib.import_module("ringfeed.frameworks.tensorflow.dataset")
 tensorflow_cast = importlib.import_module("ringfeed.frameworks.tensorflow.forms")
 
 ROWS = 20  # two batches of 8 and one of 4

@@ -28,7 +28,7 @@ from datasets import Oracle, check
 
 tf = pytest.importorskip("tensorflow")
 adapter = importlib.import_module("ringfeed.frameworks.tensorflow.dataset")
-op = importlib.import_module("ringfeed.frameworks.tensorflow.feed")
+op = importlib.import_module("ringfeed.frameworks.tensorflow.dataset")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,17 +9,19 @@ fails at its next batch. Nothing runs before the first batch is asked for, and n
 iteration is given up: `from_generator` owes its generator a last call, for which the interpreter
 waits for ever at exit.
 
-Both are ops in C, run by one call of `scan` (see `feed`: a call takes longer than an op), or, where
+Both are ops in C, run by one call of `scan` (a call takes longer than an op), or, where
 TensorFlow cannot have them, Python functions here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import warnings
 import weakref
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -35,8 +37,8 @@ from ringfeed.frameworks.batch import (
 )
 from ringfeed.frameworks.cast import CastTree, casts_of
 from ringfeed.frameworks.dlpack import Exported
-from ringfeed.frameworks.tensorflow import feed as _feed
-from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
+from ringfeed.frameworks.tensorflow import _feed
+from ringfeed.frameworks.tensorflow.feed import LoaderFeed, check_whole, ended_early, superseded
 from ringfeed.frameworks.tensorflow.forms import (
     JOINS,
     TensorFlowCasts,
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from ringfeed.spec.array import AnyArray
 
     Leaves: TypeAlias = "list[AnyArray]"
-    Epochs: TypeAlias = "PythonEpochs | _feed.OpEpochs"
+    Epochs: TypeAlias = "PythonEpochs | OpEpochs"
     Element: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Any]]
     """What makes of a state and a step the next state, and a batch."""
 
@@ -70,6 +72,8 @@ NEW, REST = np.int64(-1), np.int64(-2)
 """States of an iteration at its first step, and beyond its last (cext/export/feed.h)."""
 ENDLESS = np.iinfo(np.int64).max
 """Steps of a dataset that ends when the loader does."""
+
+LIBRARY = "ringfeed.frameworks.tensorflow._tf_op"
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     ops = _ops_for(info)
     if ops is None:
         return dataset_of(batches)
-    return dataset_of(batches, lambda batches: _feed.OpEpochs(ops, stream, batches))
+    return dataset_of(batches, lambda batches: OpEpochs(ops, stream, batches))
 
 
 def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
@@ -250,7 +254,7 @@ def _ops_for(info: LoaderInfo) -> Any:
         # the op does not know its shape.
         return None
     try:
-        return _feed.load_ops()
+        return load_ops()
     except ImportError as error:
         warnings.warn(
             (
@@ -261,6 +265,24 @@ def _ops_for(info: LoaderInfo) -> Any:
             stacklevel=4,
         )
         return None
+
+
+@cache
+def load_ops() -> Any:
+    """TensorFlow's functions of the ops; ImportError says why there are none."""
+    found = find_spec(LIBRARY)
+    if found is None or found.origin is None:
+        raise ImportError("this build of ringfeed has no library of ops")
+    try:
+        ops = tf.load_op_library(found.origin)
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise ImportError(f"TensorFlow cannot open {found.origin}: {error}") from error
+    connect = ctypes.CDLL(found.origin).ringfeed_connect
+    connect.argtypes, connect.restype = [ctypes.c_void_p], ctypes.c_char_p
+    why_not = connect(_feed.calls_address()).decode()
+    if why_not:
+        raise ImportError(why_not)
+    return ops
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -281,6 +303,39 @@ class OpenEpoch:
     leaves: Iterator[Leaves] = field(default_factory=lambda: iter(()))
     step: int = -1
     """The newest that has asked for a batch."""
+
+
+class OpEpochs:
+    """What a dataset's graph calls for its batches; each iteration is an epoch of the loader.
+
+    All of it is in C; `PythonEpochs` does the same in Python.
+    """
+
+    def __init__(self, ops: Any, stream: BatchStream, batches: Batches) -> None:
+        self._ops = ops
+        dtypes = [leaf.dtype.as_datatype_enum for leaf in batches.leaves]
+        self._feed = LoaderFeed(stream, batches.count, dtypes)
+
+    def call(
+        self, state: tf.Tensor, step: tf.Tensor, types: Sequence[tf.DType]
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+        """Begin an epoch, or ask for the next batch of this one; wait for it; take it."""
+        number = self._feed.number
+        epoch_id, waits = self._ops.ringfeed_epoch(state=state, step=step, feed=number)
+        waits.set_shape(())
+        with tf.control_dependencies([self._wait(epoch_id, waits)]):
+            return epoch_id, self._ops.ringfeed_batch(epoch_id=epoch_id, feed=number, types=types)
+
+    def _wait(self, epoch_id: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
+        """False when there is a batch; TensorFlow ends the loop when it gives the iteration up."""
+
+        def wait(_waits: tf.Tensor) -> tf.Tensor:
+            waits = self._ops.ringfeed_wait(epoch_id=epoch_id, feed=self._feed.number)
+            waits.set_shape(())
+            return waits
+
+        (waits,) = tf.while_loop(lambda waits: waits, wait, [waits], parallel_iterations=1)
+        return waits
 
 
 class PythonEpochs:
