@@ -376,7 +376,7 @@ $(FOUND:%=installed-%): installed-%: | .venv/python-$(MAIN)
 	@tar -xzf dist/*.tar.gz -C build/installed/$*/tree --strip-components=1
 	@rm -rf build/installed/$*/tree/src build/installed/$*/tree/cext
 	@mkdir build/installed/$*/bin && cd build/installed/$*/bin && ln -s /usr/bin/* . && rm -f *cc *cc-* *c++* *g++* *clang* c89* c99*
-	cd build/installed/$*/tree && timeout 3600 env PATH="$(CURDIR)/build/installed/$*/bin" ../venv/bin/python \
+	cd build/installed/$*/tree && timeout 3600 env PATH="$(CURDIR)/build/installed/$*/bin" $(CURDIR)/build/installed/$*/venv/bin/python \
 	    -m pytest -q -m "not once" $(CORE:%=tests/%)
 
 # Where debootstrap and root can make one: a folder of Debian sid, whose Pythons are newer.
