@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from ringfeed.system._system import Child, Descriptor
 from watching import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def is_open(fd: int) -> bool:
@@ -200,3 +202,32 @@ def test_threads_own_descriptors_side_by_side() -> None:
             os._exit(is_open(numbers[0]) + 2 * is_open(numbers[1]))
 
         assert _system.wait_for(_system.fork(look)) == 2
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+    """It closes what it has beside threads that close: without the GIL each waits for the others."""
+    over = threading.Event()
+    closed, own = Descriptor(os.eventfd, 0), Descriptor(os.eventfd, 0)
+    closed.close()
+
+    def close() -> None:
+        while not over.is_set():
+            for _ in range(100):
+                closed.close()
+
+    def leave() -> NoReturn:
+        own.close()
+        os._exit(0)
+
+    threads = [threading.Thread(target=close, daemon=True) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20 if HAS_GIL else 300):
+            child = Child(_system.fork, leave)
+            assert select.select([child.pidfd], [], [], PATIENCE_S)[0], "the child hangs"
+            assert child.wait() == 0
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)

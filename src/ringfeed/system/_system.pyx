@@ -85,7 +85,19 @@ PACKET = 1 << 16
 # Held while a descriptor is made or a process is forked, so that a forked child knows all
 # descriptors that it has.
 cdef object making = RLock()
-os.register_at_fork(after_in_child=making._at_fork_reinit)
+
+
+def _renew():
+    """In a forked child: take another lock, since a thread that is not there may hold the old one.
+
+    Without the GIL that is also true of its critical section, which Python hands to a thread that
+    waits, also while a fork stops that thread.
+    """
+    global making
+    making = RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 # Of all open descriptors; each knows its neighbours. Changed in a critical section of `making`, in
 # which nothing waits: a fork, which stops all threads of Python, finds the list whole.
@@ -119,8 +131,8 @@ cdef class Descriptor:
             newest = <void *>self
         return 0
 
-    cdef int forget(self):
-        """Return the number, which is the caller's now; -1 where this is closed already."""
+    cpdef int detach(self):
+        """Return the number, and let the caller close it; -1 where this is closed already."""
         global newest
         cdef int fd
         with cython.critical_section(making):
@@ -138,10 +150,11 @@ cdef class Descriptor:
         return fd
 
     def __dealloc__(self):
-        self.close_now()
+        self.close()
 
-    cdef void close_now(self):
-        cdef int fd = self.forget()
+    cpdef void close(self):
+        """Close it; once."""
+        cdef int fd = self.detach()
         if fd >= 0:
             with nogil:
                 close(fd)  # of shared memory: its pages may be many
@@ -150,10 +163,6 @@ cdef class Descriptor:
         """Return the number; -1 once it is closed."""
         return self.fd
 
-    def close(self):
-        """Close it; once."""
-        self.close_now()
-
     def shutdown(self):
         """Say no more through a channel, also where a forked process has a copy of this end.
 
@@ -161,15 +170,11 @@ cdef class Descriptor:
         """
         shutdown(self.fd, SHUT_WR)
 
-    def detach(self):
-        """Return the number, and let the caller close it."""
-        return self.forget()
-
     def __enter__(self):
         return self
 
     def __exit__(self, *unused):
-        self.close_now()
+        self.close()
 
 
 def pipe():
@@ -243,7 +248,7 @@ def close_others(*kept):
         descriptor = <Descriptor>at
         at = descriptor.older
         if descriptor not in kept:
-            descriptor.close_now()
+            descriptor.close()
 
 
 def fork(body):
