@@ -123,7 +123,8 @@ def test_few_descriptors() -> None:
 
 def test_too_few_descriptors_for_any_worker() -> None:
     """Where not even one worker can be had, threads can."""
-    found = live("limit(NOFILE=16)", *trials(["workers=1", "workers=4, backend='thread'"]))
+    ways = ["workers=1, backend='process'", "workers=4, backend='thread'"]
+    found = live("limit(NOFILE=16)", *trials(ways))
     opened = re.findall(r"the (\d+) in use", found[0])[0]
     assert found == [
         f"WorkerError: RLIMIT_NOFILE is 16, and workers=1 needs 15 descriptors beside the {opened} "
@@ -175,7 +176,7 @@ def test_little_address_space_of_workers_alone() -> None:
     """What a worker cannot map ends the epoch with its reason."""
     found = live(
         "limit_address_space_of_workers(300 * MB)",
-        *trials(["workers=1", "workers=1, size=16 * MB"]),
+        *trials([f"workers=1, backend='process'{size}" for size in ("", ", size=16 * MB")]),
     )
     refusal = (
         "WorkerError: a worker could not start: cannot map 256.1 MB of shared memory: Cannot "
