@@ -43,14 +43,20 @@ cdef class Intake:
     cdef uint32_t most_rows
     cdef c.rf_terms terms
     cdef public int64_t own_wait_ns
-    """How long an iterator waits for a batch before it asks the engine."""
+    """How long an iterator waits for a batch before it asks the engine.
+
+    Read without a lock: an older value makes one wait longer or shorter.
+    """
     cdef readonly Lease kept
     """The batch that the engine has taken and not handed out."""
     cdef readonly object kept_rows
     """Its rows, once they are known to be good; else None."""
     cdef readonly bint settled
     cdef public object error
-    """What an iterator raises once no batch is kept; None when it was raised."""
+    """What an iterator raises once no batch is kept; None when it was raised.
+
+    `next` only asks whether there is one; `error_of` asks again, in the critical section.
+    """
     cdef public int64_t error_epoch_id
     """The epoch id of the iterators that raise it."""
     cdef bint private
@@ -272,7 +278,7 @@ cdef class BatchIterator:
     cdef object lock
     cdef object keeps
     cdef bint copy
-    cdef bint is_over
+    cdef bint is_over  # a thread that reads it late asks the runner, which says so, too
 
     def __init__(self, runner, Intake intake not None, Progress progress not None, build, keeps):
         """Iterate over the runner's newest epoch: views, copies, or what build(lease, rows) makes.

@@ -20,6 +20,7 @@ cdef extern from *:
     """
     #include <signal.h>
     #include <stdatomic.h>
+    #include <time.h>
 
     #if PY_VERSION_HEX >= 0x030D0000
     #define ringfeed_is_ending() (!Py_IsInitialized() || Py_IsFinalizing())
@@ -27,8 +28,10 @@ cdef extern from *:
     #define ringfeed_is_ending() (!Py_IsInitialized() || _Py_IsFinalizing())
     #endif
 
-    static _Atomic uint32_t ringfeed_heard; /* times that Ctrl-C has come */
+    static _Atomic int64_t ringfeed_heard_ns; /* when Ctrl-C has come last */
+    static _Atomic uint32_t ringfeed_heard; /* times that it has come; written after that */
     static _Atomic uint32_t ringfeed_met;   /* of these, those that the main thread is past */
+    static _Atomic uint32_t ringfeed_broken; /* the last for which a wait was broken off */
     /* Each is written again and again, with the same. */
     static _Atomic PyOS_sighandler_t ringfeed_python_hears;
     static _Atomic unsigned long ringfeed_main; /* thread */
@@ -36,6 +39,9 @@ cdef extern from *:
 
     /* Within a signal: nothing that may wait. A thread without the GIL does not hold the lock of
     pending calls. */ static void ringfeed_hear(int number) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now); /* as rf_now_ns() */
+        atomic_store(&ringfeed_heard_ns, now.tv_sec * INT64_C(1000000000) + now.tv_nsec);
         uint32_t heard = atomic_fetch_add(&ringfeed_heard, 1) + 1;
         if (PyThread_get_thread_ident() != ringfeed_main || PyGILState_Check() ||
             Py_AddPendingCall(ringfeed_meet, (void *)(uintptr_t)heard))
@@ -54,24 +60,16 @@ cdef extern from *:
         if (now == ringfeed_python_hears)
             PyOS_setsig(SIGINT, ringfeed_hear);
     }
-
-    static uint32_t ringfeed_heard_now(void) { return atomic_load(&ringfeed_heard); }
-    static uint32_t ringfeed_met_now(void) { return atomic_load(&ringfeed_met); }
-    static void ringfeed_note_met(uint32_t heard) { atomic_store(&ringfeed_met, heard); }
     """
     bint is_ending "ringfeed_is_ending" () nogil
     void listen "ringfeed_listen" (unsigned long main, int (*meet)(void *heard) except -1)
-    uint32_t heard_now "ringfeed_heard_now" () nogil
-    uint32_t met_now "ringfeed_met_now" () nogil
-    void note_met "ringfeed_note_met" (uint32_t heard) nogil
+    int64_t heard_ns "ringfeed_heard_ns"
+    uint32_t last_heard "ringfeed_heard", met "ringfeed_met", broken "ringfeed_broken"
 
 cdef const f.rf_feed_calls *calls = <const f.rf_feed_calls *>feed_calls
 
 # What the main thread may take to come to a signal, if it runs Python at all.
 cdef int64_t PROMPT_NS = 50_000_000
-cdef uint32_t seen = 0  # the last Ctrl-C that a waiting call has seen
-cdef int64_t seen_ns = 0
-cdef uint32_t broken = 0  # the last Ctrl-C for which a wait was broken off
 # By the number of a feed, whose C part may outlive it: what it asks.
 cdef object asked_of = {}
 
@@ -175,10 +173,10 @@ cdef int meet(void *heard) except -1:
     There KeyboardInterrupt may come while TensorFlow makes the exception of the wait that was
     broken off for it. Of the two it makes a RuntimeError.
     """
-    note_met(<uint32_t><uintptr_t>heard)
+    global met
+    met = <uint32_t><uintptr_t>heard
     error = sys.exception()
-    is_ours = isinstance(error, RuntimeError) and "KeyboardInterrupt" in str(error)
-    if broken == met_now() and is_ours:
+    if broken == met and isinstance(error, RuntimeError) and "KeyboardInterrupt" in str(error):
         raise KeyboardInterrupt from None
     return 0
 
@@ -231,15 +229,12 @@ cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:
     # Python raises KeyboardInterrupt only between two steps of the main thread. If that waits in C
     # for a batch, it must have an error instead. Whether it does it shows by what else it would do
     # there, a pending call.
-    global seen, seen_ns, broken
-    cdef uint32_t heard = heard_now()
-    if heard == told or heard == met_now() or is_ending():
-        return told
-    if seen != heard:
-        seen = heard
-        seen_ns = now_ns
-        return told
-    if now_ns - seen_ns < PROMPT_NS or not raises_interrupt():
+    global broken
+    cdef uint32_t heard = last_heard
+    if (
+        heard == told or heard == met or is_ending()
+        or now_ns - heard_ns < PROMPT_NS or not raises_interrupt()
+    ):
         return told
     broken = heard
     return heard
