@@ -19,6 +19,7 @@ import pytest
 
 import ringfeed
 from ringfeed.engine import options
+from ringfeed.engine._repeated import Repeated
 from ringfeed.loader import loaders_in_use, stream_of
 from ringfeed.ring import _ring
 from watching import PATIENCE_S, run_script, wait_until
@@ -282,6 +283,50 @@ def test_threads_that_share_epochs_have_all_batches_of_each() -> None:
 
         together(*[take] * 6)
     assert sorted(found) == sorted([*range(12)] * 100)
+
+
+class Held:
+    """An epoch of one batch, which a thread is at until it is let go."""
+
+    failure = None
+
+    def __init__(self, let_go: threading.Event) -> None:
+        self.let_go, self.is_taken = let_go, threading.Event()
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if self.is_taken.is_set():
+            raise StopIteration
+        self.is_taken.set()
+        assert self.let_go.wait(PATIENCE_S)
+        return self
+
+
+def test_an_epoch_whose_batch_another_thread_is_at_is_not_without_one() -> None:
+    """Two epochs without a batch end what is without end; a batch that is still being made counts."""
+    let_go, begun = threading.Event(), list[Held]()
+
+    class Epochs:
+        def __iter__(self) -> Any:
+            begun.append(Held(let_go))
+            return begun[-1]
+
+    epochs, ended = Repeated(Epochs()), list[int]()
+
+    def take(number: int) -> None:
+        if next(epochs, None) is None:
+            ended.append(number)
+
+    threads = [threading.Thread(target=take, args=(number,), daemon=True) for number in range(4)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda number=number: number in ended or len(begun) > number)
+    let_go.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert (ended, len(begun)) == ([], 4)
 
 
 class Ending:

@@ -23,7 +23,8 @@ cdef class Repeated:
     cdef object left
     cdef object batches  # of the newest epoch
     cdef object lock
-    cdef int idle  # epochs in a row that gave no batch
+    # Epochs in a row that gave no batch, and threads that are in one, which may give it to them.
+    cdef int idle, inside
 
     def __init__(self, epochs not None, count=None):
         """Begin no epoch yet."""
@@ -44,15 +45,20 @@ cdef class Repeated:
         while True:
             with cython.critical_section(self):  # or another thread drops them meanwhile
                 batches = self.batches
+                self.inside += 1
             try:
                 for batch in batches or ():
-                    self.idle = 0
+                    with cython.critical_section(self):
+                        self.idle = 0
                     return batch
             except SupersededError:
                 # Another thread holds the lock until the epoch that it has begun is in place.
                 with self.lock:
                     if batches is self.batches:
                         raise
+            finally:
+                with cython.critical_section(self):
+                    self.inside -= 1
             self.begin(batches)
 
     cdef begin(self, ended):
@@ -61,12 +67,13 @@ cdef class Repeated:
             if self.batches is not ended:
                 return
             # One idle epoch may be the rest of an epoch that was cut.
-            is_idle = self.count is None and self.idle > 1
+            with cython.critical_section(self):
+                is_idle = self.count is None and self.idle > 1 and not self.inside
             if self.left == 0 or is_idle or (ended is not None and ended.failure is not None):
                 raise StopIteration
             batches = iter(self.epochs)
             with cython.critical_section(self):
                 self.batches = batches
-            self.idle += 1
+                self.idle += 1
             if self.left is not None:
                 self.left -= 1
