@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+import paged
 from ringfeed.tools.loaders import ROWS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "profile.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+if TYPE_CHECKING:
+    from pathlib import Path
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    # Where other pages have had JAX compute in this process; the workers of this one do not.
-    pytest.mark.filterwarnings("ignore:backend='fork' after:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
-]
+PAGE = paged.text_of("profile")
+
+pytestmark = pytest.mark.once
 
 
-def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example(tmp_path: Path) -> None:
     """It runs to its end, and prints the report."""
     pytest.importorskip("torch", reason="torch is not installed")
-    (code,) = BLOCKS
-    exec(code, {})  # noqa: S102 - the page's own code
-    assert capsys.readouterr().out.startswith(
+    (code,) = paged.codes("profile")
+    assert paged.run(code, tmp_path).startswith(
         "DataLoader of TensorDataset (batch_size=32, num_workers=1)\n"
     )
 

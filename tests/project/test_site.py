@@ -6,7 +6,6 @@ The messages that they quote exist.
 from __future__ import annotations
 
 import re
-import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,16 +21,12 @@ WIDTH = 88
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in paged.pages() if paged.codes(page)])
-def test_a_page(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page(page: str, tmp_path: Path) -> None:
     """Its blocks run one after another, as one program in an empty folder, and print what their comments say."""
-    for package in paged.packages(page):
+    code = "\n".join(paged.codes(page))
+    for package in paged.packages(code):
         pytest.importorskip(package, reason=f"{package} is not installed")
-    monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        paged.run(page, lambda: capsys.readouterr().out)
+    paged.run(code, tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(paged.FOLDER.rglob("*.md")), ids=lambda path: path.stem)

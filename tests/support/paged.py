@@ -1,4 +1,4 @@
-"""The pages of docs/: their code, which runs from the top of a page to its end.
+"""The pages of docs/: their code, which runs from the top of a page to its end, in a process of its own.
 
 The messages in them; their links.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import sourced
+import warm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs"
@@ -29,7 +32,7 @@ ELSEWHERE = {
 """Pages with tests of their own, which need more than a page says."""
 NEEDS = {
     "keras": ("import keras", "ringfeed.keras"),
-    "tensorflow": ("import tensorflow",),
+    "tensorflow": ("import tensorflow", "to_tf_dataset"),
     "torch": ("import torch",),
 }
 
@@ -45,15 +48,12 @@ def text_of(page: str) -> str:
 
 
 def codes(page: str) -> list[str]:
-    """Return the code of each block, behind as many empty lines as put it at its line of the page."""
-    text = text_of(page)
-    found = re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    return ["\n" * text[: match.start(1)].count("\n") + match[1] for match in found]
+    """Return the code of each block."""
+    return re.findall(r"^```python\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
 
 
-def packages(page: str) -> list[str]:
-    """Return the packages that a page's code imports."""
-    code = "".join(codes(page))
+def packages(code: str) -> list[str]:
+    """Return the frameworks that some code imports."""
     return [package for package, words in NEEDS.items() if any(word in code for word in words)]
 
 
@@ -64,17 +64,23 @@ def promised(code: str) -> Iterator[re.Pattern[str]]:
             yield re.compile(".*".join(map(re.escape, found[1].split("…"))))
 
 
-def run(page: str, printed: Callable[[], str]) -> None:
-    """Run a page's code in one namespace; AssertionError where a block does not print what it promises.
+def run(code: str, folder: Path) -> str:
+    """Run code as a script, and return what it prints; AssertionError where it promises something else.
 
-    ``printed``: returns what was printed since it was asked before.
+    TensorFlow is loaded already for code that imports it, and no other framework: torch crashes in
+    a process that has had TensorFlow compute.
     """
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for code in codes(page):
-        exec(compile(code, str(FOLDER / f"{page}.md"), "exec"), names)  # noqa: S102 - the page's own code
-        lines = iter(printed().splitlines())
-        for promise in promised(code):
-            assert any(promise.fullmatch(line) for line in lines), promise.pattern
+    (script := folder / "page.py").write_text(code)
+    if {"keras", "tensorflow"}.isdisjoint(packages(code)):
+        out = sourced.run(folder, str(script))
+    else:
+        done = warm.run([script], cwd=folder)
+        assert done.returncode == 0, done.stderr
+        out = done.stdout
+    lines = iter(out.splitlines())
+    for promise in promised(code):
+        assert any(promise.fullmatch(line) for line in lines), promise.pattern
+    return out
 
 
 def messages(page: str) -> list[str]:
