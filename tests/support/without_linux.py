@@ -43,6 +43,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "*::*cannot_be_sent*",
         "*::*the_programs_own_classes*",
         "*::*the_plan_says_it*",
+        "monitor/test_tables.py::test_a_plan*",
         "engine/test_engine.py::test_a_dataset_that_cannot_be_opened*",
         "engine/test_options.py::test_a_budget_bounds_workers*",
         "datasets/test_source.py::test_a_worker_imports*",
@@ -60,6 +61,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "it looks at another process, or into /proc": (
         "monitor/test_attach.py::*",
         "monitor/test_memory.py::*",
+        "monitor/test_waits.py::test_a_recorded_trace*",
         "frameworks/torch/test_torch_cuda.py::*",
         "frameworks/*_share.py::*",
     ),
