@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import importlib
+import itertools
 import os
 import resource
 import signal
@@ -599,6 +600,32 @@ def test_a_pipe_of_popen_whose_number_is_the_lifelines_now(monkeypatch: pytest.M
     monkeypatch.setattr(fork, "pipes_of_launches", own_pipes)
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend="fork") as loader:
         assert sum(1 for _ in loader) == 10
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_forked_processes_that_end_before_they_hear_of_pipes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One has answered with the first sample; a forkserver that was killed is replaced."""
+    make, children, looks = fork.fork, list[Any](), itertools.count(1)
+
+    def made(live: Any) -> Any:
+        children.append(make(live))
+        return children[-1]
+
+    def pipes() -> set[int]:
+        look = next(looks)  # one before each fork, and one after it
+        if look == 4:
+            os.kill(children[-1].pid, signal.SIGKILL)
+        if look in {2, 4}:
+            assert channels.readable([children[-1].pidfd], PATIENCE_S)
+        return own_pipes()
+
+    monkeypatch.setattr(fork, "fork", made)
+    monkeypatch.setattr(fork, "pipes_of_launches", pipes)
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, backend="fork") as loader:
+        assert sum(1 for _ in loader) == 10
+    assert len(children) == 3
 
 
 def test_a_launch_is_waited_for_that_has_no_pipes_yet() -> None:

@@ -74,10 +74,11 @@ def forked(lifeline: Lifeline, body: Callable[[Descriptor], object]) -> WorkerPr
     with theirs:
         separate = partial(_separate, lifeline, theirs, pipes_of_others(), body)
         child = fork(partial(live, theirs, separate))
+    process = WorkerProcess.of_child(child, ours)
     # A call of Popen may have begun before the fork, and is held up by it now.
     if pipes := pipes_of_others():
-        channels.send(ours, {"do": "close_pipes", "pipes": pipes})
-    return WorkerProcess.of_child(child, ours)
+        process.send({"do": "close_pipes", "pipes": pipes}, ())
+    return process
 
 
 def _separate(
