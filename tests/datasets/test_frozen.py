@@ -87,6 +87,22 @@ def test_any_items_come_back(items: list[Any]) -> None:
     assert repr(list(pickle.loads(pickle.dumps(Frozen(items))))) == repr(items)
 
 
+def test_pickles_own_classes_are_told_of_no_persistent_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13.0 refuses that, of items and of a first sample in a fork."""
+
+    class Refusing:
+        def __setattr__(self, name: str, value: object) -> None:
+            assert type(self).__name__ not in names or not name.startswith("persistent_")
+            super().__setattr__(name, value)
+
+    names = ("Pickler", "Unpickler")
+    for name in names:
+        monkeypatch.setattr(pickle, name, type(name, (Refusing, getattr(pickle, name)), {}))
+    items = Frozen([{"x": 1}, {"x": 2}])
+    with ringfeed.Loader(items, batch_size=2, workers=1, backend="fork") as loader:
+        assert [batch["x"].tolist() for batch in loader] == [[1, 2]]
+
+
 def test_arrays_come_back_read_only() -> None:
     """Of any length; unlike ones too."""
     alike = [np.arange(n, dtype=np.int32).reshape(-1, 1) for n in (3, 0, 5)]

@@ -75,8 +75,7 @@ def answer_of(
         warnings.warn_explicit(text, category, file, line)
     if "broken" in answer:
         raise _error_of(answer["broken"])
-    # From our own fork.
-    unpickler = pickle.Unpickler(io.BytesIO(answer["pickled"]))  # noqa: S301
+    unpickler = _Unpickler(io.BytesIO(answer["pickled"]))
     unpickler.persistent_load = classes.__getitem__  # type: ignore[method-assign]
     return unpickler.load()
 
@@ -182,10 +181,18 @@ def _named_tuples() -> dict[int, type]:
     return found
 
 
+class _Pickler(pickle.Pickler):
+    """One that can be told of persistent ids: Python 3.13.0 refuses that for pickle's own."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """See `_Pickler`; it reads what comes from our own fork."""
+
+
 def _pickled(answer: object, classes: dict[int, type]) -> bytes:
     """Pickle specs as their trees, with NamedTuples by their places in memory."""
     stream = io.BytesIO()
-    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    pickler = _Pickler(stream, pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = {**copyreg.dispatch_table, Spec: lambda spec: (Spec, (spec.tree,))}
     pickler.persistent_id = (  # type: ignore[method-assign]
         lambda obj: id(obj) if id(obj) in classes else None

@@ -323,19 +323,17 @@ class OpEpochs:
         number = self._feed.number
         epoch_id, waits = self._ops.ringfeed_epoch(state=state, step=step, feed=number)
         waits.set_shape(())
-        with tf.control_dependencies([self._wait(epoch_id, waits)]):
-            return epoch_id, self._ops.ringfeed_batch(epoch_id=epoch_id, feed=number, types=types)
-
-    def _wait(self, epoch_id: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
-        """False when there is a batch; TensorFlow ends the loop when it gives the iteration up."""
 
         def wait(_waits: tf.Tensor) -> tf.Tensor:
-            waits = self._ops.ringfeed_wait(epoch_id=epoch_id, feed=self._feed.number)
+            """False when there is a batch."""
+            waits = self._ops.ringfeed_wait(epoch_id=epoch_id, feed=number)
             waits.set_shape(())
             return waits
 
-        (waits,) = tf.while_loop(lambda waits: waits, wait, [waits], parallel_iterations=1)
-        return waits
+        # TensorFlow ends the loop when it gives the iteration up.
+        waited = tf.while_loop(lambda waits: waits, wait, [waits], parallel_iterations=1)
+        with tf.control_dependencies(waited):
+            return epoch_id, self._ops.ringfeed_batch(epoch_id=epoch_id, feed=number, types=types)
 
 
 class PythonEpochs:
