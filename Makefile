@@ -200,8 +200,11 @@ test: ## the main Python with TensorFlow and Keras, the C core plain and under T
 test-all: ## what `make test` has left out: torch, JAX, Ray, other Pythons, long tests, all sanitizers, the model
 	$(say-pythons)
 	@$(MAKE) backends
-	$(call at-once,test-model $(if $(wildcard build/passed/test-c),,test-c) test-sanitizers test-weak test-aarch64 test-portable torch $(PARTS) $(OTHER_PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed)
-	@$(MAKE) nodes PASSED=build/passed
+	@$(MAKE) --keep-going rest nodes PASSED=build/passed
+
+.PHONY: rest
+rest:
+	$(call at-once,test-model $(if $(wildcard build/passed/test-c),,test-c) test-sanitizers test-weak test-aarch64 test-portable torch $(PARTS) $(OTHER_PARTS),$(A_FEW),FIRST=environment-)
 
 # They are large (1.2 GB). What cannot be installed is said, and its tests are skipped.
 TORCH ?= torch==2.13.0
