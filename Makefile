@@ -209,7 +209,7 @@ rest:
 # They are large (1.2 GB). What cannot be installed is said, and its tests are skipped.
 TORCH ?= torch==2.13.0
 RAY ?= ray
-backends: .venv/wheel
+backends: environment-$(MAIN)
 	@for package in "$(TORCH)" jax "$(RAY)"; do \
 	    echo "== Python $(MAIN): installing $$package"; \
 	    $(call install-in,.venv) "$$package" || echo "== without $$package: its tests are skipped"; \
