@@ -282,7 +282,7 @@ test-portable: $(PORTABLE)/made ## the layer of macOS, over POSIX calls alone: i
 	@hashes=$$(for python in $(PY) $(PORTABLE)/venv/bin/python; do $$python tests/support/one_hash.py || echo failed; done | sort -u); \
 	    echo "one hash: $$hashes"; expr "$$hashes" : '[0-9a-f]*$$' >/dev/null
 	@for folders in "portable ring spec orders datasets engine monitor" "frameworks/tensorflow frameworks/jax" frameworks/torch "$(KERAS_FITS)"; do \
-	    PYTHONPATH=tests/support timeout --kill-after=60 1200 $(PORTABLE)/venv/bin/python -m pytest -q -p without_linux -m "not long and not once" --first-parameters \
+	    PYTHONPATH=tests/support timeout --foreground --kill-after=60 1200 $(PORTABLE)/venv/bin/python -m pytest -q -p without_linux -m "not long and not once" --first-parameters \
 	    $$(printf 'tests/%s ' $$folders) || exit 1; \
 	done
 
@@ -379,7 +379,7 @@ $(FOUND:%=installed-%): installed-%: | .venv/python-$(MAIN)
 	@tar -xzf dist/*.tar.gz -C build/installed/$*/tree --strip-components=1
 	@rm -rf build/installed/$*/tree/src build/installed/$*/tree/cext
 	@mkdir build/installed/$*/bin && cd build/installed/$*/bin && ln -s /usr/bin/* . && rm -f *cc *cc-* *c++* *g++* *clang* c89* c99*
-	cd build/installed/$*/tree && timeout 3600 env PATH="$(CURDIR)/build/installed/$*/bin" $(CURDIR)/build/installed/$*/venv/bin/python \
+	cd build/installed/$*/tree && timeout --foreground --kill-after=60 3600 env PATH="$(CURDIR)/build/installed/$*/bin" $(CURDIR)/build/installed/$*/venv/bin/python \
 	    -m pytest -q -m "not once" $(CORE:%=tests/%)
 
 # Where debootstrap and root can make one: a folder of Debian sid, whose Pythons are newer.
