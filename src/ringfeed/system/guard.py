@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._process import Worker
@@ -73,35 +74,31 @@ def fork(live: Callable[[], NoReturn]) -> Child:
     """
     flush_output()  # or the child would write it again
     collects = gc.isenabled()
+    # Since Python 3.14 a child has multiprocessing's tracker of shared memory only if
+    # multiprocessing itself has forked it. With a tracker of its own a worker would remove the
+    # user's shared memory at its end.
+    tracker = sys.modules.get("multiprocessing.resource_tracker")
+    intent: Any = getattr(tracker, "_fork_intent", SimpleNamespace())
     try:
         gc.disable()
-        _keep_tracker(kept=True)
-        return Child(_system.fork, partial(_begin, live, collects=collects))
+        intent.preserve_fd = True
+        return Child(_system.fork, partial(_begin, live, intent, collects=collects))
     finally:
-        _keep_tracker(kept=False)
+        intent.preserve_fd = False
         if collects:
             gc.enable()
 
 
-def _keep_tracker(*, kept: bool) -> None:
-    """Have what this thread forks keep multiprocessing's tracker of shared memory.
-
-    Since Python 3.14 a child has it only if multiprocessing itself has forked it. With a tracker of
-    its own a worker would remove the user's shared memory at its end.
-    """
-    tracker = sys.modules.get("multiprocessing.resource_tracker")
-    intent: Any = getattr(tracker, "_fork_intent", None)
-    if intent is not None:
-        intent.preserve_fd = kept
-
-
-def _begin(live: Callable[[], NoReturn], *, collects: bool) -> NoReturn:
+def _begin(live: Callable[[], NoReturn], intent: Any, *, collects: bool) -> NoReturn:
     """In the forked child: keep the parent's objects.
 
     multiprocessing's open connections become its own.
+
+    Without the GIL an object for which threads of the parent waited may be locked here for ever:
+    what they share, such as `sys.modules`, is looked at in the parent.
     """
     gc.freeze()
-    _keep_tracker(kept=False)
+    intent.preserve_fd = False
     if collects:
         gc.enable()
     if "multiprocessing.util" in sys.modules:
