@@ -160,8 +160,11 @@ class Finalizer:
 
     @classmethod
     def forget_all(cls) -> None:
-        """Make none of the calls, in a forked child: all of them are the parent's."""
-        cls._open.clear()
+        """Make none of the calls, in a forked child: all of them are the parent's.
+
+        Without the GIL the old dict may be locked there for ever, for a thread of the parent.
+        """
+        cls._open = {}
 
     @classmethod
     def finish_all(cls) -> None:

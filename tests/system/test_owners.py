@@ -8,15 +8,20 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 import leftovers
+from ringfeed._process import Finalizer
 from ringfeed.system import _system
 from ringfeed.system._system import Child, Descriptor
 from watching import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -204,16 +209,20 @@ def test_threads_own_descriptors_side_by_side() -> None:
         assert _system.wait_for(_system.fork(look)) == 2
 
 
-def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
-    """It closes what it has beside threads that close: without the GIL each waits for the others."""
+@pytest.mark.parametrize(
+    "act",
+    [Descriptor().close, partial(Finalizer._open.pop, None, None)],
+    ids=["descriptors", "finalizers"],
+)
+def test_a_forked_child_waits_for_no_thread_of_its_parent(act: Callable[[], object]) -> None:
+    """It closes what it has beside threads that do so, too: without the GIL each waits for the others."""
     over = threading.Event()
-    closed, own = Descriptor(os.eventfd, 0), Descriptor(os.eventfd, 0)
-    closed.close()
+    own = Descriptor(os.eventfd, 0)
 
     def close() -> None:
         while not over.is_set():
             for _ in range(100):
-                closed.close()
+                act()
 
     def leave() -> NoReturn:
         own.close()
