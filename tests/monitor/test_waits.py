@@ -115,13 +115,15 @@ def test_a_traced_run(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_without_workers_each_batch_is_waited_for() -> None:
-    """With ``workers=0`` the time that a batch takes to fill is its wait."""
+    """With ``workers=0`` the time that a batch takes to fill is its wait: its sleeps, 0.13 s, are.
+
+    A busy machine may make any of them longer. A figure is within 5 % of its wait.
+    """
     with loader_with(Bursts(), batch_size=20, workers=0) as loader:
         list(map(len, loader))
         waits = loader.stats().waits
     assert waits.batches == 2
-    assert waits.p50_s > 0.1
-    assert waits.max_s == pytest.approx(loader.stats().stall_s / 3, rel=0.5)
+    assert 0.12 < waits.p50_s <= waits.max_s < loader.stats().stall_s * 1.05
 
 
 @pytest.mark.usefixtures("nothing_left")
