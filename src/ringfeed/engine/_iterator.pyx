@@ -61,7 +61,7 @@ cdef class Intake:
     """The epoch id of the iterators that raise it."""
     cdef bint private
     cdef int64_t kept_epoch_id
-    cdef uint64_t error_place
+    cdef int64_t error_place
 
     def __cinit__(self, Ring ring not None, Fields fields not None, spec, uint32_t rows):
         """Take batches of at most `rows` rows, as the spec has them."""
@@ -71,6 +71,7 @@ cdef class Intake:
         self.most_rows = rows
         self.terms.room = c.RF_A_SLOT
 
+    @cython.critical_section
     def set_lets_go(self, bint lets_go):
         """Count the one slot that a caller holds as free: it drops its batch for the next."""
         self.terms.room = c.RF_OWN_ROOM if lets_go else c.RF_A_SLOT
@@ -128,7 +129,7 @@ cdef class Intake:
             for number, leaf in enumerate(self.fields.views(self.kept, rows)):
                 if self.fields.at(number).form is None:
                     leaf[:len(good)] = leaf[good]
-            self.kept_rows = len(good)
+            self.keep_rows(batch, len(good))
             self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
         stats.none_batches += loss.is_none
         stats.skipped += loss.skipped
@@ -199,13 +200,13 @@ cdef class Intake:
         with cython.critical_section(self):
             return self.error if self.kept is None and self.error_epoch_id == epoch_id else None
 
-    cdef bint forget(self, error):
-        """Forget the error, which is raised now; whether it was kept here."""
+    cdef int64_t forget(self, error):
+        """Forget the error, which is raised now; return its place, or -1 where it is not kept."""
         with cython.critical_section(self):
             if error is not self.error:
-                return False
+                return -1
             self.error = None
-            return True
+            return self.error_place
 
     cdef void put_back(self, Lease lease, uint32_t rows, bint private, int64_t epoch_id) noexcept:
         """Keep a batch that was not handed out, unless another thread's is kept."""
@@ -348,12 +349,12 @@ cdef class BatchIterator:
             return self.intake.views(lease, rows, private or self.copy)
         return self.build.private(lease, rows) if private else self.build(lease, rows)
 
-    cdef void note(self, uint64_t planned) noexcept:
+    cdef void note(self, int64_t planned) noexcept:
         """Note how many batches of the plan are done with; another thread may be further."""
         cdef Progress progress = self.progress
         with cython.critical_section(progress):
             progress.finished_batches = max(
-                progress.finished_batches, <int64_t>planned - progress.planned_before
+                progress.finished_batches, planned - progress.planned_before
             )
 
     cdef bint note_end(self, error) except -1:
@@ -373,9 +374,10 @@ cdef class BatchIterator:
             with cython.critical_section(self):
                 self.failure = failure
         # Last: after Ctrl-C in the steps above, the next call raises it.
-        if not self.intake.forget(error):
+        cdef int64_t place = self.intake.forget(error)
+        if place < 0:
             return False
-        self.note(self.intake.error_place)
+        self.note(place)
         return True
 
     def count_alone(self):
