@@ -14,6 +14,7 @@ from ringfeed.tools.discover import is_started_by, variables_of
 from ringfeed.tools.main import main
 from ringfeed.tools.top import Row, late, top_ranks
 from trainer import Trainer
+from watching import wait_until
 
 pytestmark = pytest.mark.once
 
@@ -138,7 +139,8 @@ def test_ancestors_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process is started by all above it; a process that is gone is nobody's, without variables."""
     monkeypatch.setenv("RANK", "5")
     with Trainer() as trainer:
-        assert variables_of(trainer.pid)["RANK"] == "5"
+        # Popen returns when the new program has closed its pipe, a little before /proc has these.
+        wait_until(lambda: variables_of(trainer.pid).get("RANK") == "5")
         assert is_started_by(trainer.pid, os.getpid())
         assert is_started_by(trainer.pid, trainer.pid)
         assert not is_started_by(os.getpid(), trainer.pid)
