@@ -65,6 +65,19 @@ def spent(dataset: Any, **settings: Any) -> int:
 # ---- how long it stays ----
 
 
+def soon_idle(loader: ringfeed.Loader, seconds: float, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Have the warm forkserver of a loader that runs end after so long without one; return its pid.
+
+    If it had been told so at its start, it could end before the loader asks for a forkserver.
+    """
+    monkeypatch.setenv("RINGFEED_WARM_S", str(seconds))
+    assert warm._Kept.warm is not None
+    warm._Kept.warm._warm_up(None, ())
+    (pid,) = warm.pids()
+    assert warm_of(loader) == pid
+    return pid
+
+
 def test_a_loader_for_each_epoch_waits_for_its_start_once() -> None:
     """It outlives the loader that was closed, or dropped, and forks the next one's forkserver."""
     assert spent(Oracle(8)) == spent(Oracle(8))
@@ -79,10 +92,11 @@ def test_a_loader_for_each_epoch_waits_for_its_start_once() -> None:
 
 def test_it_ends_soon_after_the_last_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is left then in this process: no zombie, no descriptor, no thread."""
-    monkeypatch.setenv("RINGFEED_WARM_S", "0.1")
     # Names are enough.
     threads, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    (pid,) = {spent(Oracle(8))}
+    with loader_of(Oracle(8)) as loader:
+        drain(loader)
+        pid = soon_idle(loader, 0.1, monkeypatch)
     wait_until(lambda: not Path(f"/proc/{pid}").exists() and warm._Kept.warm is None)
     wait_until(lambda: threading.active_count() == threads)
     assert len(os.listdir("/proc/self/fd")) == fds  # noqa: PTH208 - as above
@@ -344,11 +358,11 @@ def test_it_ends_when_it_has_had_nothing_to_do(monkeypatch: pytest.MonkeyPatch) 
 
     The next loader starts another.
     """
-    monkeypatch.setenv("RINGFEED_WARM_S", "0.2")
     with loader_of(Oracle(40, sleep_s=0.05)) as loader:
-        assert drain(loader) == list(range(40))  # for two seconds
-        (pid,) = warm.pids()
-        assert warm_of(loader) == pid
+        batches = iter(loader)
+        pid = soon_idle(loader, 0.2, monkeypatch)
+        assert drain(batches) == list(range(40))  # for two seconds
+        assert warm.pids() == [pid]
     wait_until(lambda: not leftovers.runs(pid))
     assert spent(Oracle(8)) != pid
 
