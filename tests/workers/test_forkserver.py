@@ -437,6 +437,11 @@ def test_workers_lack_no_thread_that_a_frameworks_tensors_have_started() -> None
     assert unpickler.tolist() == worker.tolist()
 
 
+def await_groups(loader: ringfeed.Loader) -> None:
+    """Wait until each worker leads a process group: before that it ends with its forkserver."""
+    wait_until(lambda: [os.getpgid(pid) for pid in pids(loader)] == pids(loader))
+
+
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forkserver_is_replaced_after_the_dataset_has_changed() -> None:
     """A forkserver that dies after a new version was sent is replaced by one without it."""
@@ -445,6 +450,7 @@ def test_a_forkserver_is_replaced_after_the_dataset_has_changed() -> None:
             for batch in loader:
                 del batch
         pool = pool_of(loader)
+        await_groups(loader)
         os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
         os.kill(pool._roster.workers[0].pid, signal.SIGKILL)
         wait_until(lambda: loader.stats().restarts == 1 and len(pool._roster.workers) == 2)
@@ -496,6 +502,7 @@ def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None
         first = iter(loader)
         seen = check(next(first))
         pool = pool_of(loader)
+        await_groups(loader)
         if when == "between epochs":
             seen += drain(first)
             os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
